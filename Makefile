@@ -1,0 +1,53 @@
+# What each target does: `make help`.
+
+PYTHON ?= python3
+# cpu: vLLM for CPUs. cuda: vLLM as the index has it, for GPUs. none: without vLLM.
+# Only cpu is tested by this project's CI.
+VLLM ?= cpu
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test lint format typecheck check-native bench demo-model lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
+
+# Quick where nothing changed: scripts/setup compares contents with what it last worked from.
+setup: ## .venv with every locked package and the extension
+	@$(PYTHON) -m scripts.setup --vllm $(VLLM)
+
+serve: setup ## the server, on the demo model; ARGS adds options
+	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
+
+test: setup ## all tests; ARGS="-k name" for some
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: typecheck ## ruff, mypy, the import contracts, clang-format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/clang-format --dry-run -Werror native/*.cc native/*.h
+
+typecheck: setup ## mypy, strict
+	$(BIN)/mypy
+
+format: setup ## rewrite the sources as lint wants them
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i native/*.cc native/*.h
+
+check-native: setup ## the tests of the core under AddressSanitizer
+	$(BIN)/python -m scripts.check_native $(ARGS)
+
+bench: setup ## the benchmarks; ARGS chooses
+	$(BIN)/python -m benchmarks $(ARGS)
+
+demo-model: setup ## train the demo model anew
+	$(BIN)/python scripts/train_demo_model.py $(ARGS)
+
+lock: setup ## resolve the newest versions that pyproject.toml admits into requirements/
+	$(BIN)/python -m scripts.setup.lock
+
+clean: ## remove what these targets made
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

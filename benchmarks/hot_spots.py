@@ -1,0 +1,63 @@
+"""Where the server's time goes while it is saturated, by streams or by short chats.
+
+cProfile makes each Python call dearer, so shares count here and microseconds do not; the numbers
+of calls are exact. Only the event loop's thread is seen. A coroutine counts a call each time it is resumed.
+"""
+
+import os
+import pstats
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import server_process
+from benchmarks.figures import MOST_STREAMS
+from benchmarks.measurement import SHORT_CHATS, Bench
+from benchmarks.profiled_server import START, STOP
+from benchmarks.server_process import ServerProcess
+
+_ROWS = 45
+_WRITTEN_S = 10.0
+
+
+def profiles(bench: Bench) -> Iterator[tuple[str, str]]:
+    """A title and a table for each kind of load."""
+    output = bench.repository.parent / "profile"
+    launcher = ["-m", "benchmarks.profiled_server", str(output)]
+    for title, options in (
+        (f"{MOST_STREAMS} streams, calls per chunk", {"connections": MOST_STREAMS}),
+        ("whole chats of one token, calls per chat", {**SHORT_CHATS, "stream": False}),
+    ):
+        bench.say(title)
+        with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
+            yield title, _profile(bench, gateway, output, options)
+
+
+def _profile(bench: Bench, gateway: ServerProcess, output: Path, options: dict[str, Any]) -> str:
+    bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once, unprofiled
+    output.unlink(missing_ok=True)
+    os.kill(gateway.pid, START)
+    measured = bench.load(gateway, **options)
+    os.kill(gateway.pid, STOP)
+    _wait_for(output)
+    return _table(pstats.Stats(str(output)), measured.all_chunks or measured.all_responses)
+
+
+def _wait_for(output: Path) -> None:
+    end_s = time.perf_counter() + _WRITTEN_S
+    while not output.exists() and time.perf_counter() < end_s:
+        time.sleep(0.05)
+
+
+def _table(stats: pstats.Stats, units: int) -> str:
+    rows = stats.stats.items()  # type: ignore[attr-defined]  # typeshed does not have it
+    total_s = sum(row[2] for _, row in rows)
+    lines = [f"{'own':>6} {'with callees':>12} {'calls':>9}  function"]
+    for (file, line, name), (_, calls, own_s, all_s, _) in sorted(
+        rows, key=lambda item: item[1][2], reverse=True
+    )[:_ROWS]:
+        place = f"{'/'.join(Path(file).parts[-2:])}:{line} " if line else ""
+        shares = f"{own_s / total_s:6.1%} {all_s / total_s:12.1%} {calls / units:9.3f}"
+        lines.append(f"{shares}  {place}{name}")
+    return "\n".join(lines)

@@ -1,0 +1,37 @@
+// Triton's errors as C++ exceptions, and back.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "triton_api.h"
+
+namespace triton {
+
+class TritonError : public std::runtime_error {
+ public:
+  TritonError(Code code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Code code() const { return code_; }
+
+ private:
+  Code code_;
+};
+
+// Takes ownership of `error`; throws where it is one.
+inline void check(Error* error) {
+  if (error == nullptr) return;
+  TritonError thrown(server_api.ErrorCode(error), server_api.ErrorMessage(error));
+  server_api.ErrorDelete(error);
+  throw thrown;
+}
+
+// For calls whose failure changes nothing for the caller (an answer to a client that has gone, say).
+inline void ignore(Error* error) {
+  if (error != nullptr) server_api.ErrorDelete(error);
+}
+
+inline Error* make_error(Code code, const std::string& message) {
+  return server_api.ErrorNew(code, message.c_str());
+}
+
+}  // namespace triton

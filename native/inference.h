@@ -1,0 +1,124 @@
+// A request in flight and the responses that come back, from Triton's threads to the event loop.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "buffer.h"
+#include "event.h"
+#include "tensor.h"
+#include "triton_api.h"
+
+namespace triton {
+
+namespace nb = nanobind;
+
+using ParameterValue = std::variant<std::string, int64_t, bool, double>;
+
+// One response as it came; its Python name is InferenceResponse.
+struct ReceivedResponse {
+  ReceivedResponse() { live.responses.fetch_add(1, std::memory_order_relaxed); }
+  ReceivedResponse(const ReceivedResponse&) = delete;
+  ReceivedResponse& operator=(const ReceivedResponse&) = delete;
+  ~ReceivedResponse() { live.responses.fetch_sub(1, std::memory_order_relaxed); }
+
+  std::vector<Tensor> outputs;
+  std::vector<std::pair<std::string, ParameterValue>> parameters;
+  std::optional<std::pair<Code, std::string>> error;
+  bool final = false;
+
+  const Tensor* find(std::string_view name) const;
+};
+
+class ResponseQueue;
+
+// What Triton and Python share of one request. Triton's two callbacks (the last response, the release of the
+// request) keep it alive, and so does the Python stream; `queue->mutex` guards every member below it.
+struct InFlight {
+  explicit InFlight(std::shared_ptr<ResponseQueue> response_queue) : queue(std::move(response_queue)) {}
+
+  const std::shared_ptr<ResponseQueue> queue;
+  InferenceRequest* request = nullptr;                       // nullptr once Triton has released it
+  std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
+  bool queued = false;                                       // in the queue's list of streams to wake
+  bool finished = false;                                     // the last response has come
+  std::shared_ptr<InFlight> kept_by_triton;
+
+  // Not guarded: written before Triton sees the request, released after it.
+  std::vector<std::vector<char>> copied_inputs;
+  std::vector<Py_buffer> borrowed_inputs;
+
+  // Guarded by the GIL: the future that awaits the next response, if any.
+  PyObject* stream = nullptr;  // borrowed: ResponseStream clears it when it goes
+};
+
+// Collects the responses of all the requests of one server. One wake-up of the event loop serves a whole burst:
+// only the first response after a drain writes to the eventfd.
+class ResponseQueue {
+ public:
+  int fd() const { return event_.fd(); }
+  void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response);
+  // Python objects cannot be released on Triton's threads, which have no GIL: the next drain does.
+  void release_later(std::vector<Py_buffer> buffers);
+  // The futures of the streams that have new responses. Needs the GIL.
+  nb::list drain();
+
+  std::mutex mutex;
+
+ private:
+  void signal_if_first(bool first) {
+    if (first) event_.set();
+  }
+  Event event_;
+  std::vector<std::shared_ptr<InFlight>> ready_;
+  std::vector<Py_buffer> garbage_;
+};
+
+// The Python end of one request: takes its responses, cancels it. Used under the GIL.
+class ResponseStream {
+ public:
+  explicit ResponseStream(std::shared_ptr<InFlight> in_flight) : in_flight_(std::move(in_flight)) {}
+  ResponseStream(const ResponseStream&) = delete;
+  ResponseStream& operator=(const ResponseStream&) = delete;
+  ~ResponseStream();
+
+  nb::list take();
+  void cancel();
+  bool finished() const;
+
+  nb::object waiter = nb::none();
+
+ private:
+  std::shared_ptr<InFlight> in_flight_;
+  friend struct StreamAccess;
+};
+
+// Called with each cancel, so that the in-process backend looks at its requests without polling.
+void notify_cancel();
+
+struct InferArguments {
+  std::string model;
+  int64_t version;
+  nb::dict inputs;
+  std::string request_id;
+  uint64_t priority;
+  uint64_t timeout_us;
+  nb::object parameters;
+  nb::object outputs;
+};
+
+// Sends a request. Throws TritonError where the core refuses it at once.
+nb::object infer(triton::Server* server, ResponseAllocator* allocator, const std::shared_ptr<ResponseQueue>& queue,
+                 const InferArguments& arguments);
+
+ResponseAllocator* new_response_allocator();
+void bind_inference(nb::module_& module);
+
+}  // namespace triton

@@ -1,0 +1,59 @@
+// The Python module openai_frontend.triton._core.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "backend.h"
+#include "buffer.h"
+#include "error.h"
+#include "inference.h"
+#include "library.h"
+#include "metrics.h"
+#include "server.h"
+#include "server_options.h"
+#include "tensor.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+nb::dict live_counts() {
+  nb::dict counts;
+  counts["requests"] = triton::live.requests.load();
+  counts["responses"] = triton::live.responses.load();
+  counts["buffers"] = triton::live.buffers.load();
+  counts["executions"] = triton::live.executions.load();
+  return counts;
+}
+
+// TritonError(code, message): the code as Triton numbers it.
+void register_error(nb::module_& module) {
+  static PyObject* error_type =
+      PyErr_NewException("openai_frontend.triton._core.TritonError", PyExc_RuntimeError, nullptr);
+  module.attr("TritonError") = nb::handle(error_type);
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const triton::TritonError& error) {
+      const nb::tuple arguments = nb::make_tuple(static_cast<int>(error.code()), error.what());
+      PyErr_SetObject(error_type, arguments.ptr());
+    }
+  });
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() = "The Triton core in this process, and the backend whose models are Python engines of this process.";
+  register_error(module);
+  module.def("load_library", &triton::load_library, nb::arg("library"), nb::arg("siblings"),
+             "Loads libtritonserver; gives the (major, minor) of its C API.");
+  module.def("live_counts", &live_counts, "Objects that live now; zero when no request is in flight.");
+  triton::bind_tensor(module);
+  triton::bind_options(module);
+  triton::bind_server(module);
+  triton::bind_metrics(module);
+  triton::bind_inference(module);
+  triton::bind_backend(module);
+}

@@ -1,0 +1,229 @@
+#include "server.h"
+
+#include <nanobind/stl/string.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "inference.h"
+#include "server_options.h"
+#include "triton_api.h"
+
+namespace triton {
+
+namespace nb = nanobind;
+
+namespace {
+
+std::string take_json(Message* message) {
+  const char* base;
+  size_t size;
+  Error* error = server_api.MessageSerializeToJson(message, &base, &size);
+  std::string json = error == nullptr ? std::string(base, size) : std::string();
+  ignore(server_api.MessageDelete(message));
+  check(error);
+  return json;
+}
+
+// Load parameters, deleted when the call is over.
+class LoadParameters {
+ public:
+  ~LoadParameters() {
+    for (const Parameter* parameter : parameters_) server_api.ParameterDelete(const_cast<Parameter*>(parameter));
+  }
+  void add_string(const std::string& name, const std::string& value) {
+    parameters_.push_back(server_api.ParameterNew(name.c_str(), ParameterType::kString, value.c_str()));
+  }
+  // Triton keeps the pointer, not the bytes: `value` must outlive the load.
+  void add_bytes(const std::string& name, nb::bytes value) {
+    parameters_.push_back(server_api.ParameterBytesNew(name.c_str(), value.c_str(), value.size()));
+  }
+  const Parameter** data() { return parameters_.data(); }
+  size_t size() const { return parameters_.size(); }
+
+ private:
+  std::vector<const Parameter*> parameters_;
+};
+
+// Every call that can block, take a lock of the core or wait for a model releases the GIL: threads of the core
+// take it when they load or unload a model of the in-process backend, and may hold the core's locks then.
+class CoreServer {
+ public:
+  explicit CoreServer(const Options& options) : queue_(std::make_shared<ResponseQueue>()) {
+    allocator_ = new_response_allocator();
+    const nb::gil_scoped_release release;
+    if (Error* error = server_api.ServerNew(&server_, options.get())) {
+      ignore(server_api.ResponseAllocatorDelete(allocator_));
+      check(error);
+    }
+  }
+  CoreServer(const CoreServer&) = delete;
+  CoreServer& operator=(const CoreServer&) = delete;
+  ~CoreServer() {
+    if (server_ != nullptr) {
+      try {
+        stop();
+      } catch (const TritonError&) {
+        // The exit timeout ran out; the core has said so in its log, and a destructor has nobody to tell.
+      }
+    }
+    ignore(server_api.ResponseAllocatorDelete(allocator_));
+  }
+
+  // Waits for requests in flight and for the models to unload, at most the exit timeout; then deletes the core.
+  void stop() {
+    triton::Server* stopped = std::exchange(server_, nullptr);
+    if (stopped == nullptr) return;
+    const nb::gil_scoped_release release;
+    Error* error = server_api.ServerStop(stopped);
+    ignore(server_api.ServerDelete(stopped));
+    check(error);
+  }
+
+  bool is_live() const {
+    bool live = false;
+    call([&](triton::Server* server) { return server_api.ServerIsLive(server, &live); });
+    return live;
+  }
+  bool is_ready() const {
+    bool ready = false;
+    call([&](triton::Server* server) { return server_api.ServerIsReady(server, &ready); });
+    return ready;
+  }
+  bool model_is_ready(const std::string& name, int64_t version) const {
+    bool ready = false;
+    call([&](triton::Server* server) {
+      return server_api.ServerModelIsReady(server, name.c_str(), version, &ready);
+    });
+    return ready;
+  }
+  bool model_is_decoupled(const std::string& name, int64_t version) const {
+    uint32_t flags = 0;
+    void* unused = nullptr;
+    call([&](triton::Server* server) {
+      return server_api.ServerModelTransactionProperties(server, name.c_str(), version, &flags, &unused);
+    });
+    return (flags & kTransactionDecoupled) != 0;
+  }
+  std::string metadata() const {
+    return json([&](triton::Server* server, Message** message) { return server_api.ServerMetadata(server, message); });
+  }
+  std::string model_metadata(const std::string& name, int64_t version) const {
+    return json([&](triton::Server* server, Message** message) {
+      return server_api.ServerModelMetadata(server, name.c_str(), version, message);
+    });
+  }
+  std::string model_config(const std::string& name, int64_t version) const {
+    return json([&](triton::Server* server, Message** message) {
+      return server_api.ServerModelConfig(server, name.c_str(), version, 1, message);
+    });
+  }
+  std::string model_statistics(const std::string& name, int64_t version) const {
+    return json([&](triton::Server* server, Message** message) {
+      return server_api.ServerModelStatistics(server, name.c_str(), version, message);
+    });
+  }
+  std::string model_index(bool ready_only) const {
+    return json([&](triton::Server* server, Message** message) {
+      return server_api.ServerModelIndex(server, ready_only ? 1 : 0, message);
+    });
+  }
+  void poll_model_repository() const {
+    call([](triton::Server* server) { return server_api.ServerPollModelRepository(server); });
+  }
+  void load_model(const std::string& name, nb::object config, nb::dict files) const {
+    LoadParameters parameters;
+    if (!config.is_none()) parameters.add_string("config", nb::cast<std::string>(config));
+    for (auto [path, content] : files) {
+      parameters.add_bytes("file:" + nb::cast<std::string>(path), nb::cast<nb::bytes>(content));
+    }
+    call([&](triton::Server* server) {
+      return server_api.ServerLoadModelWithParameters(server, name.c_str(), parameters.data(), parameters.size());
+    });
+  }
+  void unload_model(const std::string& name) const {
+    call([&](triton::Server* server) { return server_api.ServerUnloadModel(server, name.c_str()); });
+  }
+  std::string metrics() const {
+    std::string text;
+    call([&](triton::Server* server) {
+      Metrics* metrics = nullptr;
+      if (Error* error = server_api.ServerMetrics(server, &metrics)) return error;
+      const char* base;
+      size_t size;
+      Error* error = server_api.MetricsFormatted(metrics, MetricFormat::kPrometheus, &base, &size);
+      if (error == nullptr) text.assign(base, size);
+      ignore(server_api.MetricsDelete(metrics));
+      return error;
+    });
+    return text;
+  }
+  nb::object infer_async(const InferArguments& arguments) const {
+    return infer(running(), allocator_, queue_, arguments);
+  }
+  int response_fd() const { return queue_->fd(); }
+  nb::list drain() const { return queue_->drain(); }
+
+ private:
+  triton::Server* running() const {
+    if (server_ == nullptr) throw TritonError(Code::kUnavailable, "the server has stopped");
+    return server_;
+  }
+  template <typename Function>
+  void call(Function&& function) const {
+    triton::Server* server = running();
+    Error* error = nullptr;
+    {
+      const nb::gil_scoped_release release;
+      error = function(server);
+    }
+    check(error);
+  }
+  template <typename Function>
+  std::string json(Function&& function) const {
+    Message* message = nullptr;
+    call([&](triton::Server* server) { return function(server, &message); });
+    return take_json(message);
+  }
+
+  triton::Server* server_ = nullptr;
+  ResponseAllocator* allocator_ = nullptr;
+  std::shared_ptr<ResponseQueue> queue_;
+};
+
+}  // namespace
+
+void bind_server(nb::module_& module) {
+  using nb::literals::operator""_a;
+  nb::class_<CoreServer>(module, "Server", "The core. Runs from its construction until stop().")
+      .def(nb::init<const Options&>())
+      .def("stop", &CoreServer::stop)
+      .def("is_live", &CoreServer::is_live)
+      .def("is_ready", &CoreServer::is_ready)
+      .def("model_is_ready", &CoreServer::model_is_ready)
+      .def("model_is_decoupled", &CoreServer::model_is_decoupled)
+      .def("metadata", &CoreServer::metadata)
+      .def("model_metadata", &CoreServer::model_metadata)
+      .def("model_config", &CoreServer::model_config)
+      .def("model_statistics", &CoreServer::model_statistics)
+      .def("model_index", &CoreServer::model_index)
+      .def("poll_model_repository", &CoreServer::poll_model_repository)
+      .def("load_model", &CoreServer::load_model, "name"_a, "config"_a.none(), "files"_a)
+      .def("unload_model", &CoreServer::unload_model)
+      .def("metrics", &CoreServer::metrics)
+      .def_prop_ro("response_fd", &CoreServer::response_fd, "Readable when drain() has something to give.")
+      .def("drain", &CoreServer::drain, "The futures to complete: one for each stream that waits and has responses.")
+      .def(
+          "infer",
+          [](const CoreServer& self, std::string model, int64_t version, nb::dict inputs, std::string request_id,
+             uint64_t priority, uint64_t timeout_us, nb::object parameters, nb::object outputs) {
+            return self.infer_async({std::move(model), version, std::move(inputs), std::move(request_id), priority,
+                                     timeout_us, std::move(parameters), std::move(outputs)});
+          },
+          "model"_a, "version"_a, "inputs"_a, "request_id"_a, "priority"_a, "timeout_us"_a, "parameters"_a.none(),
+          "outputs"_a);
+}
+
+}  // namespace triton

@@ -1,0 +1,148 @@
+"""Wires the gateway together: settings and a Triton server in, an ASGI application out."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from openai_frontend import __version__
+from openai_frontend.middleware.body_limit import BodyLimit
+from openai_frontend.middleware.content_encoding import ContentEncoding
+from openai_frontend.middleware.failures import Failures
+from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.chat import chat_router
+from openai_frontend.routers.completions import completions_router
+from openai_frontend.routers.health import health_router
+from openai_frontend.routers.models import models_router
+from openai_frontend.routers.openapi import describe_requests
+from openai_frontend.routers.operations import operations_router
+from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.chat import ChatCompletions
+from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.failure import refused
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.limits import Limits
+from openai_frontend.settings import Settings
+from openai_frontend.triton import Server
+
+logger = logging.getLogger(__name__)
+
+
+class Startup:
+    """Starts the core and reads its models while the port already listens.
+
+    A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
+    """
+
+    def __init__(self, server: Server, registry: ModelRegistry) -> None:
+        self._server = server
+        self._registry = registry
+        self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    async def run(self) -> None:
+        """Returns when the models are known, or the start has failed."""
+        try:
+            await self._server.start()
+            await self._registry.refresh()
+        except Exception as error:  # noqa: BLE001  the process edge of the start
+            self.failure = error
+            logger.error("the server did not start: %s", error)
+            self.on_failure()
+
+
+def create_app(settings: Settings, server: Server) -> FastAPI:
+    """The application; it owns the server from its lifespan's start to its end."""
+    registry = ModelRegistry(
+        server,
+        chat_template=settings.chat_template,
+        tokenizer_threads=settings.tokenizer_threads,
+        tokenizer_queue=settings.tokenizer_queue,
+    )
+    startup = Startup(server, registry)
+    app = FastAPI(
+        title="openai-frontend",
+        version=__version__,
+        docs_url=None,  # pages that load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan(startup, server, registry),
+        middleware=[  # outermost first
+            Middleware(RequestId),
+            Middleware(Failures),
+            Middleware(ContentEncoding),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+        ],
+        exception_handlers={HTTPException: _refuse_route},
+    )
+    app.state.startup = startup
+    app.state.registry = registry
+    _add_routes(app, settings, server, registry)
+    describe_requests(app)
+    return app
+
+
+def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry) -> None:
+    limits = Limits(
+        max_n=settings.max_n,
+        max_messages=settings.max_messages,
+        max_prompts=settings.max_prompts,
+    )
+    policy = FieldPolicy(settings.unknown_fields)
+    admission = Admission(settings.max_streams)
+    app.include_router(chat_router(registry, ChatCompletions(limits, policy, admission)))
+    app.include_router(completions_router(registry, Completions(limits, policy, admission)))
+    app.include_router(models_router(registry))
+    app.include_router(health_router(registry.is_ready, lambda: _unready_models(server)))
+    app.include_router(operations_router(server.metrics))
+
+
+Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
+
+
+def _lifespan(startup: Startup, server: Server, registry: ModelRegistry) -> Lifespan:
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        starting = asyncio.create_task(startup.run())
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await asyncio.wait([starting])
+            registry.close()
+            await server.stop()
+
+    return lifespan
+
+
+def _unready_models(server: Server) -> Mapping[str, str]:
+    """Model -> why it cannot serve; a model that nobody asked to load is no trouble."""
+    if not server.is_live():
+        return {}
+    reasons = {
+        entry.name: server.model_failure(entry.name) or entry.reason
+        for entry in server.model_index()
+    }
+    return {name: reason for name, reason in reasons.items() if reason not in ("", "unloaded")}
+
+
+_ROUTE_REFUSALS = {
+    404: ("Invalid URL ({method} {path})", "unknown_url"),
+    405: ("Not allowed to {method} on {path}.", "method_not_supported"),
+}
+
+
+async def _refuse_route(request: Request, error: Exception) -> Response:
+    """Starlette's own errors, in OpenAI's envelope."""
+    if not isinstance(error, HTTPException):
+        raise error
+    message, code = _ROUTE_REFUSALS.get(error.status_code, (error.detail, "invalid_request"))
+    text = message.format(method=request.method, path=request.url.path[:128])
+    failure = refused(error.status_code, text, code)
+    headers = {**failure.headers, **(error.headers or {})}
+    return Response(failure.body, failure.status, headers, media_type="application/json")

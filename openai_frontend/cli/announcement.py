@@ -1,0 +1,90 @@
+"""What `serve` tells the person who started it. Only makes text and writes it."""
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import TextIO
+
+_LINE_EVERY_S = 5.0
+_SPINNER = "|/-\\"
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  only compared
+
+QUESTION = [{"role": "user", "content": "Hello! What can you do?"}]
+
+
+class LoadProgress:
+    """Says what loads and for how long: a spinner on a terminal, else a line every few seconds."""
+
+    def __init__(self, out: TextIO, models: Sequence[str]) -> None:
+        self._out = out
+        self._what = ", ".join(models) or "the server"
+        self._started = time.monotonic()
+        self._next_line_s = _LINE_EVERY_S
+        self._turns = 0
+
+    def tick(self) -> None:
+        """Called several times a second while models load."""
+        elapsed_s = time.monotonic() - self._started
+        if self._out.isatty():
+            self._turns += 1
+            sign = _SPINNER[self._turns % len(_SPINNER)]
+            self._out.write(f"\r{sign} loading {self._what}: {elapsed_s:.0f} s ")
+        elif elapsed_s >= self._next_line_s:
+            self._next_line_s += _LINE_EVERY_S
+            self._out.write(f"loading {self._what}: {elapsed_s:.0f} s\n")
+        self._out.flush()
+
+    def clear(self) -> None:
+        """Takes the spinner away."""
+        if self._out.isatty():
+            self._out.write("\r\033[K")
+            self._out.flush()
+
+
+def address(host: str, port: int) -> str:
+    """The base URL for clients on this machine."""
+    host = _WILDCARDS.get(host, host)
+    return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+
+
+def ready(url: str, models: Sequence[str]) -> str:
+    """The address, a curl line and three lines of Python, which work as they are."""
+    if not models:
+        return f"Listening on {url}, but no model can serve.\n"
+    body = json.dumps({"model": models[0], "messages": QUESTION})
+    curl = f"curl {url}/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    create = f"model={json.dumps(models[0])}, messages={json.dumps(QUESTION)}"
+    return "\n".join(
+        [
+            f"Ready on {url} with {', '.join(models)}. Ask from a shell:",
+            "",
+            curl,
+            "",
+            "or from Python:",
+            "",
+            "from openai import OpenAI",
+            f'client = OpenAI(base_url="{url}", api_key="none")',
+            f"print(client.chat.completions.create({create}).choices[0].message.content)",
+            "",
+            "",
+        ]
+    )
+
+
+def exposure_warning(host: str) -> str | None:
+    """One line for an address that others can reach, for nobody needs a key; else None."""
+    if _is_loopback(host):
+        return None
+    return (
+        f"warning: listening on {host or 'every address'} without API keys: "
+        "whoever reaches this port can use the models\n"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

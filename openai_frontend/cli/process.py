@@ -1,0 +1,105 @@
+"""The running process: uvicorn with our own start, signals and end."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+
+from openai_frontend.app import Startup
+from openai_frontend.cli import announcement
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.triton import Server
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+# After the grace the core fails what still runs; so long may the answers take to say so
+_LAST_WORDS_S = 10
+
+
+class GatewayProcess(uvicorn.Server):
+    """The first signal lets requests run out, for a while; the second ends all at once."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        triton: Server,
+        registry: ModelRegistry,
+        startup: Startup,
+        progress: announcement.LoadProgress,
+        url: str,
+    ) -> None:
+        super().__init__(config)
+        self._triton = triton
+        self._registry = registry
+        self._startup = startup
+        self._progress = progress
+        self._url = url
+        startup.on_failure = self._stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens, and tells how the models load."""
+        await super().startup(sockets)
+        self._announcing = asyncio.create_task(self._announce())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Takes no more requests; those that run have the grace, then the core ends them."""
+        self._announcing.cancel()
+        grace_s = self.config.timeout_graceful_shutdown or 0
+        self.config.timeout_graceful_shutdown = grace_s + _LAST_WORDS_S
+        ending = asyncio.create_task(self._end_after(grace_s))
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """In place of uvicorn's own, which raises the signal again once all is done."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            yield
+        finally:
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self, number: int) -> None:
+        if self.should_exit:
+            end_at_once(128 + number)
+        if not self._registry.has_loaded():  # nothing runs yet, and no load can be called back
+            self._progress.clear()
+            end_at_once(0)
+        self._stop()
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    async def _announce(self) -> None:
+        while not self._registry.has_loaded():
+            self._progress.tick()
+            await asyncio.sleep(0.2)
+        self._progress.clear()
+        names = [card.name for card in self._registry.cards() if card.ready]
+        sys.stdout.write(announcement.ready(self._url, names))
+        sys.stdout.flush()
+
+    async def _end_after(self, grace_s: float) -> None:
+        await asyncio.sleep(grace_s)
+        await self._triton.stop()
+
+
+def end_at_once(code: int) -> None:
+    """No goodbyes; but processes that engines have started must not outlive this one."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,84 @@
+"""What every tensor contract does, and the tensors that it makes. Never does I/O."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from openai_frontend.generation import CompletionDelta, GenerationRequest
+
+TensorInput = tuple[str, tuple[int, ...], bytes]  # Triton's datatype, shape, raw bytes
+
+# Triton's integer and float datatypes as type codes of the standard library's array
+_ARRAY_CODES = {
+    "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q",
+    "FP32": "f", "FP64": "d",
+}  # fmt: skip
+
+
+class Outputs(Protocol):
+    """One response of a model: its output tensors by name."""
+
+    @property
+    def final(self) -> bool:
+        """True on the last response of a request."""
+
+    def item(self, name: str, /) -> Any:
+        """The first element of an output; None where the response has no such output."""
+
+    def tolist(self, name: str, /) -> Any:
+        """Every element of an output, a flat list; None where the response has no such output."""
+
+    def tensor(self, name: str, /) -> Any:
+        """The output as a buffer; None where the response has no such output."""
+
+
+class Contract(Protocol):
+    """Encodes a request into a model's inputs and decodes its responses."""
+
+    def supports(self, field: str) -> bool:
+        """True where the model can honour this field of GenerationRequest or SamplingParams."""
+
+    def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
+        """The inputs of one request, only those that the model declares."""
+
+    def decode(self, outputs: Outputs) -> CompletionDelta:
+        """What one response adds to the answer."""
+
+
+class DeclaredInputs:
+    """The inputs of a model's config; makes tensors of the declared datatype and rank."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._datatypes = {
+            tensor["name"]: _datatype(tensor["data_type"]) for tensor in config.get("input", ())
+        }
+        # Triton adds the batch dimension to every declared shape of a model that batches
+        self._batch: tuple[int, ...] = (1,) if config.get("max_batch_size", 0) > 0 else ()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._datatypes
+
+    def tensor(self, name: str, values: Sequence[Any]) -> TensorInput:
+        """A one-dimensional tensor of `values` (text, bool or number) for the input `name`."""
+        datatype = self._datatypes[name]
+        return datatype, (*self._batch, len(values)), _raw(datatype, values)
+
+
+def _datatype(data_type: str) -> str:
+    name = data_type.removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def _raw(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        return b"".join(_element(value) for value in values)
+    if datatype == "BOOL":
+        return bytes(map(bool, values))
+    return array(_ARRAY_CODES[datatype], values).tobytes()
+
+
+def _element(text: str) -> bytes:
+    """One BYTES element: its length as four little-endian bytes, then its bytes."""
+    encoded = text.encode()
+    return len(encoded).to_bytes(4, "little") + encoded

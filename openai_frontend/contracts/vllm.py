@@ -1,0 +1,158 @@
+"""The tensors of NVIDIA's vLLM backend and of our in-process backend, which adds token ids."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import (
+    CompletionDelta,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    TokenCounts,
+)
+
+# What ends an answer, in the model's words and in ours. NVIDIA's backend says "None" until the end.
+_FINISH_REASONS: Mapping[bytes, FinishReason | None] = {
+    b"stop": "stop",
+    b"length": "length",
+    b"abort": "abort",
+    b"repetition": "stop",  # vLLM's repetition detection
+    b"None": None,
+}
+
+# Inputs that ask for outputs which our in-process backend sends unasked with its last response
+_REPORT_FLAGS = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
+
+_SAMPLING_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
+
+# What a request's field needs: the input that carries it and the output that answers it, if any
+_NEEDS = {
+    "prompt": ("text_input", None),
+    "prompt_token_ids": ("prompt_token_ids", None),
+    "stream": ("stream", None),
+    "return_token_ids": ("return_token_ids", "token_ids"),
+    "logprobs": ("return_logprobs", "logprobs"),
+}
+
+
+class VLLMContract:
+    """Reads a model's config once; sends only the tensors that it declares."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._inputs = DeclaredInputs(config)
+        self._outputs = frozenset(tensor["name"] for tensor in config.get("output", ()))
+        self._flags = _constant_flags(config, self._inputs)
+        self._ends_silently = "finish_reason" not in self._outputs
+
+    def supports(self, field: str) -> bool:
+        """True where the model declares the tensors that this request field needs."""
+        needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
+        return needed_input in self._inputs and (
+            needed_output is None or needed_output in self._outputs
+        )
+
+    def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
+        """Prompt, sampling parameters as JSON text, and flags for what the response should hold."""
+        inputs = dict(self._flags)
+        inputs.update(self._prompt(request))
+        if "sampling_parameters" in self._inputs:
+            text = _sampling_parameters(request.sampling_params)
+            inputs["sampling_parameters"] = self._inputs.tensor("sampling_parameters", [text])
+        for name, wanted in (
+            ("stream", request.stream),
+            ("return_token_ids", request.return_token_ids),
+            ("return_logprobs", request.sampling_params.logprobs is not None),
+        ):
+            if wanted and name in self._inputs:
+                inputs[name] = self._inputs.tensor(name, [True])
+        return inputs
+
+    def decode(self, outputs: Outputs) -> CompletionDelta:
+        """One delta per response; runs once a token (measured: benchmark in tests/contracts)."""
+        text = outputs.item("text_output")
+        delta = CompletionDelta("" if text is None else str(text, "utf-8", "replace"))
+        token_ids = outputs.tolist("token_ids")
+        if token_ids is not None:
+            delta.token_ids = token_ids
+        logprobs = outputs.item("logprobs")
+        if logprobs is not None:
+            delta.logprobs = _logprobs(logprobs)
+        finish_reason = outputs.item("finish_reason")
+        if finish_reason is not None:
+            delta.finish_reason = _finish_reason(finish_reason)
+            delta.stop_reason = _stop_reason(outputs)
+        # where a finish reason comes with every response, so do the counts
+        if finish_reason is not None or self._ends_silently:
+            delta.counts = _counts(outputs)
+        return delta
+
+    def _prompt(self, request: GenerationRequest) -> dict[str, TensorInput]:
+        if request.prompt_token_ids is not None and "prompt_token_ids" in self._inputs:
+            return {"prompt_token_ids": self._token_ids(request.prompt_token_ids)}
+        if request.prompt is not None and "text_input" in self._inputs:
+            return {"text_input": self._inputs.tensor("text_input", [request.prompt])}
+        taken = "text" if "text_input" in self._inputs else "token ids"
+        raise InvalidRequest(f"This model takes prompts as {taken} only.", param="prompt")
+
+    def _token_ids(self, token_ids: Sequence[int]) -> TensorInput:
+        try:
+            return self._inputs.tensor("prompt_token_ids", token_ids)
+        except OverflowError:
+            message = "The prompt holds token ids that the model cannot have."
+            raise InvalidRequest(message, param="prompt") from None
+
+
+def _constant_flags(config: Mapping[str, Any], inputs: DeclaredInputs) -> dict[str, TensorInput]:
+    """The flags that every request of this model carries."""
+    names = ["exclude_input_in_output"]
+    if config.get("backend") != "inprocess":
+        names += _REPORT_FLAGS
+    return {name: inputs.tensor(name, [True]) for name in names if name in inputs}
+
+
+def _sampling_parameters(params: SamplingParams) -> str:
+    """JSON with the keys that differ from the defaults, which are the engine's own."""
+    values = {name: getattr(params, name) for name in _SAMPLING_DEFAULTS}
+    changed = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value != _SAMPLING_DEFAULTS[name]
+    }
+    return orjson.dumps(changed).decode()
+
+
+def _finish_reason(reason: bytes) -> FinishReason | None:
+    try:
+        return _FINISH_REASONS[reason]
+    except KeyError:
+        text = reason.decode("utf-8", "replace")
+        raise InferenceFailed(f"The engine ended the request with '{text}'.") from None
+
+
+def _stop_reason(outputs: Outputs) -> int | str | None:
+    """The token id or the text that stopped the generation; NVIDIA's backend does not say."""
+    reason = outputs.item("stop_reason")
+    return None if reason is None else orjson.loads(reason)
+
+
+def _counts(outputs: Outputs) -> TokenCounts | None:
+    completion_tokens = outputs.item("num_output_tokens")
+    if completion_tokens is None:
+        return None
+    prompt_tokens = outputs.item("num_input_tokens") or 0
+    return TokenCounts(prompt_tokens, completion_tokens, outputs.item("num_cached_tokens") or 0)
+
+
+def _logprobs(text: bytes) -> list[dict[int, dict[str, Any]]] | None:
+    """One mapping per token, token id -> logprob, rank, decoded_token; JSON has the ids as text."""
+    positions = orjson.loads(text)
+    if positions is None:
+        return None
+    return [
+        {int(token_id): entry for token_id, entry in position.items()} for position in positions
+    ]

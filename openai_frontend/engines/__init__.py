@@ -1,0 +1,1 @@
+"""Python models that the in-process backend runs on the gateway's event loop."""

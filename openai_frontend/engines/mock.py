@@ -1,0 +1,194 @@
+"""An engine without a model: tokens at a set rate, size, delay and failure point, for tests and benchmarks."""
+
+import asyncio
+import itertools
+import random
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from openai_frontend.engines.engine import (
+    DeltaSink,
+    Engine,
+    EngineError,
+    EngineStats,
+    ModelFacts,
+    ModelFolder,
+)
+from openai_frontend.generation import (
+    CompletionDelta,
+    EmbeddingRequest,
+    EmbeddingResult,
+    FinishReason,
+    GenerationRequest,
+    TokenCounts,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MockSettings:
+    """`model.json` of a mock model; each field has a default, so that the file may be absent."""
+
+    tokens: tuple[str, ...] = (" token",)  # the answer's tokens, in a circle
+    answer_tokens: int | None = None  # the answer stops by itself here; None: only at max_tokens
+    tokens_per_second: float = 0.0  # for each stream; 0: as fast as the loop goes
+    first_token_delay_s: float = 0.0
+    fail_after_tokens: int | None = None  # the request fails here
+    die_after_tokens: int | None = None  # the whole engine fails here, and stays dead
+    fail_at_load: str | None = None  # the reason that the load fails with
+    load_s: float = 0.0
+    max_model_len: int = 4096
+    max_running: int = 1024  # streams at once; more wait
+    tokenizer: str | None = None  # a folder; one that starts with "./" lies in the version's folder
+    dimensions: int = 8  # of an embedding
+
+
+class _Answer:
+    """One running request."""
+
+    __slots__ = ("length", "prompt_tokens", "request_id", "sent", "sink", "stops")
+
+    def __init__(self, request: GenerationRequest, sink: DeltaSink, settings: MockSettings) -> None:
+        self.request_id = request.request_id
+        self.sink = sink
+        self.sent = 0
+        self.prompt_tokens = _prompt_tokens(request.prompt, request.prompt_token_ids)
+        room = settings.max_model_len - self.prompt_tokens
+        if room <= 0:
+            raise EngineError(
+                f"the prompt has {self.prompt_tokens} tokens, the context {settings.max_model_len}", 3
+            )
+        asked = request.sampling_params.max_tokens
+        limit = room if asked is None else min(asked, room)
+        own = settings.answer_tokens
+        self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
+        self.length = own if self.stops and own is not None else limit
+
+
+class MockEngine(Engine):
+    """Steps all running answers together, as a batching engine does."""
+
+    def load(self, model: ModelFolder) -> ModelFacts:
+        """Read the settings; fail where they say so."""
+        self._settings = settings = _settings(model)
+        if settings.load_s:
+            time.sleep(settings.load_s)
+        if settings.fail_at_load is not None:
+            raise ValueError(settings.fail_at_load)
+        self._deltas = [
+            CompletionDelta(text=text, token_ids=(number,))
+            for number, text in enumerate(settings.tokens)
+        ]
+        self._running: dict[str, _Answer] = {}
+        self._waiting: dict[str, _Answer] = {}
+        self._failure: str | None = None
+        self._scheduled = False
+        tokenizer = settings.tokenizer
+        if tokenizer is not None and tokenizer.startswith("./"):
+            tokenizer = str(model.version_folder / tokenizer)
+        return ModelFacts(
+            max_model_len=settings.max_model_len,
+            tokenizer=tokenizer,
+            tasks=("generate", "embed"),
+            description="a mock: it answers with set tokens",
+        )
+
+    def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
+        """Queue the answer; the step loop sends its tokens."""
+        if self._failure is not None:
+            raise EngineError(self._failure, 4)
+        answer = _Answer(request, sink, self._settings)
+        self._waiting[request.request_id] = answer
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._settings.first_token_delay_s, self._admit, request.request_id, loop)
+
+    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+        """Return a vector that depends on the input alone."""
+        size = request.dimensions or self._settings.dimensions
+        source = request.prompt if request.prompt is not None else str(request.prompt_token_ids)
+        numbers = random.Random(source)  # noqa: S311 - a test vector, not a secret
+        vector = struct.pack(f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size)))
+        tokens = _prompt_tokens(request.prompt, request.prompt_token_ids)
+        return EmbeddingResult(memoryview(vector), tokens)
+
+    def cancel(self, request_id: str) -> None:
+        """Forget the request; the next step is without it."""
+        self._running.pop(request_id, None)
+        self._waiting.pop(request_id, None)
+
+    def stats(self) -> EngineStats:
+        """Count the running and the waiting."""
+        return EngineStats(
+            running=len(self._running), waiting=len(self._waiting), failure=self._failure
+        )
+
+    def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
+        if len(self._running) < self._settings.max_running:
+            if (answer := self._waiting.pop(request_id, None)) is not None:
+                self._running[request_id] = answer
+        self._schedule(loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._running and not self._scheduled:
+            self._scheduled = True
+            rate = self._settings.tokens_per_second
+            loop.call_later(1 / rate if rate else 0, self._step, loop)
+
+    def _step(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = False
+        ended = [answer for answer in list(self._running.values()) if self._advance(answer)]
+        for answer in ended:
+            self._running.pop(answer.request_id, None)
+        room = self._settings.max_running - len(self._running)
+        if ended and self._waiting:
+            for request_id in list(itertools.islice(self._waiting, room)):
+                self._running[request_id] = self._waiting.pop(request_id)
+        self._schedule(loop)
+
+    def _advance(self, answer: _Answer) -> bool:
+        """Send the next token; say whether it was the last."""
+        settings = self._settings
+        if answer.sent == settings.fail_after_tokens:
+            answer.sink.fail(EngineError("the mock fails here, as it was told to"))
+            return True
+        if answer.sent == settings.die_after_tokens:
+            self._die("the mock engine died, as it was told to")
+            return True
+        delta = self._deltas[answer.sent % len(self._deltas)]
+        answer.sent += 1
+        if answer.sent < answer.length:
+            answer.sink.send(delta)
+            return False
+        answer.sink.send(_last(answer, delta))
+        return True
+
+    def _die(self, reason: str) -> None:
+        self._failure = reason
+        for answer in [*self._running.values(), *self._waiting.values()]:
+            answer.sink.fail(EngineError(reason, 4))
+        self._running.clear()
+        self._waiting.clear()
+
+
+def _last(answer: _Answer, delta: CompletionDelta) -> CompletionDelta:
+    reason: FinishReason = "stop" if answer.stops else "length"
+    if answer.length == 0:
+        delta = CompletionDelta()
+    counts = TokenCounts(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.length)
+    return CompletionDelta(delta.text, delta.token_ids, reason, counts=counts)
+
+
+def _prompt_tokens(prompt: str | None, token_ids: Any) -> int:
+    return len(token_ids) if token_ids is not None else len((prompt or "").split())
+
+
+def _settings(model: ModelFolder) -> MockSettings:
+    arguments = dict(model.arguments)
+    if "tokens" in arguments:
+        arguments["tokens"] = tuple(arguments["tokens"])
+    try:
+        return MockSettings(**arguments)
+    except TypeError as error:
+        raise ValueError(f"{model.version_folder / 'model.json'}: {error}") from error
+

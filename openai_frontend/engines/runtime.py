@@ -1,0 +1,311 @@
+"""Loads engines by name for the in-process backend, and stands between their deltas and Triton's responses."""
+
+import asyncio
+import dataclasses
+import importlib
+import itertools
+import json
+import logging
+import multiprocessing
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.engines import tensors
+from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, ModelFolder
+from openai_frontend.generation import CompletionDelta, EmbeddingRequest
+from openai_frontend.triton import failures
+from openai_frontend.triton._core import Execution
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_ENGINE = "vllm"  # so that a model of NVIDIA's vllm backend moves over by its `backend:` line alone
+ENGINES = {
+    "vllm": "openai_frontend.engines.vllm:VLLMEngine",
+    "mock": "openai_frontend.engines.mock:MockEngine",
+}
+
+
+def load(
+    name: str,
+    version: int,
+    folder: Path,
+    config: dict[str, Any],
+    loop: asyncio.AbstractEventLoop,
+) -> tuple["EngineHost", dict[str, Any]]:
+    """Load a model's engine; return its host and its completed config. Called on Triton's load thread.
+
+    Raises an exception whose message is one line with the file and the cause.
+    """
+    try:
+        if config.get("max_batch_size", 0) > 0:
+            raise ValueError("config.pbtxt: max_batch_size must be 0, the engine batches by itself")
+        parameters = _parameters(config)
+        model = ModelFolder(
+            name=name,
+            version=version,
+            folder=folder,
+            parameters=parameters,
+            arguments=_arguments(folder / str(version) / "model.json"),
+        )
+        engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
+        facts = _loaded(engine, model, loop)
+    except Exception as error:
+        if not isinstance(error, ValueError):  # a ValueError's message, which goes on, says all
+            logger.exception("model %s, version %s: the engine did not load", name, version)
+        raise RuntimeError(_one_line(error)) from error
+    host = EngineHost(f"{name}-{version}", engine, dataclasses.asdict(facts))
+    return host, tensors.completed_config(config)
+
+
+def interrupt_loads() -> None:
+    """End the processes that loading engines wait for, so that the loads fail at once: the server is stopping."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+
+
+def _loaded(engine: Engine, model: ModelFolder, loop: asyncio.AbstractEventLoop) -> ModelFacts:
+    facts = engine.load(model)
+    try:
+        asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
+    except BaseException:
+        engine.unload()
+        raise
+    return facts
+
+
+def _one_line(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
+
+
+def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+
+
+def _arguments(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{path}: not a JSON object")
+    return document
+
+
+def _engine_class(name: str) -> type[Engine]:
+    module_name, separator, class_name = ENGINES.get(name, name).partition(":")
+    if not separator:
+        raise ValueError(
+            f"config.pbtxt: parameters: engine: {name!r} is none of {', '.join(ENGINES)} "
+            "and not of the form package.module:Class"
+        )
+    found = getattr(importlib.import_module(module_name), class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Engine)):
+        raise ValueError(f"config.pbtxt: parameters: engine: {name!r} is not an Engine class")
+    return found
+
+
+class EngineHost:
+    """One loaded engine, as the in-process backend sees it."""
+
+    def __init__(self, name: str, engine: Engine, facts: Mapping[str, Any]) -> None:
+        self.facts = facts
+        self._name = name
+        self._engine = engine
+        self._numbers = itertools.count(1)
+        self._live: dict[Execution, str] = {}
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+
+    def start(self, execution: Execution) -> None:
+        """Begin a request: its tensors become a request of the engine's."""
+        inputs = execution.inputs()
+        # Triton's ids are the callers' own and may repeat.
+        request_id = f"{self._name}-{next(self._numbers)}-{execution.request_id}"
+        try:
+            if "embedding_request" in inputs:
+                embedding = tensors.read_embedding(inputs, request_id)
+                self._run(execution, self._embed(embedding, execution))
+                return
+            request = tensors.read_generation(inputs, request_id)
+        except ValueError as error:
+            execution.fail(failures.INVALID_ARG, str(error))
+            return
+        sink = ExecutionSink(execution, inputs, self._live)
+        self._live[execution] = request_id
+        try:
+            started = self._engine.generate(request, sink)
+        except Exception as error:
+            sink.fail(error)
+            return
+        if started is not None:
+            self._run(execution, self._answer(started, sink))
+
+    def cancel(self, execution: Execution) -> None:
+        """End a request whose caller has gone."""
+        request_id = self._live.pop(execution, None)
+        if (task := self._tasks.get(execution)) is not None:
+            task.cancel()
+        if request_id is not None:
+            self._engine.cancel(request_id)
+        execution.fail(failures.CANCELLED, "the request was cancelled")
+
+    def unload(self) -> None:
+        """Release the engine. Called on a thread of Triton's when no request is in flight."""
+        self._engine.unload()
+
+    def failure(self) -> str | None:
+        """Say why the engine can serve no more; None while it can."""
+        return self._engine.stats().failure
+
+    def stats(self) -> EngineStats:
+        """Say how the engine is doing."""
+        return self._engine.stats()
+
+    def _run(self, execution: Execution, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks[execution] = task
+        task.add_done_callback(lambda _: self._tasks.pop(execution, None))
+
+    async def _answer(self, answer: Coroutine[Any, Any, None], sink: "ExecutionSink") -> None:
+        try:
+            await answer
+        except Exception as error:
+            sink.fail(error)
+        if not sink.ended:
+            sink.fail(EngineError("the engine ended the answer without a finish reason"))
+
+    async def _embed(self, request: EmbeddingRequest, execution: Execution) -> None:
+        try:
+            result = await self._engine.embed(request)
+        except Exception as error:
+            _fail(execution, error)
+            return
+        vector = result.embedding
+        execution.send(
+            [
+                ("embedding", "FP32", (vector.nbytes // 4,), vector),
+                tensors.count_output("num_input_tokens", result.prompt_tokens),
+            ],
+            final=True,
+        )
+
+
+def _fail(execution: Execution, error: Exception) -> None:
+    """The edge where an engine's exceptions become Triton's errors: only what an engine meant for the client goes on."""
+    if isinstance(error, EngineError):
+        execution.fail(error.code, str(error))
+    elif isinstance(error, ValueError):
+        execution.fail(failures.INVALID_ARG, str(error))
+    else:
+        logger.error("request %s failed", execution.request_id, exc_info=error)
+        execution.fail(failures.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+class ExecutionSink:
+    """An engine's `DeltaSink`: turns deltas into responses.
+
+    A streamed delta of plain text takes the short way, one BYTES tensor (`send_bytes`, about 5 us with the core). A
+    request that does not stream is collected here and gets one response.
+    """
+
+    __slots__ = (
+        "_collected",
+        "_counted",
+        "_counts",
+        "_execution",
+        "_live",
+        "_plain",
+        "_stream",
+        "_token_ids",
+        "ended",
+    )
+
+    def __init__(
+        self,
+        execution: Execution,
+        inputs: Mapping[str, tensors.Tensor],
+        live: dict[Execution, str],
+    ) -> None:
+        self._execution = execution
+        self._live = live
+        self._stream = tensors.read_flag(inputs, "stream")
+        self._token_ids = tensors.read_flag(inputs, "return_token_ids")
+        self._counts = tensors.read_flag(inputs, "return_num_output_tokens")
+        logprobs = tensors.read_flag(inputs, "return_logprobs")
+        self._plain = self._stream and not (self._token_ids or self._counts or logprobs)
+        self._counted = 0  # tokens that no response has told yet
+        self._collected: list[CompletionDelta] = []
+        self.ended = False
+
+    def __del__(self) -> None:
+        """An engine that forgets a request must not leave its caller waiting."""
+        if not self.ended:
+            self.fail(EngineError("the engine dropped the request without an answer"))
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller has gone."""
+        return self._execution.cancelled
+
+    def send(self, delta: CompletionDelta) -> None:
+        """Add to the answer; the delta with a finish reason ends it."""
+        if self._execution.ended:
+            return
+        self._counted += len(delta.token_ids)
+        if delta.finish_reason is not None:
+            self._end(delta)
+        elif self._plain:
+            if delta.text:
+                self._execution.send_bytes("text_output", delta.text)
+        elif self._stream:
+            self._execution.send(self._outputs(delta))
+        else:
+            self._collected.append(delta)
+
+    def fail(self, error: Exception) -> None:
+        """End the answer with an error."""
+        self.ended = True
+        self._live.pop(self._execution, None)
+        _fail(self._execution, error)
+
+    def _end(self, delta: CompletionDelta) -> None:
+        self.ended = True
+        self._live.pop(self._execution, None)
+        if self._collected:
+            delta = _joined([*self._collected, delta])
+        self._execution.send(self._outputs(delta), final=True)
+
+    def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:
+        outputs = [tensors.bytes_output("text_output", delta.text)]
+        if self._counts or delta.finish_reason is not None:
+            outputs.append(tensors.count_output("num_output_tokens", self._counted))
+            self._counted = 0
+        if self._token_ids:
+            outputs.append(tensors.token_ids_output(delta.token_ids))
+        if delta.logprobs is not None:
+            outputs.append(tensors.json_output("logprobs", delta.logprobs))
+        if delta.finish_reason is not None:
+            outputs.append(tensors.bytes_output("finish_reason", delta.finish_reason))
+        if delta.stop_reason is not None:
+            outputs.append(tensors.json_output("stop_reason", delta.stop_reason))
+        if delta.counts is not None:
+            outputs.append(tensors.count_output("num_input_tokens", delta.counts.prompt_tokens))
+            outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))
+        return outputs
+
+
+def _joined(deltas: list[CompletionDelta]) -> CompletionDelta:
+    """Return one delta that says what all of them say."""
+    last = deltas[-1]
+    logprobs = [entry for delta in deltas if delta.logprobs for entry in delta.logprobs]
+    return CompletionDelta(
+        text="".join(delta.text for delta in deltas),
+        token_ids=[token for delta in deltas for token in delta.token_ids],
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        counts=last.counts,
+        logprobs=logprobs or None,
+    )

@@ -1,0 +1,158 @@
+"""The tensors of an in-process model: a superset of NVIDIA's vLLM backend, so that its clients and repositories fit.
+
+Names, datatypes and meanings of the shared part are that backend's. Added: `prompt_token_ids`, `return_token_ids`,
+`token_ids`, `stop_reason`, `num_cached_tokens`, `embedding`.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from openai_frontend.generation import EmbeddingRequest, GenerationRequest, SamplingParams
+
+# name -> (datatype in config.pbtxt, dims)
+INPUTS: dict[str, tuple[str, list[int]]] = {
+    "text_input": ("TYPE_STRING", [1]),
+    "prompt_token_ids": ("TYPE_INT32", [-1]),
+    "stream": ("TYPE_BOOL", [1]),
+    "sampling_parameters": ("TYPE_STRING", [1]),
+    "exclude_input_in_output": ("TYPE_BOOL", [1]),
+    "return_finish_reason": ("TYPE_BOOL", [1]),
+    "return_logprobs": ("TYPE_BOOL", [1]),
+    "return_token_ids": ("TYPE_BOOL", [1]),
+    "return_num_input_tokens": ("TYPE_BOOL", [1]),
+    "return_num_output_tokens": ("TYPE_BOOL", [1]),
+    "embedding_request": ("TYPE_STRING", [1]),
+}
+OUTPUTS: dict[str, tuple[str, list[int]]] = {
+    "text_output": ("TYPE_STRING", [1]),
+    "token_ids": ("TYPE_INT32", [-1]),
+    "finish_reason": ("TYPE_STRING", [1]),
+    "stop_reason": ("TYPE_STRING", [1]),
+    "logprobs": ("TYPE_STRING", [1]),
+    "num_input_tokens": ("TYPE_UINT32", [1]),
+    "num_output_tokens": ("TYPE_UINT32", [1]),
+    "num_cached_tokens": ("TYPE_UINT32", [1]),
+    "embedding": ("TYPE_FP32", [-1]),
+}
+
+Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
+
+
+class Tensor(Protocol):
+    """An input as the backend gives it."""
+
+    def item(self) -> Any:
+        """The first element."""
+
+    def tolist(self) -> list[Any]:
+        """All elements."""
+
+
+def completed_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the model's config with the tensors above, those that it declares itself kept as they are."""
+    return {
+        **config,
+        "input": _completed(config.get("input", []), INPUTS, optional=True),
+        "output": _completed(config.get("output", []), OUTPUTS, optional=False),
+        "model_transaction_policy": {"decoupled": True},
+    }
+
+
+def _completed(
+    declared: list[dict[str, Any]], table: Mapping[str, tuple[str, list[int]]], *, optional: bool
+) -> list[dict[str, Any]]:
+    names = {tensor["name"] for tensor in declared}
+    added = [
+        {"name": name, "data_type": data_type, "dims": dims}
+        | ({"optional": True} if optional else {})
+        for name, (data_type, dims) in table.items()
+        if name not in names
+    ]
+    return declared + added
+
+
+def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> GenerationRequest:
+    """Return the request that the input tensors hold. Raises ValueError, naming the tensor."""
+    prompt, token_ids = _read_prompt(inputs)
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=prompt,
+        prompt_token_ids=token_ids,
+        sampling_params=_read_sampling_params(inputs),
+        stream=read_flag(inputs, "stream"),
+    )
+
+
+def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRequest:
+    """Return the embedding request that `embedding_request` holds. Raises ValueError, naming the tensor."""
+    document = _read_json(inputs["embedding_request"], "embedding_request")
+    text = document.get("input")
+    dimensions = document.get("pooling_params", {}).get("dimensions")
+    return EmbeddingRequest(
+        request_id=request_id,
+        prompt=text if isinstance(text, str) else None,
+        prompt_token_ids=text if isinstance(text, list) else None,
+        # NVIDIA's frontend wraps the number in a list.
+        dimensions=dimensions[0] if isinstance(dimensions, list) else dimensions,
+    )
+
+
+def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
+    """Return a BOOL input; one that is absent is false."""
+    tensor = inputs.get(name)
+    return tensor is not None and bool(tensor.item())
+
+
+def _read_prompt(inputs: Mapping[str, Tensor]) -> tuple[str | None, list[int] | None]:
+    token_ids, text = inputs.get("prompt_token_ids"), inputs.get("text_input")
+    if token_ids is not None:
+        return None, token_ids.tolist()
+    if text is not None:
+        return text.item().decode(), None
+    raise ValueError("the request has neither text_input nor prompt_token_ids")
+
+
+def _read_json(tensor: Tensor, name: str) -> dict[str, Any]:
+    try:
+        document = json.loads(tensor.item())
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"{name} is not a JSON object")
+    return document
+
+
+def _read_sampling_params(inputs: Mapping[str, Tensor]) -> SamplingParams:
+    tensor = inputs.get("sampling_parameters")
+    if tensor is None:
+        return SamplingParams()
+    document = _read_json(tensor, "sampling_parameters")
+    try:
+        return SamplingParams(**document)
+    except TypeError as error:
+        raise ValueError(f"sampling_parameters: {error}") from error
+
+
+def bytes_output(name: str, value: str) -> Output:
+    """Return a STRING[1] output."""
+    data = value.encode()
+    return name, "BYTES", (1,), struct.pack("<I", len(data)) + data
+
+
+def json_output(name: str, value: Any) -> Output:
+    """Return a STRING[1] output that holds JSON."""
+    return bytes_output(name, json.dumps(value))
+
+
+def count_output(name: str, count: int) -> Output:
+    """Return a UINT32[1] output."""
+    return name, "UINT32", (1,), struct.pack("<I", count)
+
+
+def token_ids_output(token_ids: Any) -> Output:
+    """Return the INT32[n] output `token_ids`."""
+    return "token_ids", "INT32", (len(token_ids),), struct.pack(f"<{len(token_ids)}i", *token_ids)
+
+

@@ -1,0 +1,227 @@
+"""Drives vLLM's engine client step by step, with no task, queue or RequestOutput per token.
+
+`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here one task awaits the
+engine's steps and walks each step's outputs: a request of plain text has a detokenizer and its sink, nothing else. A
+request that needs more (logprobs) goes through vLLM's own OutputProcessor in the same walk.
+
+It uses vLLM's inner classes, so it runs with the versions that it was tested with only (`TESTED_VERSIONS`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from openai_frontend.engines.engine import DeltaSink, EngineError
+from openai_frontend.engines.vllm import conversion
+from openai_frontend.generation import CompletionDelta, TokenCounts
+
+logger = logging.getLogger(__name__)
+
+TESTED_VERSIONS = ("0.32.0",)
+
+
+class _Stream:
+    """One request of plain text."""
+
+    __slots__ = ("cached_tokens", "detokenizer", "prompt_tokens", "sink", "stop")
+
+    def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
+        self.sink = sink
+        self.detokenizer = detokenizer
+        self.stop = bool(request.sampling_params.stop)
+        self.prompt_tokens = len(request.prompt_token_ids)
+        self.cached_tokens = 0
+
+    def advance(self, output: Any) -> bool:
+        """Send what a step adds; say whether a stop string ended the request before the engine did."""
+        if (stats := output.prefill_stats) is not None:
+            self.cached_tokens = stats.num_cached_tokens
+        reason = output.finish_reason
+        token_ids = output.new_token_ids
+        if reason is None and not self.stop:
+            # The hot path. vLLM's update() would copy the whole text so far for each token.
+            decode = self.detokenizer.decode_next
+            text = decode(token_ids[0]) if len(token_ids) == 1 else "".join(map(decode, token_ids))
+            self.sink.send(CompletionDelta(text, token_ids))
+            return False
+        return self._advance_with_stop(output, reason, token_ids)
+
+    def _advance_with_stop(self, output: Any, reason: Any, token_ids: list[int]) -> bool:
+        from vllm.v1.engine import FinishReason
+
+        detokenizer = self.detokenizer
+        before = detokenizer.num_output_tokens()
+        stop_string = detokenizer.update(token_ids, reason == FinishReason.STOP)
+        kept = token_ids[: detokenizer.num_output_tokens() - before]
+        if stop_string is not None:
+            reason = FinishReason.STOP
+        text = detokenizer.get_next_output_text(reason is not None, True)
+        if reason is None:
+            self.sink.send(CompletionDelta(text, kept))
+            return False
+        self._finish(text, kept, reason, stop_string or output.stop_reason)
+        return stop_string is not None and output.finish_reason is None
+
+    def _finish(self, text: str, token_ids: list[int], reason: Any, stop_reason: Any) -> None:
+        try:
+            told = conversion.finish_reason(reason)
+        except EngineError as error:
+            self.sink.fail(error)
+            return
+        counts = TokenCounts(self.prompt_tokens, cached_tokens=self.cached_tokens)
+        self.sink.send(CompletionDelta(text, token_ids, told, stop_reason, counts))
+
+
+class _Collector:
+    """Stands where vLLM's OutputProcessor expects its queue, and hands the output on at once."""
+
+    def __init__(self, sink: DeltaSink, request_id: str) -> None:
+        self._sink = sink
+        self.request_id = request_id
+
+    def put(self, output: Any) -> None:
+        """Take one RequestOutput, or the exception that ends the request."""
+        if isinstance(output, Exception):
+            self._sink.fail(EngineError(conversion.ENGINE_DIED, conversion.UNAVAILABLE))
+            return
+        try:
+            self._sink.send(conversion.delta(output))
+        except EngineError as error:
+            self._sink.fail(error)
+
+
+class StepLoop:
+    """All requests of one AsyncLLM whose own output handler does not run."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._core = engine.engine_core
+        self._processor = engine.output_processor
+        self._streams: dict[str, _Stream] = {}
+        self._collected: dict[str, DeltaSink] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # known with the first request
+        self._steps: asyncio.Task[None] | None = None
+        self._supported_tasks: Any = None
+
+    @property
+    def running(self) -> int:
+        """Requests that the engine has and that are not over."""
+        return len(self._streams) + len(self._collected)
+
+    def add(self, request_id: str, prompt: Any, params: Any, sink: DeltaSink) -> None:
+        """Send a request to the engine. Its failure, now or later, goes to the sink."""
+        self._spawn(self._add(request_id, prompt, params, sink))
+
+    def cancel(self, request_id: str) -> None:
+        """Abort a request; unknown and finished ones are left alone."""
+        if self._streams.pop(request_id, None) is not None:
+            self._spawn(self._core.abort_requests_async([request_id]))
+        elif self._collected.pop(request_id, None) is not None:
+            self._processor.abort_requests([request_id], internal=True)
+            self._spawn(self._core.abort_requests_async([request_id]))
+
+    def close(self) -> None:
+        """End the loop; called on any thread, once no request is left."""
+        if self._loop is not None and self._steps is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._steps.cancel)
+
+    async def _add(self, request_id: str, prompt: Any, params: Any, sink: DeltaSink) -> None:
+        try:
+            with conversion.translated():
+                request = await self._processed(request_id, prompt, params)
+                self._register(request, sink)
+                if self._steps is None:
+                    self._loop = asyncio.get_running_loop()
+                    self._steps = self._loop.create_task(self._run())
+                await self._core.add_request_async(request)
+        except Exception as error:
+            self._streams.pop(request_id, None)
+            self._collected.pop(request_id, None)
+            sink.fail(error)
+            return
+        if sink.cancelled:
+            # The caller went while the prompt was being prepared, before there was anything to abort.
+            self.cancel(request_id)
+
+    async def _processed(self, request_id: str, prompt: Any, params: Any) -> Any:
+        if self._supported_tasks is None:
+            self._supported_tasks = await self._engine.get_supported_tasks()
+        processor = self._engine.input_processor
+        if "type" in prompt:  # token ids: nothing to wait for
+            request = processor.process_inputs(
+                request_id, prompt, params, supported_tasks=self._supported_tasks
+            )
+        else:
+            request = await processor.process_inputs_async(
+                request_id, prompt, params, supported_tasks=self._supported_tasks
+            )
+        request.external_req_id = request_id
+        return request
+
+    def _register(self, request: Any, sink: DeltaSink) -> None:
+        from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
+
+        params = request.sampling_params
+        if params.logprobs is None and params.prompt_logprobs is None:
+            detokenizer = IncrementalDetokenizer.from_new_request(
+                self._processor.tokenizer, request
+            )
+            if isinstance(detokenizer, FastIncrementalDetokenizer):
+                self._streams[request.request_id] = _Stream(sink, request, detokenizer)
+                return
+        collector = _Collector(sink, request.request_id)
+        self._processor.add_request(request, None, None, 0, collector)
+        self._collected[request.request_id] = sink
+
+    async def _run(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            while True:
+                self._step(await self._core.get_output_async())
+        except EngineDeadError:
+            self._fail_all(EngineError(conversion.ENGINE_DIED, conversion.UNAVAILABLE))
+        except Exception as error:
+            logger.exception("the step loop failed")
+            self._fail_all(EngineError(f"the step loop failed: {error}", conversion.UNAVAILABLE))
+
+    def _step(self, outputs: Any) -> None:
+        streams = self._streams
+        stopped: list[str] = []
+        rest: list[Any] = []
+        for output in outputs.outputs:
+            stream = streams.get(output.request_id)
+            if stream is None:
+                rest.append(output)
+                continue
+            stopped_by_string = stream.advance(output)
+            if stopped_by_string:
+                stopped.append(output.request_id)
+            if stopped_by_string or output.finish_reason is not None:
+                del streams[output.request_id]
+        if rest:
+            stopped += self._process_rest(rest, outputs)
+        if stopped:
+            self._spawn(self._core.abort_requests_async(stopped))
+
+    def _process_rest(self, rest: list[Any], outputs: Any) -> list[str]:
+        processed = self._processor.process_outputs(rest, outputs.timestamp, None)
+        reqs_to_abort: list[str] = processed.reqs_to_abort
+        for output in rest:
+            if output.finish_reason is not None or output.request_id in reqs_to_abort:
+                self._collected.pop(output.request_id, None)
+        return reqs_to_abort
+
+    def _fail_all(self, error: EngineError) -> None:
+        sinks = [stream.sink for stream in self._streams.values()] + list(self._collected.values())
+        self._streams.clear()
+        self._collected.clear()
+        for sink in sinks:
+            sink.fail(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

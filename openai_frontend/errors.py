@@ -1,0 +1,84 @@
+"""Every failure a client can be told of. No HTTP imports: a status is only a number here.
+
+GatewayError
+├── InvalidRequest            400  the caller's fault; names the field in `param`
+│   ├── ContextLengthExceeded 400  prompt (plus answer) longer than the model's context
+│   └── RequestTooLarge       413  body over the limit
+├── ModelNotFound             404  no such model
+├── ModelUnavailable          503  the model is known but cannot serve now; says why
+├── ServerOverloaded          503  the server cannot take more now
+├── RequestCancelled          499  the caller went away; never sent, only logged
+└── InferenceFailed           500  Triton or the engine failed
+"""
+
+
+class GatewayError(Exception):
+    """A failure with OpenAI's four words: `message`, `type`, `param`, `code`; and an HTTP `status`."""
+
+    status = 500
+    type = "server_error"
+    code: str | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class InvalidRequest(GatewayError):
+    """The request cannot be served as it is; `param` names the field."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt, with the answer's tokens where asked for, does not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class RequestTooLarge(InvalidRequest):
+    """The body is larger than the server takes."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class ModelNotFound(GatewayError):
+    """No model of that name is known."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class ModelUnavailable(GatewayError):
+    """The model is known but not ready; the message says why."""
+
+    status = 503
+    code = "model_unavailable"
+
+
+class ServerOverloaded(GatewayError):
+    """The server has no room for the request now; try again later."""
+
+    status = 503
+    code = "server_overloaded"
+
+
+class RequestCancelled(GatewayError):
+    """The caller went away, or the server ended the request while it stopped."""
+
+    status = 499
+    code = "request_cancelled"
+
+
+class InferenceFailed(GatewayError):
+    """Triton or the engine behind it failed while it served the request."""
+
+    status = 500
+    code = "inference_failed"

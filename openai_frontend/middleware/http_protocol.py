@@ -1,0 +1,117 @@
+"""uvicorn's HTTP protocol with limits on a request's head. Never sees a body's meaning.
+
+httptools has no limit of its own: a header of 32 MB is taken. Here the head is counted as it comes,
+and one that is too large, or too slow, ends the connection before it is held.
+"""
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from openai_frontend.serving.failure import refused
+
+MAX_HEADERS = 100
+HEAD_TIMEOUT_S = 20.0
+# A connection closed while its client still writes is reset, and the client never sees the answer.
+LINGER_S = 1.0
+
+_MALFORMED = refused(400, "Invalid HTTP request received.", "invalid_http")
+_TOO_LARGE = refused(431, "The request's headers are too large.", "request_headers_too_large")
+_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+
+
+class _HeadTooLarge(Exception):
+    """Stops the parser; it comes back as the parser's own error."""
+
+
+class GuardedHttpProtocol(HttpToolsProtocol):
+    """Refuses heads over `max_header_bytes` or 100 headers with 431, late ones by closing."""
+
+    max_header_bytes = 64 * 1024
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_open = False
+        self._head_bytes = 0  # of what the parser has told
+        self._untold_bytes = 0  # of what it still holds, in whole reads
+        self._too_large = False
+        self._refused = False
+        self._head_timeout: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_head_timeout()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timeout()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        continues_head = self._head_open
+        super().data_received(data)
+        if not self._head_open or self._refused:
+            return
+        self._start_head_timeout()
+        if continues_head:
+            self._untold_bytes += len(data)
+        if self._untold_bytes > self.max_header_bytes:
+            self._too_large = True
+            self.send_400_response("")
+
+    def on_message_begin(self) -> None:
+        self._head_open = True
+        self._head_bytes = self._untold_bytes = 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._head_open = False
+        self._stop_head_timeout()
+        super().on_headers_complete()
+
+    def _count(self, length: int) -> None:
+        self._head_bytes += length
+        if self._head_bytes > self.max_header_bytes or len(self.headers) >= MAX_HEADERS:
+            self._too_large = True
+            raise _HeadTooLarge
+
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's word for any head that cannot be parsed; here in OpenAI's envelope."""
+        failure = _TOO_LARGE if self._too_large else _MALFORMED
+        head = (
+            f"HTTP/1.1 {failure.status} {_REASONS[failure.status]}\r\n"
+            "content-type: application/json\r\n"
+            f"content-length: {len(failure.body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + failure.body)
+        self.transport.write_eof()
+        self._refused = True
+        self._stop_head_timeout()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _start_head_timeout(self) -> None:
+        if self._head_timeout is None:
+            self._head_timeout = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _stop_head_timeout(self) -> None:
+        if self._head_timeout is not None:
+            self._head_timeout.cancel()
+            self._head_timeout = None
+
+
+def guarded_protocol(max_header_bytes: int) -> type[GuardedHttpProtocol]:
+    """The protocol class with a limit, for `uvicorn.Config(http=...)`."""
+    return type(
+        "GuardedHttpProtocol", (GuardedHttpProtocol,), {"max_header_bytes": max_header_bytes}
+    )

@@ -1,0 +1,195 @@
+"""Renders messages with a model's own template, in the shape that the template expects of them.
+
+OpenAI's messages say some things in several ways: content as text or as a list of parts, arguments
+as text, a developer role. A template knows one way; which one is tried out once, when it is loaded.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError
+
+import chat_templates
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
+
+Message = Mapping[str, Any]
+
+# What evaluating a template may raise; its own raise_exception is a TemplateError
+_TEMPLATE_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+# Names that templates get from the gateway, which no request may set
+_RESERVED = frozenset(
+    {
+        "messages",
+        "tools",
+        "documents",
+        "conversations",
+        "chat_template",
+        "tokenize",
+        "add_generation_prompt",
+        "continue_final_message",
+        "return_assistant_tokens_mask",
+    }
+)
+
+
+def read(name_or_path: str) -> str:
+    """A built-in template by its name, or else the text of a file."""
+    try:
+        return chat_templates.read(name_or_path)
+    except KeyError:
+        return Path(name_or_path).read_text(encoding="utf-8")
+
+
+class ChatTemplate:
+    """One template with what it expects of messages."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self._source = source
+        self._special_tokens = dict(special_tokens)
+        self._shape = _try_out(source, self._render)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text; what the template refuses is the caller's error."""
+        variables = dict(template_kwargs or {})
+        reserved = sorted(variables.keys() & (_RESERVED | self._special_tokens.keys()))
+        if reserved:
+            raise InvalidRequest(
+                f"The gateway sets '{reserved[0]}' itself.", param="chat_template_kwargs"
+            )
+        shaped = [self._shape.message(message, i) for i, message in enumerate(messages)]
+        variables.update(tools=tools or None, add_generation_prompt=add_generation_prompt)
+        try:
+            return self._render(shaped, **variables)
+        except _TEMPLATE_FAILURES as error:
+            message = f"The model's chat template refused the messages: {error}"
+            raise InvalidRequest(message, param="messages") from error
+
+    def _render(self, messages: Sequence[Message], **variables: Any) -> str:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        rendered, _ = render_jinja_template(
+            conversations=[messages],
+            chat_template=self._source,
+            **{**self._special_tokens, **variables},
+        )
+        return str(rendered[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How a template wants its messages."""
+
+    content_as_parts: bool
+    null_content: bool  # an assistant that only calls tools says null; else an empty text
+    arguments_as_mapping: bool
+    developer: bool  # else a developer is a system
+
+    def message(self, message: Message, index: int) -> dict[str, Any]:
+        shaped = {key: value for key, value in message.items() if key != "content"}
+        if shaped.get("role") == "developer" and not self.developer:
+            shaped["role"] = "system"
+        content = message.get("content")
+        if content is not None:
+            shaped["content"] = self._content(content, f"messages[{index}].content")
+        else:
+            shaped["content"] = None if self.null_content else ""
+        if shaped.get("tool_calls") and self.arguments_as_mapping:
+            where = f"messages[{index}].tool_calls"
+            shaped["tool_calls"] = [
+                _with_mapping(call, f"{where}[{i}]") for i, call in enumerate(shaped["tool_calls"])
+            ]
+        return shaped
+
+    def _content(self, content: Any, where: str) -> Any:
+        if self.content_as_parts:
+            return [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if isinstance(content, str):
+            return content
+        return "\n".join(_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+
+
+def _text(part: Mapping[str, Any], where: str) -> str:
+    """The text of a content part; `text` and `refusal` parts keep theirs under their own name."""
+    kind = part.get("type")
+    text = part.get(kind) if kind in ("text", "refusal") else None
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{where}: this model takes text parts only.", param="messages")
+    return text
+
+
+def _with_mapping(call: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The call with its arguments parsed; templates print them as JSON again."""
+    function = dict(call.get("function") or {})
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        function["arguments"] = _parsed(arguments, f"{where}.function.arguments")
+    return {**call, "function": function}
+
+
+def _parsed(arguments: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{where} is not a JSON object.", param="messages")
+    return value
+
+
+_PROBE = "probe-7f3a"
+_QUESTION = {"role": "user", "content": _PROBE}
+
+
+def _try_out(source: str, render: Callable[..., str]) -> _Shape:
+    """Renders small chats and looks at what comes out."""
+
+    def attempt(*messages: Message) -> str | None:
+        try:
+            return render(list(messages), tools=None, add_generation_prompt=True)
+        except TemplateSyntaxError as error:  # no chat will ever render
+            message = f"line {error.lineno} of its chat template: {error.message}"
+            raise ModelUnavailable(message) from error
+        except _TEMPLATE_FAILURES:
+            return None
+
+    as_text = attempt(_QUESTION) or ""
+    as_parts = attempt({"role": "user", "content": [{"type": "text", "text": _PROBE}]}) or ""
+    parts = _PROBE not in as_text and _PROBE in as_parts
+    asked = {"role": "user", "content": [{"type": "text", "text": "?"}] if parts else "?"}
+    with_null = attempt(asked, _probe_call(None, "{}"))
+    null = with_null is not None and "None" not in with_null
+    with_mapping = attempt(asked, _probe_call(None if null else "", {_PROBE: 1}))
+    return _Shape(
+        content_as_parts=parts,
+        null_content=null,
+        arguments_as_mapping=with_mapping is not None and f"'{_PROBE}'" not in with_mapping,
+        developer="developer" in source,
+    )
+
+
+def _probe_call(content: str | None, arguments: Any) -> Message:
+    call = {
+        "id": "call00001",
+        "type": "function",
+        "function": {"name": "f", "arguments": arguments},
+    }
+    return {"role": "assistant", "content": content, "tool_calls": [call]}

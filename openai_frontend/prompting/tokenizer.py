@@ -1,0 +1,61 @@
+"""A Hugging Face tokenizer from a local folder. Never downloads, never runs code found there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai_frontend.errors import ModelUnavailable
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from tokenizers import Tokenizer as FastTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Text to token ids, and what the folder says about chats."""
+
+    fast: "FastTokenizer"
+    chat_templates: Mapping[str, str]  # "default", and by purpose, such as "tool_use"
+    special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: what templates may name
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> "Encoding":
+        """Its length is the count of tokens, its `ids` the list of them.
+
+        `encode_batch_fast` releases the GIL, keeps no offsets, and its result is freed 20 times
+        faster than that of `encode`: 0.6 ms against 13 to 60 ms, GIL held, for a text of 1 MB.
+        """
+        return self.fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+
+
+def load(folder: Path) -> Tokenizer:
+    """Reads tokenizer.json as it is, as Hugging Face's own servers do.
+
+    `transformers` is imported here and to render, nowhere else: it costs 1.2 s of CPU the first
+    time. Its AutoTokenizer would import torch as well, 5.4 s in all, for the same tokens.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the library raises bare Exception for bad files
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelUnavailable(f"its tokenizer cannot be loaded: {reason}") from error
+    return Tokenizer(
+        fast=tokenizer.backend_tokenizer,
+        chat_templates=_by_purpose(tokenizer.chat_template),
+        special_tokens={
+            name: token
+            for name, token in tokenizer.special_tokens_map.items()
+            if isinstance(token, str)
+        },
+    )
+
+
+def _by_purpose(chat_template: str | dict[str, str] | None) -> dict[str, str]:
+    if isinstance(chat_template, str):
+        return {"default": chat_template}
+    return dict(chat_template or {})

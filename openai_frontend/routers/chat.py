@@ -1,0 +1,35 @@
+"""POST /v1/chat/completions."""
+
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.event_stream import EventStream
+from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.chat import ChatCompletions, chunks, complete
+from openai_frontend.serving.request_body import BodyReader
+from schemas.chat_completions import ChatCompletion, ChatCompletionRequest
+
+
+def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
+    """The route reads its body itself: FastAPI's reading would cost more than the rest of it."""
+    router = APIRouter(tags=["chat"], route_class=DirectRoute)
+    reader = BodyReader(ChatCompletionRequest)
+
+    @router.post(
+        "/v1/chat/completions",
+        openapi_extra=request_body(ChatCompletionRequest),
+        responses={200: {"model": ChatCompletion}, **ERRORS},
+    )
+    async def create_chat_completion(request: Request) -> Response:
+        """Answers a conversation, whole or as a stream of chunks."""
+        chat_request = reader.read(await request.body())
+        answer = await chat.prepare(chat_request, registry.get(chat_request.model))
+        if chat_request.stream:
+            return EventStream(chunks(answer), answer.bursts())
+        async with CancelOnDisconnect(request.receive):
+            completion = await complete(answer)
+        return Response(completion.model_dump_json(), media_type="application/json")
+
+    return router

@@ -1,0 +1,36 @@
+"""POST /v1/completions."""
+
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.event_stream import EventStream
+from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.completions import Completions, chunks, complete
+from openai_frontend.serving.request_body import BodyReader
+from schemas.completions import Completion, CompletionRequest
+
+
+def completions_router(registry: ModelRegistry, completions: Completions) -> APIRouter:
+    """The same shape as the chat route."""
+    router = APIRouter(tags=["completions"], route_class=DirectRoute)
+    reader = BodyReader(CompletionRequest)
+
+    @router.post(
+        "/v1/completions",
+        openapi_extra=request_body(CompletionRequest),
+        responses={200: {"model": Completion}, **ERRORS},
+    )
+    async def create_completion(request: Request) -> Response:
+        """Continues a text, whole or as a stream of chunks."""
+        completion_request = reader.read(await request.body())
+        model = registry.get(completion_request.model)
+        answer = await completions.prepare(completion_request, model)
+        if completion_request.stream:
+            return EventStream(chunks(answer), answer.bursts())
+        async with CancelOnDisconnect(request.receive):
+            completion = await complete(answer)
+        return Response(completion.model_dump_json(), media_type="application/json")
+
+    return router

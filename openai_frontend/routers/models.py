@@ -1,0 +1,41 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.openapi import ERRORS
+from openai_frontend.served_model import ModelCard
+from schemas.models import Model, ModelList
+
+
+def models_router(registry: ModelRegistry) -> APIRouter:
+    """Reads the registry's cards."""
+    router = APIRouter(tags=["models"], route_class=DirectRoute)
+
+    @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
+    async def list_models(request: Request) -> Response:
+        """The models that requests can name."""
+        models = ModelList(data=[_model(card) for card in registry.cards()])
+        return Response(models.model_dump_json(), media_type="application/json")
+
+    # An id may contain slashes, as Hugging Face's names do.
+    @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
+    async def retrieve_model(request: Request) -> Response:
+        """One model; one that failed to load is shown with its error."""
+        card = registry.card(request.path_params["id"])
+        return Response(_model(card).model_dump_json(), media_type="application/json")
+
+    return router
+
+
+def _model(card: ModelCard) -> Model:
+    return Model(
+        id=card.name,
+        created=card.created,
+        owned_by=card.owned_by,
+        max_model_len=card.max_model_len,
+        description=card.description,
+        ready=card.ready,
+        error=card.error,
+    )

@@ -1,0 +1,124 @@
+"""One request's answers: how they are generated, and what they have come to so far."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.admission import Admission, Bursts
+from openai_frontend.serving.sampling import for_choice
+from schemas.chat_completions import FinishReason
+from schemas.sampling import SamplingFields, StreamOptions
+from schemas.usage import CompletionUsage, PromptTokensDetails
+
+_FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The answers to one request, prompt-major: `n` to the first prompt, `n` to the second, ..."""
+
+    id: str
+    model: ServedModel
+    admission: Admission
+    requests: Sequence[GenerationRequest]
+    n: int = 1
+    stream_options: StreamOptions | None = None
+    echo: Sequence[str] = ()  # what stands before each prompt's answers; empty: nothing
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def bursts(self) -> Bursts:
+        """The deltas of every choice as they come; closing it ends the generation."""
+        return self.admission.bursts([self.model.generate(each) for each in self.requests])
+
+    def tally(self) -> "Tally":
+        """Counts for this answer, before its first token."""
+        return Tally([len(each.prompt_token_ids or ()) for each in self.requests], n=self.n)
+
+    def echoed(self, choice: int) -> str:
+        """The prompt that stands before a choice's text, if it does."""
+        return self.echo[choice // self.n] if self.echo else ""
+
+
+def new_id(prefix: str) -> str:
+    """An id of our own: the client's request id need not be unique, the engine's must be."""
+    return f"{prefix}-{secrets.token_hex(16)}"
+
+
+def generation_requests(
+    id: str, prompt: Prompt, params: SamplingParams, request: SamplingFields
+) -> list[GenerationRequest]:
+    """`n` requests for one prompt, with seeds seed, seed + 1, ..."""
+    options = request.stream_options
+    first = GenerationRequest(
+        request_id=id,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids or None,
+        sampling_params=params,
+        stream=bool(request.stream),
+        return_token_ids=bool(options and options.continuous_usage_stats),
+    )
+    if request.n is None or request.n == 1:
+        return [first]
+    return [
+        replace(first, request_id=f"{id}-{choice}", sampling_params=for_choice(params, choice))
+        for choice in range(request.n)
+    ]
+
+
+class Tally:
+    """Which choices have ended, and the tokens of all; fed with every delta that tells either."""
+
+    def __init__(self, prompt_tokens: Sequence[int], *, n: int) -> None:
+        """`prompt_tokens` has a number for each choice; `n` choices share a prompt."""
+        self._n = n
+        self._unfinished = set(range(len(prompt_tokens)))
+        self._prompt_tokens = list(prompt_tokens)
+        self._cached_tokens = [0] * len(prompt_tokens)
+        self._completion_tokens = 0
+        self._uncounted_tokens = [0] * len(prompt_tokens)  # seen as ids, not yet in any counts
+
+    @property
+    def finished(self) -> bool:
+        """True once every choice has its finish reason."""
+        return not self._unfinished
+
+    def add(self, choice: int, delta: CompletionDelta) -> FinishReason | None:
+        """Counts a delta; the finish reason where it is the choice's last."""
+        counts = delta.counts
+        if counts is None:
+            self._uncounted_tokens[choice] += len(delta.token_ids)
+        else:
+            self._prompt_tokens[choice] = counts.prompt_tokens
+            self._cached_tokens[choice] = counts.cached_tokens
+            self._completion_tokens += counts.completion_tokens
+            self._uncounted_tokens[choice] = 0
+        return None if delta.finish_reason is None else self._finish(choice, delta.finish_reason)
+
+    def _finish(self, choice: int, finish_reason: str) -> FinishReason:
+        self._unfinished.discard(choice)
+        reason = _FINISH_REASONS.get(finish_reason)
+        if reason is None:
+            raise InferenceFailed(f"the engine ended a request with {finish_reason!r}")
+        return reason
+
+    def check_finished(self) -> None:
+        """Raises where a choice's stream ended without a finish reason: never pretend one."""
+        if self._unfinished:
+            raise InferenceFailed("the model's answer ended without a finish reason")
+
+    def usage(self) -> CompletionUsage:
+        """A prompt counts once, however many choices it has."""
+        prompt_tokens = sum(self._prompt_tokens[:: self._n])
+        cached_tokens = sum(self._cached_tokens[:: self._n])
+        completion_tokens = self._completion_tokens + sum(self._uncounted_tokens)
+        return CompletionUsage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+        )

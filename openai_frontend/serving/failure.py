@@ -1,0 +1,68 @@
+"""What a client and the log are told of a failure: the one place that decides it. No HTTP."""
+
+import logging
+from asyncio import CancelledError
+from dataclasses import dataclass
+
+from openai_frontend.errors import (
+    GatewayError,
+    InvalidRequest,
+    ModelUnavailable,
+    RequestCancelled,
+    ServerOverloaded,
+)
+from schemas.errors import ErrorObject, ErrorResponse
+
+logger = logging.getLogger(__name__)
+
+_GENERIC = "The server had an error while processing your request."
+_RETRY_AFTER_S: dict[str | None, int] = {ModelUnavailable.code: 5, ServerOverloaded.code: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A failure as it is sent."""
+
+    status: int
+    body: bytes  # the error envelope
+    headers: dict[str, str]
+
+
+def describe(error: BaseException) -> Failure:
+    """A 500 is told in general words: the text of an exception may name internals."""
+    if isinstance(error, CancelledError):  # nobody else cancels a request from outside
+        error = ModelUnavailable("The server is shutting down.")
+    if not isinstance(error, GatewayError):
+        return _failure(500, _GENERIC, GatewayError.type, None, None)
+    message = _GENERIC if error.status == 500 else error.message
+    return _failure(error.status, message, error.type, error.param, error.code)
+
+
+def refused(status: int, message: str, code: str) -> Failure:
+    """A request that HTTP itself refuses: no such address, wrong method, wrong kind of body."""
+    return _failure(status, message, InvalidRequest.type, None, code)
+
+
+def log_failure(error: BaseException, request_id: str) -> None:
+    """The client is told little of a 500, so the log tells all; a 4xx is the caller's to read."""
+    if isinstance(error, (RequestCancelled, CancelledError)):
+        logger.debug("request %s: %s", request_id, error)
+    elif not isinstance(error, GatewayError):
+        logger.error("request %s failed", request_id, exc_info=error)
+    elif error.status == 500:  # its message says all; its traceback is that of our own layers
+        logger.error("request %s failed: %s", request_id, error)
+
+
+def _failure(status: int, message: str, type_: str, param: str | None, code: str | None) -> Failure:
+    error = ErrorObject(message=message, type=type_, param=param, code=code)
+    body = ErrorResponse(error=error).model_dump_json().encode()
+    return Failure(status, body, _headers(status, code))
+
+
+def _headers(status: int, code: str | None) -> dict[str, str]:
+    """OpenAI's clients retry every 5xx unless told not to, which doubles the load of a failure."""
+    if status == 503:
+        return {"retry-after": str(_RETRY_AFTER_S.get(code, 1))}
+    if status == 413:
+        return {"connection": "close"}  # the rest of the body is not read
+    return {"x-should-retry": "false"} if status >= 500 else {}

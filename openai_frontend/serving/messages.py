@@ -1,0 +1,61 @@
+"""What a conversation must hold beyond its types, and the plain messages that templates get."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.fields import FieldPolicy
+from schemas.chat_completions import (
+    ChatCompletionContentPartParam,
+    ChatCompletionMessageParam,
+)
+
+_KNOWN = ChatCompletionMessageParam.__annotations__.keys()
+_TEXT_PARTS = ("text", "refusal")
+
+
+def template_messages(
+    messages: Sequence[ChatCompletionMessageParam], policy: FieldPolicy
+) -> list[Mapping[str, Any]]:
+    """The messages without fields that nobody knows; raises for what cannot be honoured."""
+    return [_checked(message, f"messages[{i}]", policy) for i, message in enumerate(messages)]
+
+
+def _checked(
+    message: ChatCompletionMessageParam, place: str, policy: FieldPolicy
+) -> Mapping[str, Any]:
+    _check_content(message, f"{place}.content")
+    if message.keys() <= _KNOWN:
+        return message
+    if message.get("audio") is not None:
+        _refuse(f"{place}.audio")
+    policy.unknown(f"{place}.{key}" for key in message.keys() - _KNOWN)
+    return {key: value for key, value in message.items() if key in _KNOWN}
+
+
+def _check_content(message: ChatCompletionMessageParam, place: str) -> None:
+    content = message.get("content")
+    if isinstance(content, list):
+        for i, part in enumerate(content):
+            _check_part(part, f"{place}[{i}]")
+    elif content is None and not (message.get("tool_calls") or message.get("function_call")):
+        _missing(place)
+
+
+def _check_part(part: ChatCompletionContentPartParam, place: str) -> None:
+    kind = part["type"]
+    if kind not in _TEXT_PARTS:
+        message = f"Invalid content type. {kind} is not supported by this server."
+        raise InvalidRequest(message, param=f"{place}.type", code="unsupported_value")
+    if kind not in part:
+        _missing(f"{place}.{kind}")
+
+
+def _missing(place: str) -> NoReturn:
+    message = f"Missing required parameter: '{place}'."
+    raise InvalidRequest(message, param=place, code="missing_required_parameter")
+
+
+def _refuse(place: str) -> NoReturn:
+    message = f"Unsupported parameter: '{place}' is not supported by this server."
+    raise InvalidRequest(message, param=place, code="unsupported_parameter")

@@ -1,0 +1,193 @@
+"""pydantic's validation errors in OpenAI's words. The wordings are a table; the place is a path.
+
+https://platform.openai.com/docs/guides/error-codes says little of these; clients match on `code`
+and `param`, people read `message`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from openai_frontend.errors import InvalidRequest
+
+Problem = Mapping[str, Any]  # pydantic's ErrorDetails
+Wording = tuple[str, str]  # message, code
+
+_MAX_ECHO = 64  # characters of a value that a message repeats
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a decimal",
+    "bool_type": "a boolean",
+    "string_type": "a string",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+def invalid_request(problems: Sequence[Problem]) -> InvalidRequest:
+    """The first problem, as OpenAI would say it."""
+    same_place = _most_telling(problems)
+    path = _path(same_place[0]["loc"])
+    message, code = _wording(same_place, path)
+    return InvalidRequest(message, param=path or None, code=code)
+
+
+def _most_telling(problems: Sequence[Problem]) -> Sequence[Problem]:
+    """The first problem; of a union's, those of the member that the value fits best.
+
+    Each member of a union tells what it dislikes. The one that got furthest into the value is the
+    one that the caller meant; where all stop at the same place, all are returned.
+    """
+    first = problems[0]
+    prefix = _before_tag(first["loc"])
+    if prefix is None:
+        return [first]
+    union = [problem for problem in problems if _before_tag(problem["loc"]) == prefix]
+    furthest = max(_depth(problem) for problem in union)
+    meant = [problem for problem in union if _depth(problem) == furthest]
+    about_value = [problem for problem in meant if problem["type"] not in _EXPECTED]
+    return about_value[:1] or meant
+
+
+def _before_tag(loc: Sequence[str | int]) -> Sequence[str | int] | None:
+    """The path to the union; None where the path meets no union."""
+    return next((loc[:at] for at, step in enumerate(loc) if _is_tag(step)), None)
+
+
+def _is_tag(step: str | int) -> bool:
+    return isinstance(step, str) and step.startswith("<")
+
+
+def _depth(problem: Problem) -> tuple[int, int]:
+    steps = [step for step in problem["loc"] if not _is_tag(step)]
+    return len(steps), steps[-1] if steps and isinstance(steps[-1], int) else -1
+
+
+def _path(loc: Sequence[str | int]) -> str:
+    """`("messages", 0, "role")` as `messages[0].role`."""
+    path = ""
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not _is_tag(step) and step != "[key]":
+            path += f".{step}" if path else step
+    return _short(path)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_ECHO else text[:_MAX_ECHO] + "..."
+
+
+def _wording(same_place: Sequence[Problem], path: str) -> Wording:
+    problem = same_place[0]
+    if problem["type"] in _EXPECTED:
+        return _wrong_type([_expected(each) for each in same_place], problem["input"], path)
+    return _WORDINGS.get(problem["type"], _other)(problem, path)
+
+
+def _expected(problem: Problem) -> str:
+    """A union's tag says it best, for pydantic says of each array the same."""
+    last = problem["loc"][-1] if problem["loc"] else ""
+    return str(last)[1:-1] if _is_tag(last) else _EXPECTED[problem["type"]]
+
+
+def _wrong_type(expected: Sequence[str], value: Any, path: str) -> Wording:
+    article = "" if len(expected) == 1 else "one of "
+    wanted = f"expected {article}{_listed(expected)}, but got {_kind(value)} instead."
+    subject = f"Invalid type for '{path}'" if path else "Invalid type for the request body"
+    return f"{subject}: {wanted}", "invalid_type"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _kind(value: Any) -> str:
+    """A JSON value's type as OpenAI names it."""
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string"}
+    return names.get(type(value)) or ("an array" if isinstance(value, list) else "an object")
+
+
+def _malformed(problem: Problem, path: str) -> Wording:
+    message = f"We could not parse the JSON body of your request: {problem['ctx']['error']}."
+    return message, "json_invalid"
+
+
+def _missing(problem: Problem, path: str) -> Wording:
+    return f"Missing required parameter: '{path}'.", "missing_required_parameter"
+
+
+def _bound(side: str, sign: str, key: str) -> Callable[[Problem, str], Wording]:
+    def wording(problem: Problem, path: str) -> Wording:
+        limit, got = problem["ctx"][key], _short(str(problem["input"]))
+        kind = "decimal" if isinstance(limit, float) else "integer"
+        expected = (
+            f"Expected a value {sign} {limit:g}"
+            if kind == "decimal"
+            else (f"Expected a value {sign} {limit}")
+        )
+        message = (
+            f"Invalid '{path}': {kind} {_SIDES[side]} value. {expected}, but got {got} instead."
+        )
+        return message, f"{kind}_{side}_value"
+
+    return wording
+
+
+def _length(side: str, limit_word: str, key: str) -> Callable[[Problem, str], Wording]:
+    def wording(problem: Problem, path: str) -> Wording:
+        limit, length = problem["ctx"][key], len(problem["input"])
+        kind = _kind(problem["input"]).split()[1]
+        if length == 0:
+            return _empty(kind, limit, path)
+        wanted = f"Expected {_KINDS[kind]} with {limit_word} length {limit}"
+        got = f"but got {_KINDS[kind]} with length {length} instead."
+        size = "long" if side == "above_max" else "short"
+        return f"Invalid '{path}': {kind} too {size}. {wanted}, {got}", f"{kind}_{side}_length"
+
+    return wording
+
+
+_SIDES = {"above_max": "above maximum", "below_min": "below minimum"}
+_KINDS = {"array": "an array", "object": "an object", "string": "a string"}
+
+
+def _empty(kind: str, minimum: int, path: str) -> Wording:
+    wanted = f"Expected {_KINDS[kind]} with minimum length {minimum}"
+    message = f"Invalid '{path}': empty {kind}. {wanted}, but got an empty {kind} instead."
+    return message, f"empty_{kind}"
+
+
+def _not_listed(problem: Problem, path: str) -> Wording:
+    value = problem["input"]
+    if not isinstance(value, str):
+        return _wrong_type(["a string"], value, path)
+    supported = problem["ctx"]["expected"].replace(" or ", " and ")
+    return f"Invalid value: '{_short(value)}'. Supported values are: {supported}.", "invalid_value"
+
+
+def _not_finite(problem: Problem, path: str) -> Wording:
+    return f"Invalid value for '{path}': expected a finite number.", "invalid_value"
+
+
+def _other(problem: Problem, path: str) -> Wording:
+    return f"Invalid value for '{path}': {problem['msg']}.", "invalid_value"
+
+
+_WORDINGS: Mapping[str, Callable[[Problem, str], Wording]] = {
+    "json_invalid": _malformed,
+    "missing": _missing,
+    "literal_error": _not_listed,
+    "finite_number": _not_finite,
+    "less_than_equal": _bound("above_max", "<=", "le"),
+    "greater_than_equal": _bound("below_min", ">=", "ge"),
+    "greater_than": _bound("below_min", ">", "gt"),
+    "too_long": _length("above_max", "maximum", "max_length"),
+    "too_short": _length("below_min", "minimum", "min_length"),
+    "string_too_long": _length("above_max", "maximum", "max_length"),
+    "string_too_short": _length("below_min", "minimum", "min_length"),
+}

@@ -1,0 +1,116 @@
+"""Settings that are more than one word: how a flag or an environment variable spells them.
+
+A flag is repeated, an environment variable has commas, YAML has lists and mappings.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BeforeValidator, Field
+
+Items = list[str]
+
+SCOPED_FORM = "NAME:KEY=VALUE"
+DEVICE_FORM = "DEVICE:NUMBER"
+RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
+
+
+def _items(value: str | Items) -> Items:
+    """The items of an environment variable's text, or of a repeated flag."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _split(item: str, separator: str, form: str) -> tuple[str, str]:
+    left, found, right = item.partition(separator)
+    if not (left and found and right):
+        raise ValueError(f"'{item}' is not of the form {form}")
+    return left, right
+
+
+def _list(value: Any) -> Any:
+    return _items(value) if isinstance(value, str) else value
+
+
+def _by_scope(value: Any) -> Any:
+    """`scope:key=value` items, or YAML's mapping of mappings, whose scalars become text."""
+    if isinstance(value, Mapping):
+        return {
+            scope: {key: _scalar_text(scalar) for key, scalar in settings.items()}
+            if isinstance(settings, Mapping)
+            else settings
+            for scope, settings in value.items()
+        }
+    scopes: dict[str, dict[str, str]] = {}
+    for item in _items(value):
+        scope, setting = _split(item, ":", SCOPED_FORM)
+        key, text = _split(setting, "=", SCOPED_FORM)
+        scopes.setdefault(scope, {})[key] = text
+    return scopes
+
+
+def _scalar_text(scalar: Any) -> Any:
+    """YAML's true and numbers as Triton spells them."""
+    if isinstance(scalar, bool):
+        return str(scalar).lower()
+    return str(scalar) if isinstance(scalar, int | float) else scalar
+
+
+def _by_device(value: Any) -> Any:
+    """`device:number` items, or YAML's mapping."""
+    if isinstance(value, Mapping):
+        return value
+    return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
+
+
+@dataclass(frozen=True)
+class RateLimiterResource:
+    """A resource that model instances share; device -1 means every device."""
+
+    name: str
+    count: int
+    device: int = -1
+
+
+def _resources(value: Any) -> Any:
+    """`name:count` or `name:count:device` items; YAML has a list of the same."""
+    return [_resource(item) if isinstance(item, str) else item for item in _items(value)]
+
+
+def _resource(item: str) -> dict[str, str]:
+    name, rest = _split(item, ":", RESOURCE_FORM)
+    count, _, device = rest.partition(":")
+    return {"name": name, "count": count, "device": device or "-1"}
+
+
+def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
+    return BeforeValidator(parse)
+
+
+Names = Annotated[list[str], _parsed(_list)]
+Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
+ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
+BytesByDevice = Annotated[dict[int, Annotated[int, Field(ge=0)]], _parsed(_by_device)]
+FractionByDevice = Annotated[
+    dict[int, Annotated[float, Field(ge=0.0, le=1.0)]], _parsed(_by_device)
+]
+RateLimiterResources = Annotated[list[RateLimiterResource], _parsed(_resources)]
+
+_FORMS: Mapping[Any, str] = {
+    str: "TEXT",
+    int: "NUMBER",
+    float: "NUMBER",
+    bool: "",
+    Path: "PATH",
+    RateLimiterResource: RESOURCE_FORM,
+}
+
+
+def form(type: Any) -> str:
+    """How one value of a setting's type is written; empty for a switch."""
+    if get_origin(type) is dict:
+        return DEVICE_FORM if get_args(type)[0] is int else SCOPED_FORM
+    if get_origin(type) is list:
+        return form(get_args(type)[0])
+    return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[type]

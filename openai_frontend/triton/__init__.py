@@ -1,0 +1,16 @@
+"""The Python face of the Triton core that runs in this process."""
+
+from openai_frontend.triton.library import LibraryNotFound
+from openai_frontend.triton.options import Options
+from openai_frontend.triton.responses import InferenceResponse, ResponseStream, Tensor
+from openai_frontend.triton.server import ModelIndexEntry, Server
+
+__all__ = [
+    "InferenceResponse",
+    "LibraryNotFound",
+    "ModelIndexEntry",
+    "Options",
+    "ResponseStream",
+    "Server",
+    "Tensor",
+]

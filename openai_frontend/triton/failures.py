@@ -1,0 +1,32 @@
+"""Triton's error codes as this project's exceptions: the one place where they are translated."""
+
+from openai_frontend import errors
+from openai_frontend.triton import _core
+
+UNKNOWN = 0
+INTERNAL = 1
+NOT_FOUND = 2
+INVALID_ARG = 3
+UNAVAILABLE = 4
+UNSUPPORTED = 5
+ALREADY_EXISTS = 6
+CANCELLED = 7
+
+_EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
+    NOT_FOUND: errors.ModelNotFound,
+    INVALID_ARG: errors.InvalidRequest,
+    UNAVAILABLE: errors.ModelUnavailable,
+    UNSUPPORTED: errors.InvalidRequest,
+    CANCELLED: errors.RequestCancelled,
+}
+
+
+def translated(code: int, message: str) -> errors.GatewayError:
+    """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become InferenceFailed."""
+    return _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
+
+
+def from_native(error: _core.TritonError) -> errors.GatewayError:
+    """Translate what the extension raises, `TritonError(code, message)`."""
+    code, message = error.args
+    return translated(code, message)

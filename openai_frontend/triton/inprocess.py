@@ -1,0 +1,125 @@
+"""The Python side of the in-process backend: hands Triton's requests to the hosts of the engines.
+
+It knows no engine: the module that loads them is found by name, so that nothing here imports `engines`.
+"""
+
+import asyncio
+import importlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from openai_frontend.triton import _core, failures
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "inprocess"
+RUNTIME = "openai_frontend.engines.runtime"  # must offer load(...) and interrupt_loads(), see engines/runtime.py
+
+
+class EngineHost(Protocol):
+    """What this file needs of a loaded engine."""
+
+    facts: Mapping[str, Any]  # what the gateway must know of the model: context length, tokenizer, ...
+
+    def start(self, execution: _core.Execution) -> None:
+        """Begin a request. Called on the event loop."""
+
+    def cancel(self, execution: _core.Execution) -> None:
+        """End a request that its caller has given up. Called on the event loop."""
+
+    def unload(self) -> None:
+        """Release everything. Called on a thread of Triton's."""
+
+    def failure(self) -> str | None:
+        """Why the engine can serve no more, or None while it can."""
+
+    def stats(self) -> Any:
+        """How many requests run and wait."""
+
+
+_hosts: dict[tuple[str, int], EngineHost] = {}
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def host(model_name: str, version: int = -1) -> EngineHost | None:
+    """Return the host of a loaded in-process model; version -1 is the highest one loaded."""
+    if version != -1:
+        return _hosts.get((model_name, version))
+    versions = [loaded for name, loaded in _hosts if name == model_name]
+    return _hosts[model_name, max(versions)] if versions else None
+
+
+def attach(loop: asyncio.AbstractEventLoop) -> None:
+    """Take executions on this loop from now on."""
+    global _loop
+    _loop = loop
+    _core.set_engine_loader(_load)
+    _core.open_executions()
+    loop.add_reader(_core.execution_fd(), _on_executions)
+
+
+def detach(loop: asyncio.AbstractEventLoop, reason: str) -> None:
+    """Fail what is in flight with `reason`, and take no more."""
+    for engine_host, execution in close(reason):
+        _guarded(engine_host.cancel, execution)
+    loop.remove_reader(_core.execution_fd())
+
+
+def close(reason: str) -> list[tuple[EngineHost, _core.Execution]]:
+    """Fail what is in flight with `reason`, and later requests at once; return what was failed.
+
+    Their engines are not told: this is legal where the loop has closed.
+    """
+    failed: list[tuple[EngineHost, _core.Execution]] = _core.close_executions(reason)
+    for _, execution in failed:
+        execution.fail(failures.UNAVAILABLE, reason)
+    return failed
+
+
+def interrupt_loads() -> None:
+    """Make the loads that are under way fail soon. May be called many times."""
+    importlib.import_module(RUNTIME).interrupt_loads()
+
+
+def _on_executions() -> None:
+    for engine_host, execution in _core.drain_executions():
+        _guarded(engine_host.start, execution)
+    for engine_host, execution in _core.take_cancelled_executions():
+        _guarded(engine_host.cancel, execution)
+
+
+def _guarded(call: Any, execution: _core.Execution) -> None:
+    """The edge between Triton and engines that users write: one bad request must not stop the others."""
+    try:
+        call(execution)
+    except Exception as error:
+        logger.exception("request %s failed in its engine", execution.request_id)
+        execution.fail(failures.INTERNAL, f"{type(error).__name__}: {error}")
+
+
+class _RegisteredHost:
+    """Takes the host out of the register when Triton unloads the model."""
+
+    def __init__(self, key: tuple[str, int], engine_host: EngineHost) -> None:
+        self._key = key
+        self._host = engine_host
+        self.start = engine_host.start
+        self.cancel = engine_host.cancel
+
+    def unload(self) -> None:
+        try:
+            self._host.unload()
+        finally:
+            if _hosts.get(self._key) is self._host:  # a reload has put another in its place
+                del _hosts[self._key]
+
+
+def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHost, str]:
+    """Load an engine on Triton's load thread; give its host and the completed model config as JSON."""
+    runtime = importlib.import_module(RUNTIME)
+    engine_host, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
+    _hosts[name, version] = engine_host
+    return _RegisteredHost((name, version), engine_host), json.dumps(completed)

@@ -1,0 +1,200 @@
+"""The options of the core, in Triton's words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from openai_frontend.triton import _core
+
+ModelControlMode = Literal["none", "poll", "explicit"]
+RateLimiterMode = Literal["off", "execution_count"]
+LogFormat = Literal["default", "ISO8601"]
+InstanceGroupKind = Literal["auto", "cpu", "gpu", "model"]
+
+# The C API's numbers.
+_CONTROL_MODES: dict[str, int] = {"none": 0, "poll": 1, "explicit": 2}
+_RATE_LIMITER_MODES: dict[str, int] = {"off": 0, "execution_count": 1}
+_LOG_FORMATS: dict[str, int] = {"default": 0, "ISO8601": 1}
+_INSTANCE_GROUP_KINDS: dict[str, int] = {"auto": 0, "cpu": 1, "gpu": 2, "model": 3}
+
+ScopedSettings = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateLimiterResource:
+    """A resource that instance groups share; device -1 means every device."""
+
+    name: str
+    count: int
+    device: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLoadDeviceLimit:
+    """The fraction (0 to 1) of a device's memory that loading models may use."""
+
+    kind: InstanceGroupKind
+    device: int
+    fraction: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every option that the core takes; None leaves the core's own default."""
+
+    model_repositories: Sequence[Path]
+    library: Path | None = None
+    server_id: str = "openai-frontend"
+
+    model_control_mode: ModelControlMode = "none"
+    startup_models: Sequence[str] = ("*",)  # explicit mode only; "*" is all
+    strict_model_config: bool = False
+    model_config_name: str | None = None
+    model_namespacing: bool = False
+    model_load_thread_count: int | None = None
+    model_load_retry_count: int | None = None
+    model_load_device_limits: Sequence[ModelLoadDeviceLimit] = ()
+    repository_poll_s: float = 15.0  # poll mode only
+
+    backend_directory: Path | None = None
+    backend_config: ScopedSettings = field(default_factory=dict)  # backend -> setting -> value
+    repo_agent_directory: Path | None = None
+    host_policy: ScopedSettings = field(default_factory=dict)  # policy -> setting -> value
+
+    rate_limiter_mode: RateLimiterMode | None = None
+    rate_limiter_resources: Sequence[RateLimiterResource] = ()
+    pinned_memory_pool_bytes: int | None = None
+    cuda_memory_pool_bytes: Mapping[int, int] = field(default_factory=dict)  # device -> bytes
+    cuda_virtual_address_bytes: Mapping[int, int] = field(default_factory=dict)
+    min_supported_compute_capability: float | None = None
+    buffer_manager_thread_count: int | None = None
+    enable_peer_access: bool | None = None
+    cache_config: Mapping[str, str] = field(default_factory=dict)  # cache -> JSON of its settings
+    cache_directory: Path | None = None
+
+    exit_timeout_s: int = 30
+    strict_readiness: bool = True
+    log_info: bool = False
+    log_warn: bool = True
+    log_error: bool = True
+    log_verbose: int = 0
+    log_format: LogFormat | None = None
+    log_file: Path | None = None
+    metrics: bool = True
+    gpu_metrics: bool | None = None  # None: where there is a GPU
+    cpu_metrics: bool | None = None
+    metrics_interval_ms: int | None = None
+    metrics_config: ScopedSettings = field(default_factory=dict)
+
+
+# Options whose name, type and number of arguments are the native setter's own.
+_PLAIN = (
+    "server_id",
+    "strict_model_config",
+    "model_config_name",
+    "model_namespacing",
+    "model_load_thread_count",
+    "model_load_retry_count",
+    "pinned_memory_pool_bytes",
+    "min_supported_compute_capability",
+    "buffer_manager_thread_count",
+    "enable_peer_access",
+    "exit_timeout_s",
+    "strict_readiness",
+    "log_info",
+    "log_warn",
+    "log_error",
+    "log_verbose",
+    "metrics",
+    "gpu_metrics",
+    "cpu_metrics",
+    "metrics_interval_ms",
+)
+_PATHS = ("repo_agent_directory", "cache_directory", "log_file")
+_ENUMS: dict[str, dict[str, int]] = {
+    "model_control_mode": _CONTROL_MODES,
+    "rate_limiter_mode": _RATE_LIMITER_MODES,
+    "log_format": _LOG_FORMATS,
+}
+_TRIPLES = ("backend_config", "host_policy", "metrics_config")
+_BY_DEVICE = ("cuda_memory_pool_bytes", "cuda_virtual_address_bytes")
+
+
+def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
+    """Return the core's own options object.
+
+    A model that does not load fails alone (exit_on_error off); its reason stands in the model index.
+    """
+    made = _core.ServerOptions()
+    made.exit_on_error(False)
+    # The core reads these two without ever setting them: a model that fails would load again and again.
+    made.model_load_retry_count(0)
+    made.enable_peer_access(True)
+    made.backend_directory(str(backend_directory))
+    for repository in options.model_repositories:
+        made.model_repository(str(repository))
+    if options.gpu_metrics is None:
+        made.gpu_metrics(has_gpu())
+    if options.pinned_memory_pool_bytes is None and not has_gpu():
+        made.pinned_memory_pool_bytes(0)
+    _set_named(made, options)
+    _set_lists(made, options)
+    return made
+
+
+@contextmanager
+def quiet_without_gpu(made: _core.ServerOptions, options: Options) -> Iterator[None]:
+    """Hold back the core's complaints about a missing GPU while it starts.
+
+    The logging options act at once on the core's one logger, so they can be set again after the start. Models that
+    do not load lose nothing by it: their reasons stand in the model index.
+    """
+    if has_gpu():
+        yield
+        return
+    made.log_warn(False)
+    made.log_error(False)
+    try:
+        yield
+    finally:
+        made.log_warn(options.log_warn)
+        made.log_error(options.log_error)
+
+
+def has_gpu() -> bool:
+    """Say whether the NVIDIA driver offers a device."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def _set_named(made: _core.ServerOptions, options: Options) -> None:
+    for name in _PLAIN:
+        if (value := getattr(options, name)) is not None:
+            getattr(made, name)(value)
+    for name in _PATHS:
+        if (value := getattr(options, name)) is not None:
+            getattr(made, name)(str(value))
+    for name, numbers in _ENUMS.items():
+        if (value := getattr(options, name)) is not None:
+            getattr(made, name)(numbers[value])
+
+
+def _set_lists(made: _core.ServerOptions, options: Options) -> None:
+    if options.model_control_mode == "explicit":
+        for model in options.startup_models:
+            made.startup_model(model)
+    for name in _TRIPLES:
+        for scope, settings in getattr(options, name).items():
+            for setting, value in settings.items():
+                getattr(made, name)(scope, setting, value)
+    for name in _BY_DEVICE:
+        for device, size in getattr(options, name).items():
+            getattr(made, name)(device, size)
+    for resource in options.rate_limiter_resources:
+        made.rate_limiter_resource(resource.name, resource.count, resource.device)
+    for limit in options.model_load_device_limits:
+        kind = _INSTANCE_GROUP_KINDS[limit.kind]
+        made.model_load_device_limit(kind, limit.device, limit.fraction)
+    for cache, config in options.cache_config.items():
+        made.cache_config(cache, config)

@@ -1,0 +1,80 @@
+"""The responses of one request, as an asynchronous iterator of bursts."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from openai_frontend.triton import _core, failures
+
+InferenceResponse = _core.InferenceResponse
+Tensor = _core.Tensor
+
+TensorInput = tuple[str, Sequence[int], bytes | bytearray | memoryview]
+"""Triton datatype name, shape, and the tensor's bytes in Triton's layout."""
+
+
+class Responses(Protocol):
+    """What a consumer needs of a stream of responses."""
+
+    def __aiter__(self) -> "Responses": ...
+
+    async def __anext__(self) -> list[InferenceResponse]: ...
+
+    def cancel(self) -> None: ...
+
+
+class ResponseStream:
+    """One request in flight. One consumer, on the event loop that started the server.
+
+    Each step gives all responses that have come since the last one, at least one, in order; it ends after the last
+    response, and raises the error of an error response once the responses before it have been given.
+    """
+
+    __slots__ = ("__weakref__", "_ended", "_error", "_loop", "_native")
+
+    def __init__(self, native: _core.ResponseStream, loop: asyncio.AbstractEventLoop) -> None:
+        self._native = native
+        self._loop = loop
+        self._ended = False
+        self._error: tuple[int, str] | None = None  # an exception kept here would be a reference cycle
+
+    def cancel(self) -> None:
+        """Ask Triton to end the request. Legal at any time and any number of times."""
+        self._native.cancel()
+
+    def __aiter__(self) -> "ResponseStream":
+        return self
+
+    async def __anext__(self) -> list[InferenceResponse]:
+        if self._ended:
+            self._end()
+        responses = self._native.take() or await self._wait()
+        last = responses[-1]
+        if last.final:
+            self._ended = True
+            self._error = last.error
+            if self._error is not None:
+                responses.pop()
+                if not responses:
+                    self._end()
+        return responses
+
+    def _end(self) -> NoReturn:
+        error, self._error = self._error, None
+        if error is None:
+            raise StopAsyncIteration
+        raise failures.translated(*error)
+
+    async def _wait(self) -> list[InferenceResponse]:
+        waiter = self._loop.create_future()
+        self._native.waiter = waiter
+        try:
+            await waiter
+        finally:
+            self._native.waiter = None
+        return self._native.take()
+
+
+def native_inputs(inputs: Mapping[str, TensorInput]) -> dict[str, Any]:
+    """Return the inputs as the extension takes them: a plain dict."""
+    return inputs if isinstance(inputs, dict) else dict(inputs)

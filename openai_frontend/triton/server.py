@@ -1,0 +1,328 @@
+"""The core in this process: starts it, asks it, sends it requests, stops it."""
+
+import asyncio
+import atexit
+import functools
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, ParamSpec, TypeVar
+
+from openai_frontend import errors
+from openai_frontend.triton import _core, failures, inprocess, library, options
+from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+STOPPING = "the server is stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndexEntry:
+    """One line of the repository's index. `version` is None for a model that no version was tried of."""
+
+    name: str
+    version: int | None
+    state: str  # UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING
+    reason: str  # why it is not ready; empty for a ready one
+
+
+def _translates(call: Callable[P, T]) -> Callable[P, T]:
+    """Turn the extension's errors into this project's."""
+
+    @functools.wraps(call)
+    def translating(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except _core.TritonError as error:
+            raise failures.from_native(error) from error
+
+    return translating
+
+
+class Server:
+    """The Triton core. Used on one event loop, the one that `start` ran on."""
+
+    def __init__(self, server_options: options.Options) -> None:
+        self.options = server_options
+        self._core: _core.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._backends: Path | None = None
+        self._poll: asyncio.Task[None] | None = None
+        self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
+
+    async def start(self) -> None:
+        """Load the library and the core, and wait for the models; the loop goes on meanwhile.
+
+        Raises `library.LibraryNotFound`, or an `errors.GatewayError` where the core does not start. A model that
+        fails to load is no error here: its reason stands in `model_index()`.
+        """
+        loop = asyncio.get_running_loop()
+        library.load(library.find(self.options.library))
+        self._backends = _backend_directory(self.options.backend_directory)
+        self._loop = loop
+        inprocess.attach(loop)
+        starting = loop.create_task(asyncio.to_thread(self._new_core))
+        try:
+            self._core = await asyncio.shield(starting)
+        except BaseException:
+            await _abandon(starting)
+            inprocess.detach(loop, STOPPING)
+            self._loop = None
+            self._remove_backends()
+            raise
+        _stop_at_exit(self)
+        loop.add_reader(self._core.response_fd, self._resolve, self._core)
+        if self.options.model_control_mode == "poll":
+            self._poll = loop.create_task(self._poll_repository())
+
+    async def stop(self) -> None:
+        """Fail what is in flight, unload the models, end the core. A second call does nothing."""
+        core, loop = self._core, self._loop
+        if core is None or loop is None:
+            return
+        if self._poll is not None:
+            self._poll.cancel()
+        self._core = None
+        inprocess.detach(loop, STOPPING)
+        for stream in self._streams:  # what other backends still work on
+            stream.cancel()
+        try:
+            await asyncio.to_thread(core.stop)
+        except _core.TritonError as error:
+            raise failures.from_native(error) from error
+        finally:
+            loop.remove_reader(core.response_fd)
+            self._resolve(core)
+            self._remove_backends()
+
+    def stop_without_loop(self) -> None:
+        """End the core from outside its event loop, which has closed: the last resort at exit."""
+        core, self._core = self._core, None
+        if core is not None:
+            inprocess.close(STOPPING)
+            core.stop()
+            self._remove_backends()
+
+    def is_live(self) -> bool:
+        """Say whether the core answers; False before the start and after the stop."""
+        return self._core is not None and self._core.is_live()
+
+    def is_ready(self) -> bool:
+        """Say whether the core and every model can serve, dead in-process engines included."""
+        if self._core is None or not self._core.is_ready():
+            return False
+        return all(
+            self._engine_failure(entry.name) is None
+            for entry in self.model_index()
+            if entry.state == "READY"
+        )
+
+    def model_index(self) -> list[ModelIndexEntry]:
+        """Return every model of the repositories, ready or not, one entry a version."""
+        return [
+            ModelIndexEntry(
+                entry["name"],
+                int(entry["version"]) if "version" in entry else None,
+                entry.get("state", "UNKNOWN"),
+                entry.get("reason", ""),
+            )
+            for entry in json.loads(self._call(lambda core: core.model_index(False)))
+        ]
+
+    def model_is_ready(self, name: str, version: int = -1) -> bool:
+        """Say whether the model can serve; knows a dead in-process engine."""
+        if self._core is None:
+            return False
+        try:
+            ready = self._call(lambda core: core.model_is_ready(name, version))
+        except errors.GatewayError:
+            return False
+        return ready and self._engine_failure(name, version) is None
+
+    def model_failure(self, name: str, version: int = -1) -> str | None:
+        """Return why a loaded in-process engine can serve no more, or None."""
+        return self._engine_failure(name, version)
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return the model's config, completed by its backend, as Triton prints it."""
+        return self._json(lambda core: core.model_config(name, version))
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        """Return the model's metadata in KServe's form: versions, platform, inputs, outputs."""
+        return self._json(lambda core: core.model_metadata(name, version))
+
+    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
+        """Return the statistics of one model, or of all where the name is empty."""
+        return self._json(lambda core: core.model_statistics(name, version))
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the core's name, version and extensions."""
+        return self._json(lambda core: core.metadata())
+
+    def model_is_decoupled(self, name: str, version: int = -1) -> bool:
+        """Say whether one request to the model can have any number of responses."""
+        return self._call(lambda core: core.model_is_decoupled(name, version))
+
+    def model_facts(self, name: str, version: int = -1) -> Mapping[str, Any]:
+        """Return what an in-process engine said of its model at load; empty for other backends."""
+        host = inprocess.host(name, version)
+        return host.facts if host is not None else {}
+
+    async def load_model(
+        self,
+        name: str,
+        *,
+        config: str | None = None,
+        model_files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Load or reload a model and wait for it (explicit mode).
+
+        `config` is a model config as JSON that replaces the repository's; `model_files` maps paths within the
+        model's folder to contents and replaces the folder, and wants a config. Requests in flight on the model that
+        is replaced run to their end. Raises the reason where the model does not load.
+        """
+        _check_name(name)
+        if self.model_failure(name) is not None:
+            # The core reloads a model only where its files have changed; a dead engine has to go first.
+            await self.unload_model(name)
+        native_files = dict(model_files or {})
+        await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
+
+    async def unload_model(self, name: str) -> None:
+        """Unload a model and wait until it is gone (explicit mode)."""
+        await self._call_in_thread(lambda core: core.unload_model(name))
+        # The core's call returns before the model is gone; 20 ms is short against any unload.
+        while any(e.name == name and e.state == "UNLOADING" for e in self.model_index()):
+            await asyncio.sleep(0.02)
+        while inprocess.host(name) is not None:
+            await asyncio.sleep(0.02)
+
+    def metrics(self) -> str:
+        """Return the core's metrics as Prometheus text."""
+        return self._call(lambda core: core.metrics())
+
+    @_translates
+    def infer(
+        self,
+        model_name: str,
+        inputs: Mapping[str, TensorInput],
+        *,
+        version: int = -1,
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        parameters: Mapping[str, str | int | bool | float] | None = None,
+        outputs: Sequence[str] = (),
+    ) -> ResponseStream:
+        """Send a request. The caller owns the stream, and cancels it when it wants no more of it.
+
+        `outputs` names the outputs that are wanted; none means all. Raises what the core refuses at once.
+        """
+        if self._core is None or self._loop is None:
+            raise errors.ModelUnavailable("the server is not running")
+        native = self._core.infer(
+            model_name,
+            version,
+            native_inputs(inputs),
+            request_id,
+            priority,
+            timeout_us,
+            parameters if parameters is None else dict(parameters),
+            outputs,
+        )
+        stream = ResponseStream(native, self._loop)
+        self._streams.add(stream)
+        return stream
+
+    def _new_core(self) -> _core.Server:
+        assert self._backends is not None
+        native = options.native(self.options, self._backends)
+        try:
+            with options.quiet_without_gpu(native, self.options):
+                core = _core.Server(native)
+        except _core.TritonError as error:
+            raise failures.from_native(error) from error
+        return core
+
+    @_translates
+    def _call(self, ask: Callable[[_core.Server], T]) -> T:
+        if self._core is None:
+            raise errors.ModelUnavailable("the server is not running")
+        return ask(self._core)
+
+    async def _call_in_thread(self, ask: Callable[[_core.Server], T]) -> T:
+        return await asyncio.to_thread(self._call, ask)
+
+    def _json(self, ask: Callable[[_core.Server], str]) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self._call(ask))
+        return document
+
+    def _engine_failure(self, name: str, version: int = -1) -> str | None:
+        host = inprocess.host(name, version)
+        return host.failure() if host is not None else None
+
+    @staticmethod
+    def _resolve(core: _core.Server) -> None:
+        for waiter in core.drain():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _poll_repository(self) -> None:
+        while True:
+            await asyncio.sleep(self.options.repository_poll_s)
+            await self._call_in_thread(lambda core: core.poll_model_repository())
+
+    def _remove_backends(self) -> None:
+        if self._backends is not None:
+            shutil.rmtree(self._backends, ignore_errors=True)
+            self._backends = None
+
+
+async def _abandon(starting: asyncio.Task[_core.Server]) -> None:
+    """Wait for a start that nobody wants any more, and end the core that it may still make."""
+    while not starting.done():
+        inprocess.interrupt_loads()
+        await asyncio.wait([starting], timeout=0.2)
+    if not starting.cancelled() and starting.exception() is None:
+        await asyncio.to_thread(starting.result().stop)
+
+
+def _check_name(name: str) -> None:
+    """The core joins a name to the repository's path and loads what lies there, within or not."""
+    path = PurePosixPath(name)
+    if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
+        raise errors.InvalidRequest(f"{name!r} is no model name", param="model")
+
+
+def _backend_directory(installed: Path | None) -> Path:
+    """Make a backend directory that holds the in-process backend beside the installed ones.
+
+    The extension module is linked in under the backend's name: the loader sees the file that is loaded already
+    (same inode), so that the module and the backend share their state.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="openai-frontend-backends-"))
+    own = folder / inprocess.BACKEND
+    own.mkdir()
+    (own / f"libtriton_{inprocess.BACKEND}.so").symlink_to(_core.__file__)
+    source = installed or library.IMAGE_BACKENDS
+    for backend in sorted(source.iterdir()) if source.is_dir() else ():
+        if backend.name != inprocess.BACKEND:
+            (folder / backend.name).symlink_to(backend)
+    return folder
+
+
+def _stop_at_exit(server: Server) -> None:
+    """A core that outlives the interpreter would call into Python that is gone."""
+    reference = weakref.ref(server)
+
+    def stop() -> None:
+        if (running := reference()) is not None:
+            running.stop_without_loop()
+
+    atexit.register(stop)

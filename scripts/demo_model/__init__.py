@@ -1,0 +1,1 @@
+"""Makes the demo model: its training text, its tokenizer, its weights and its score. Downloads nothing."""

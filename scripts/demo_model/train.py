@@ -1,0 +1,190 @@
+"""Trains the demo model: documents packed into rows, AdamW, a cosine schedule, everything seeded."""
+
+import logging
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .tokenizer import END_OF_TEXT, IM_END, VOCABULARY_SIZE
+
+log = logging.getLogger(__name__)
+
+# Label of a token that does not count, as torch's cross entropy wants it.
+_IGNORED = -100
+# Rows per batch for each row length: always 512 tokens. Long rows take the long documents.
+_ROWS_PER_BATCH = {256: 2, 512: 1}
+# Token ids, and which of them the model learns to write.
+Encoded = tuple[list[int], list[bool]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the model is trained."""
+
+    seed: int = 9000
+    documents: int = 80_000
+    steps: int = 12_000
+    warm_up_steps: int = 200
+    learning_rate: float = 3e-3
+    weight_decay: float = 0.05
+    prompt_weight: float = 0.0
+    """How much the loss on questions counts; on answers it counts 1."""
+
+
+def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """0.95 million random parameters."""
+    config = LlamaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        hidden_size=128,
+        intermediate_size=320,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
+        # 1 / sqrt(hidden size): with the usual 0.02 so narrow a model learns to copy much later.
+        initializer_range=0.09,
+        dtype=torch.float32,
+    )
+    return LlamaForCausalLM(config)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Encoded]:
+    """Token ids of rendered documents, with the answers marked; plain text is all answer."""
+    start = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    batch = cast(list[list[int]], tokenizer(list(texts), add_special_tokens=False)["input_ids"])
+    return [(ids, _answers(ids, start, end)) for ids in batch]
+
+
+def _answers(ids: list[int], start: list[int], end: int) -> list[bool]:
+    if end not in ids:
+        return [True] * len(ids)
+    marked, writing = [], False
+    for i, token in enumerate(ids):
+        marked.append(writing)
+        if writing:
+            writing = token != end
+        elif token == start[-1]:
+            writing = ids[i + 1 - len(start) : i + 1] == start
+    return marked
+
+
+def pack(documents: Sequence[Encoded], length: int) -> Iterator[list[Encoded]]:
+    """Fill rows of this length with whole documents: each goes to the first open row with room."""
+    rows: list[list[Encoded]] = []
+    room: list[int] = []
+    for document in documents:
+        size = len(document[0])
+        fitting = next((i for i, free in enumerate(room) if free >= size), None)
+        if fitting is None and len(rows) == 16:
+            fullest = room.index(min(room))
+            room.pop(fullest)
+            yield rows.pop(fullest)
+        if fitting is None:
+            rows.append([])
+            room.append(length)
+            fitting = len(rows) - 1
+        rows[fitting].append(document)
+        room[fitting] -= size
+    yield from rows
+
+
+def batches(documents: Sequence[Encoded], rng: random.Random) -> Iterator[list[list[Encoded]]]:
+    """One epoch in random order; rows of a batch are equally long."""
+    shuffled = rng.sample(list(documents), k=len(documents))
+    short = [document for document in shuffled if len(document[0]) <= 256]
+    long = [document for document in shuffled if 256 < len(document[0]) <= 512]
+    # A long document leaves room that short ones fill, and far context must not mean tools only.
+    extra = len(long)
+    long += short[:extra]
+    rng.shuffle(long)
+    found = []
+    for length, group in ((256, short[extra:]), (512, long)):
+        rows = list(pack(group, length))
+        count = _ROWS_PER_BATCH[length]
+        found += [rows[i : i + count] for i in range(0, len(rows), count)]
+    rng.shuffle(found)
+    yield from found
+
+
+def tensors(
+    batch: Sequence[Sequence[Encoded]], pad: int, prompt_weight: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and the weight of each, padded to the longest row."""
+    longest = max(sum(len(ids) for ids, _ in row) for row in batch)
+    ids = torch.full((len(batch), longest), pad)
+    weights = torch.zeros(len(batch), longest)
+    for i, row in enumerate(batch):
+        tokens = [token for document, _ in row for token in document]
+        answer = [mark for _, marks in row for mark in marks]
+        ids[i, : len(tokens)] = torch.tensor(tokens)
+        weights[i, : len(tokens)] = torch.tensor([1.0 if mark else prompt_weight for mark in answer])
+    return ids, weights
+
+
+def _rate(step: int, recipe: Recipe) -> float:
+    if step < recipe.warm_up_steps:
+        return (step + 1) / recipe.warm_up_steps
+    done = (step - recipe.warm_up_steps) / (recipe.steps - recipe.warm_up_steps)
+    return 0.5 * (1 + math.cos(math.pi * done))
+
+
+def _optimizer(model: LlamaForCausalLM, recipe: Recipe) -> torch.optim.AdamW:
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    gains = [p for p in model.parameters() if p.dim() == 1]
+    groups = [
+        {"params": matrices, "weight_decay": recipe.weight_decay},
+        {"params": gains, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.98), fused=True)
+
+
+def train(
+    model: LlamaForCausalLM, documents: Sequence[Encoded], pad: int, recipe: Recipe
+) -> LlamaForCausalLM:
+    """Run all steps of the recipe; the loss is logged every 200."""
+    rng = random.Random(recipe.seed)
+    optimizer = _optimizer(model, recipe)
+    model.train()
+    epoch: Iterator[list[list[Encoded]]] = iter(())
+    started, running = time.monotonic(), 0.0
+    for step in range(recipe.steps):
+        batch = next(epoch, None)
+        if batch is None:
+            epoch = batches(documents, rng)
+            batch = next(epoch)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.learning_rate * _rate(step, recipe)
+        ids, weights = tensors(batch, pad, recipe.prompt_weight)
+        loss = _loss(model, ids, weights)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        running += loss.item()
+        if (step + 1) % 200 == 0:
+            seconds = time.monotonic() - started
+            log.info("step %d  loss %.4f  %.0f s", step + 1, running / 200, seconds)
+            running = 0.0
+    return model.eval()
+
+
+def _loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    hidden = model.model(input_ids=ids[:, :-1]).last_hidden_state
+    wanted = weights[:, 1:] > 0
+    # Only what counts passes the output matrix, a third of the model's work.
+    logits = model.lm_head(hidden[wanted])
+    each = torch.nn.functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
+    weight = weights[:, 1:][wanted]
+    return (each * weight).sum() / weight.sum()

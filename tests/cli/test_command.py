@@ -1,0 +1,133 @@
+"""What the command says, without a server."""
+
+import dataclasses
+import platform
+import socket
+from pathlib import Path
+
+import pytest
+
+from openai_frontend import __version__
+from openai_frontend.cli import main
+from openai_frontend.cli.serve import triton_options
+from openai_frontend.settings import Settings, load, options
+from openai_frontend.triton import Options
+
+
+def test_the_versions_of_all_parts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours, the Triton library's and Python's stand on lines of their own."""
+
+    code = main(["version"])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert lines[0] == f"openai-frontend {__version__}"
+    assert lines[1].startswith("Triton library with C API 1.")
+    assert lines[-1] == f"Python {platform.python_version()}"
+
+
+def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags and groups are the table's."""
+
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    words = capsys.readouterr().out
+    expected = {option.flag for option in options()} | {f"{option.group}:" for option in options()}
+    assert {word for word in expected if word not in words} == set()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--port", "x"], "openai-frontend: --port: Input should be a valid integer"),
+        (["--config", "nowhere.yaml"], "openai-frontend: nowhere.yaml: No such file"),
+        (["--model-repository", "nowhere"], "model_repository: nowhere is not a folder"),
+        (
+            ["--model-repository", ".", "--chat-template", "nope"],
+            "openai-frontend: chat_template: nope: No such file or directory",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing starts, and the one line names the setting."""
+
+    code, output = main(["serve", *arguments]), capsys.readouterr().err
+    assert code == 2
+    assert output.count("\n") == 1
+    assert message in output
+
+
+def test_a_taken_port_is_one_line_and_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line names the address."""
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code = main(["serve", "--model-repository", str(tmp_path), "--port", port])
+    expected = f"openai-frontend: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    assert (code, capsys.readouterr().err) == (1, expected)
+
+
+def test_every_option_of_the_core_has_a_setting() -> None:
+    """Any setting that is changed reaches the core's options."""
+
+    changed = {
+        option: value
+        for option, value in dataclasses.asdict(triton_options(ALL_CHANGED)).items()
+        if value == dataclasses.asdict(DEFAULT)[option]
+    }
+    assert changed == {}
+
+
+DEFAULT = Options(model_repositories=[])
+ALL_CHANGED: Settings = load(
+    flags={
+        "model_repository": ["r"],
+        "triton_library": "l",
+        "server_id": "s",
+        "model_control_mode": "explicit",
+        "load_model": ["m"],
+        "strict_model_config": True,
+        "model_config_name": "c",
+        "model_namespacing": True,
+        "model_load_thread_count": 1,
+        "model_load_retry_count": 1,
+        "model_load_gpu_limit": ["0:0.5"],
+        "repository_poll_s": 1,
+        "backend_directory": "b",
+        "backend_config": ["b:k=v"],
+        "repo_agent_directory": "a",
+        "host_policy": ["h:k=v"],
+        "rate_limiter_mode": "off",
+        "rate_limiter_resource": ["r:1"],
+        "pinned_memory_pool_bytes": 1,
+        "cuda_memory_pool_bytes": ["0:1"],
+        "cuda_virtual_address_bytes": ["0:1"],
+        "min_supported_compute_capability": 7.5,
+        "buffer_manager_thread_count": 1,
+        "enable_peer_access": True,
+        "cache_config": ["local:size=1"],
+        "cache_directory": "d",
+        "exit_timeout_s": 1,
+        "strict_readiness": False,
+        "triton_log_info": True,
+        "triton_log_warn": False,
+        "triton_log_error": False,
+        "triton_log_verbose": 1,
+        "triton_log_format": "ISO8601",
+        "triton_log_file": "f",
+        "metrics": False,
+        "gpu_metrics": False,
+        "cpu_metrics": False,
+        "metrics_interval_ms": 1,
+        "metrics_config": ["m:k=v"],
+    }
+)
+
+
+def test_a_cache_gets_its_settings_as_json() -> None:
+    """The core takes a cache's settings as one JSON object of texts."""
+
+    assert triton_options(ALL_CHANGED).cache_config == {"local": '{"size": "1"}'}

@@ -1,0 +1,135 @@
+"""The running process: what it prints works, and it ends as it should."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+
+
+@contextmanager
+def running(folder: Path, *options: str, **engine: Any) -> Iterator[GatewayProcess]:
+    """The command with one mock model, ready."""
+    mock_models.write_with_tokenizer(folder / "models", "m", **engine)
+    with GatewayProcess(folder / "models", folder / "log", *options) as gateway:
+        gateway.wait_until_ready()
+        yield gateway
+
+
+def stream(gateway: GatewayProcess, max_tokens: int) -> Any:
+    body = {"model": "m", "prompt": "a", "stream": True, "max_tokens": max_tokens}
+    return httpx.stream("POST", f"{gateway.url}/v1/completions", json=body, timeout=30)
+
+
+def exit_code(gateway: GatewayProcess) -> int:
+    """Waits for the process to end by itself; signal 0 asks it for nothing."""
+    return gateway.stop(0)
+
+
+def printed(gateway: GatewayProcess) -> list[str]:
+    """The announcement, which comes just after the models are ready."""
+    deadline = time.monotonic() + 10
+    while "print(" not in gateway.output() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return gateway.output().splitlines()
+
+
+def test_the_printed_curl_line_works(tmp_path: Path) -> None:
+    """Pasted into a shell it gets an answer of the model."""
+
+    with running(tmp_path, tokens=["yes"], answer_tokens=1) as gateway:
+        [line] = [line for line in printed(gateway) if line.startswith("curl ")]
+        answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
+    assert '"content":"yes"' in answer.stdout
+
+
+def test_the_printed_python_lines_work(tmp_path: Path) -> None:
+    """Pasted into Python they print an answer of the model."""
+
+    with running(tmp_path, tokens=["yes"], answer_tokens=1) as gateway:
+        lines = printed(gateway)
+        start = lines.index("from openai import OpenAI")
+        snippet = "\n".join(lines[start : start + 3])
+        answer = subprocess.run(
+            [sys.executable, "-c", snippet], capture_output=True, text=True, check=True
+        )
+    assert answer.stdout == "yes\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_on_request_is_code_0(tmp_path: Path, number: int) -> None:
+    """Ctrl-C and SIGTERM end the process cleanly."""
+
+    with running(tmp_path) as gateway:
+        assert gateway.stop(number) == 0
+
+
+def test_a_running_stream_has_its_grace(tmp_path: Path) -> None:
+    """A stream that ends within the grace ends as if nothing had happened."""
+
+    with running(tmp_path, tokens_per_second=20) as gateway:
+        with stream(gateway, 20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            signal_time = time.monotonic()
+            os.kill(gateway.pid, signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert exit_code(gateway) == 0
+        assert time.monotonic() - signal_time < 15
+
+
+def test_a_stream_beyond_the_grace_is_told(tmp_path: Path) -> None:
+    """Its last event is an error, not a pretended end."""
+
+    with running(tmp_path, "--shutdown-grace-s", "1", tokens_per_second=20) as gateway:
+        with stream(gateway, 1000) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(gateway.pid, signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert '"error"' in rest[-1]
+        assert exit_code(gateway) == 0
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    """Who asks twice does not wait for streams; the code is the shell's for the signal."""
+
+    with running(tmp_path, tokens_per_second=20) as gateway, stream(gateway, 1000) as response:
+        next(response.iter_lines())
+        os.kill(gateway.pid, signal.SIGINT)
+        time.sleep(0.5)  # two signals at once are one
+        assert gateway.stop(signal.SIGINT, 5) == 130
+
+
+def test_a_stop_while_models_load_does_not_wait_for_them(tmp_path: Path) -> None:
+    """Nothing runs yet, so nothing is lost."""
+
+    mock_models.write(tmp_path / "models", "slow", load_s=60)
+    with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
+        while "loading slow: 5 s" not in gateway.output():
+            time.sleep(0.1)
+        assert gateway.stop(signal.SIGINT, 5) == 0
+
+
+def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
+    """The process ends by itself and says what is missing."""
+
+    mock_models.write(tmp_path / "models", "m")
+    options = ["--triton-library", "/nowhere/libtritonserver.so"]
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:
+        code, lines = exit_code(gateway), gateway.output().splitlines()
+    assert code == 1
+    assert len(lines) == 1
+    assert lines[0].endswith("triton_library: /nowhere/libtritonserver.so is not a file")

@@ -1,0 +1,62 @@
+"""The real core with the mock engine, and the proof that nothing of it outlives a test."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_frontend.triton import Options, Server, _core
+from tests import mock_models
+
+StartServer = Callable[..., Awaitable[Server]]
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Every request, response, buffer and execution is gone when the test is over."""
+    yield
+    gc.collect()
+    assert set(_core.live_counts().values()) == {0}, _core.live_counts()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty model repository; `mock_models.write` fills it."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[StartServer]:
+    """Starts cores on `repository`, in explicit mode; they stop when the test is over."""
+    started = []
+
+    async def start(**options: Any) -> Server:
+        options = {"model_control_mode": "explicit", **options}
+        server = Server(Options(model_repositories=[repository], **options))
+        started.append(server)
+        await server.start()
+        return server
+
+    yield start
+    for server in started:
+        await stop(server)
+
+
+async def stop(server: Server) -> None:
+    """Unload the models first: the core looks only once a second whether they have gone."""
+    if server.is_live() and server.options.model_control_mode == "explicit":
+        loaded = {entry.name for entry in server.model_index() if entry.state == "READY"}
+        await asyncio.gather(*(server.unload_model(name) for name in loaded))
+    await server.stop()
+
+
+@pytest.fixture
+async def server(repository: Path, start_server: StartServer) -> Server:
+    """A core in explicit mode with one model, `mock`, as fast as it goes."""
+    mock_models.write(repository, "mock")
+    return await start_server()

@@ -1,0 +1,112 @@
+"""Recorded responses -> the exact delta; and what a delta costs."""
+
+import timeit
+
+import pytest
+
+from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import CompletionDelta, TokenCounts
+from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs, tensors
+
+
+@pytest.mark.parametrize(
+    ("outputs", "delta"),
+    [
+        (RecordedOutputs(text_output=b"Hi"), CompletionDelta("Hi")),
+        (RecordedOutputs(text_output="é".encode()), CompletionDelta("é")),
+        (RecordedOutputs(text_output=b"\xff"), CompletionDelta("\ufffd")),
+        (RecordedOutputs(final=True), CompletionDelta()),
+        (RecordedOutputs(text_output=b"a", token_ids=[5, 6]), CompletionDelta("a", [5, 6])),
+        (
+            RecordedOutputs(
+                final=True,
+                text_output=b".",
+                finish_reason=b"length",
+                num_input_tokens=7,
+                num_output_tokens=2,
+                num_cached_tokens=4,
+            ),
+            CompletionDelta(".", finish_reason="length", counts=TokenCounts(7, 2, 4)),
+        ),
+        (
+            RecordedOutputs(finish_reason=b"stop", stop_reason=b'"END"', text_output=b""),
+            CompletionDelta(finish_reason="stop", stop_reason="END"),
+        ),
+        (
+            RecordedOutputs(finish_reason=b"stop", stop_reason=b"151645", text_output=b""),
+            CompletionDelta(finish_reason="stop", stop_reason=151645),
+        ),
+        (
+            RecordedOutputs(
+                text_output=b"a",
+                logprobs=b'[{"5":{"logprob":-0.5,"rank":1,"decoded_token":"a"}}]',
+            ),
+            CompletionDelta(
+                "a", logprobs=[{5: {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}]
+            ),
+        ),
+    ],
+)
+def test_an_in_process_response_becomes_a_delta(
+    outputs: RecordedOutputs, delta: CompletionDelta
+) -> None:
+    """Text with each response, finish reason and counts with the last."""
+
+    assert delta == VLLMContract(INPROCESS).decode(outputs)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "delta"),
+    [
+        (
+            RecordedOutputs(
+                text_output=[b" a"],
+                finish_reason=[b"None"],
+                num_input_tokens=3,
+                num_output_tokens=[1],
+                logprobs=[b"null"],
+            ),
+            CompletionDelta(" a", counts=TokenCounts(3, 1, 0)),
+        ),
+        (
+            RecordedOutputs(
+                final=True,
+                text_output=[b" b"],
+                finish_reason=[b"stop"],
+                num_input_tokens=3,
+                num_output_tokens=[1],
+            ),
+            CompletionDelta(" b", finish_reason="stop", counts=TokenCounts(3, 1, 0)),
+        ),
+    ],
+)
+def test_a_response_of_nvidias_backend_becomes_a_delta(
+    outputs: RecordedOutputs, delta: CompletionDelta
+) -> None:
+    """Its "None" is no finish reason, and its counts come with every response."""
+
+    assert delta == VLLMContract(NVIDIA_VLLM).decode(outputs)
+
+
+def test_counts_arrive_without_a_finish_reason_output() -> None:
+    """A model that declares no finish_reason still reports its counts."""
+
+    config = {"output": tensors("text_output:STRING num_output_tokens:UINT32")}
+    delta = VLLMContract(config).decode(RecordedOutputs(text_output=b"a", num_output_tokens=1))
+    assert delta == CompletionDelta("a", counts=TokenCounts(0, 1, 0))
+
+
+def test_an_unknown_finish_reason_fails_the_request() -> None:
+    """A reason we cannot name is an engine's failure, not a pretended stop."""
+
+    with pytest.raises(InferenceFailed, match="'error'"):
+        VLLMContract(INPROCESS).decode(RecordedOutputs(finish_reason=b"error"))
+
+
+def test_a_plain_delta_is_cheap() -> None:
+    """The per-token path stays near its budget of 1.5 us."""
+
+    decode, outputs = VLLMContract(INPROCESS).decode, RecordedOutputs(text_output=b" token")
+    best = min(timeit.repeat(lambda: decode(outputs), number=2_000, repeat=20)) / 2_000
+    assert best < 1.5e-6 * 3  # three times the budget, for a slow or busy machine

@@ -1,0 +1,82 @@
+"""The gateway as users run it: the command, in a process of its own, on a port of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).parent.parent
+COMMAND = Path(sys.executable).with_name("openai-frontend")
+
+
+class GatewayProcess:
+    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`."""
+
+    def __init__(self, repository: Path, log: Path, *options: str) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        command = [COMMAND, "serve", "--model-repository", repository, "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, *options],
+            stdout=log.open("w"),
+            stderr=subprocess.STDOUT,
+            cwd=log.parent,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+        )
+
+    def __enter__(self) -> "GatewayProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self, timeout_s: float = 180) -> None:
+        """Return once /health/ready says so; fail with the log where it does not."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if self.ready():
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"the gateway did not get ready:\n{self.output()}")
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """The EngineCore processes of vLLM."""
+        children = psutil.Process(self.pid).children(recursive=True)
+        return [child for child in children if "EngineCore" in child.name()]
+
+    def stop(self, number: int = signal.SIGINT, timeout_s: float = 60) -> int:
+        """Send a signal and return the exit code."""
+        self._process.send_signal(number)
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,81 @@
+import asyncio
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from openai_frontend.errors import RequestTooLarge
+from openai_frontend.middleware import body_limit
+from openai_frontend.middleware.body_limit import BodyLimit
+from tests.middleware.asgi import call, echo
+
+LIMITED = BodyLimit(echo, max_body_bytes=10)
+
+
+@pytest.mark.parametrize("body", [[b""], [b"x" * 10], [b"xxxxx", b"xxxxx"]])
+async def test_within_the_limit(body):
+    """A body of the limit's size passes, in one piece or several."""
+
+    sent = await call(LIMITED, body=body)
+
+    assert b"".join(body) == sent.body
+
+
+@pytest.mark.parametrize("body", [[b"x" * 11], [b"x" * 6, b"x" * 5], [b"x"] * 11])
+async def test_over_the_limit(body):
+    """Bytes are counted as they come, whatever the headers said."""
+
+    with pytest.raises(RequestTooLarge):
+        await call(LIMITED, headers=[(b"content-length", b"3")], body=body)
+
+
+async def test_declared_length():
+    """A length over the limit is refused, whatever then comes."""
+
+    with pytest.raises(RequestTooLarge):
+        await call(LIMITED, headers=[(b"content-length", b"11")], body=[b""])
+
+
+async def read_of(pieces: list[bytes], headers: list[tuple[bytes, bytes]]) -> int:
+    """How many of the pieces were taken before the refusal."""
+    left = list(pieces)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        await LIMITED(scope, receive, send)
+
+    with pytest.raises(RequestTooLarge):
+        await call(app, headers=headers)
+    return len(pieces) - len(left)
+
+
+REST = [
+    ([b"x" * 11, b"y"], [], 2),
+    ([b"x" * 10] * 20, [], 6),
+    ([b"x" * 10] * 4, [(b"content-length", b"40")], 4),
+    ([b"x" * 10] * 4, [(b"content-length", b"40"), (b"expect", b"100-continue")], 0),
+]
+
+
+@pytest.mark.parametrize(("pieces", "headers", "expected"), REST)
+async def test_rest_of_the_body(pieces, headers, expected):
+    """The rest is dropped, so that the client sees its answer, but not for ever."""
+    assert expected == await read_of(pieces, headers)
+
+
+async def test_stalled_body(monkeypatch):
+    """A client that stops in the middle does not hold its answer up for long."""
+    monkeypatch.setattr(body_limit, "DROP_TIMEOUT_S", 0.01)
+    pieces = [b"x" * 11]
+
+    async def receive() -> Message:
+        if not pieces:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": pieces.pop(), "more_body": True}
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        await LIMITED(scope, receive, send)
+
+    with pytest.raises(RequestTooLarge):
+        await call(app)

@@ -1,0 +1,25 @@
+import json
+
+import pytest
+
+from openai_frontend.middleware.content_encoding import ContentEncoding
+from tests.middleware.asgi import call, echo
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br", b"identity, gzip", b"GZIP"])
+async def test_compressed_body(encoding):
+    """A compressed body is refused unread."""
+
+    sent = await call(ContentEncoding(echo), headers=[(b"content-encoding", encoding)], body=[])
+
+    code = json.loads(sent.body)["error"]["code"]
+    assert (sent.status, code) == (415, "unsupported_content_encoding")
+
+
+@pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"identity")]])
+async def test_plain_body(headers):
+    """A body that is what it seems passes."""
+
+    sent = await call(ContentEncoding(echo), headers=headers, body=[b"x"])
+
+    assert (sent.status, sent.body) == (200, b"x")

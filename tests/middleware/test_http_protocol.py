@@ -1,0 +1,128 @@
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+import uvicorn
+
+from openai_frontend.middleware import http_protocol
+from openai_frontend.middleware.http_protocol import guarded_protocol
+from tests.middleware.asgi import echo
+
+LIMIT = 4096
+Address = tuple[str, int]
+
+
+@contextlib.asynccontextmanager
+async def served() -> AsyncGenerator[Address, None]:
+    """The echo application behind the guarded protocol, on a free port."""
+    config = uvicorn.Config(
+        echo, port=0, http=guarded_protocol(LIMIT), lifespan="off", log_config=None, ws="none"
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
+        await asyncio.sleep(0.005)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[:2]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def exchange(address: Address, *pieces: bytes, pause_s: float = 0.0) -> bytes:
+    """All that comes back until the server closes the connection."""
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        with contextlib.suppress(ConnectionError):  # closed by the server while we still write
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(pause_s)
+        async with asyncio.timeout(10):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+def request(*headers: bytes, body: bytes = b"", close: bool = True) -> bytes:
+    length = b"content-length: %d" % len(body)
+    connection = [b"connection: close"] if close else []
+    lines = [b"POST /x HTTP/1.1", b"host: a", length, *connection, *headers]
+    return b"\r\n".join([*lines, b"", body])
+
+
+def error(response: bytes) -> tuple[int, str]:
+    head, _, body = response.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+HARMLESS = [
+    [request(b"x-a: " + b"a" * (LIMIT - 100))],
+    [request(body=b"b" * 100_000)],
+    [request(*[b"x-%d: 1" % i for i in range(90)])],
+    [request(b"x-a: 1")[:20], request(b"x-a: 1")[20:]],
+    [request(body=b"b" * 50_000, close=False) + request(b"x-a: 1")],
+    [request(body=b"b" * 50_000, close=False)[:-1], b"b" + request()[:9], request()[9:]],
+]
+
+
+@pytest.mark.parametrize("pieces", HARMLESS, ids=range(len(HARMLESS)))
+async def test_harmless(pieces):
+    """Heads within the limits pass, however they are cut, and bodies are no heads."""
+    async with served() as address:
+        response = await exchange(address, *pieces, pause_s=0.02)
+
+    assert response.startswith(b"HTTP/1.1 200 OK")
+    assert b" 431 " not in response
+
+
+TOO_LARGE = [
+    [request(b"x-a: " + b"a" * LIMIT)],
+    [request(b"x-a: " + b"a" * 32_000_000)],
+    [b"POST /x HTTP/1.1\r\nx-a: ", *[b"a" * 1000] * 100],
+    [b"POST /" + b"x" * LIMIT + b" HTTP/1.1\r\n\r\n"],
+    [request(*[b"x-%d: 1" % i for i in range(101)])],
+    [request(*[b"x-%d: %s" % (i, b"a" * 90) for i in range(60)])],
+    [b"POST /x HTTP/1.1\r\n", *[b"x: 1\r\n"] * 2000],
+    [request(body=b"b", close=False) + request(b"x-a: " + b"a" * LIMIT)],
+]
+
+
+@pytest.mark.parametrize("pieces", TOO_LARGE, ids=range(len(TOO_LARGE)))
+async def test_too_large(pieces):
+    """A head over the limit, in one header or in many, is answered 431 and cut off."""
+    async with served() as address:
+        response = await exchange(address, *pieces)
+
+    refusal = response[response.rindex(b"HTTP/1.1 ") :]
+    assert error(refusal) == (431, "request_headers_too_large")
+
+
+async def test_malformed():
+    """What is not HTTP gets the error envelope too."""
+    async with served() as address:
+        response = await exchange(address, b"hello\r\n\r\n")
+
+    assert error(response) == (400, "invalid_http")
+
+
+@pytest.mark.parametrize("pieces", [[], [b"POST /x HTTP/1.1\r\nx-a: "]])
+async def test_slow_head(monkeypatch, pieces):
+    """A head that does not come to its end ends the connection, and so does silence."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+
+    async with served() as address:
+        assert await exchange(address, *pieces) == b""
+
+
+async def test_slow_answer(monkeypatch):
+    """The time limit is that of the head, not of the body or the answer."""
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+    whole = request(body=b"b" * 10)
+
+    async with served() as address:
+        response = await exchange(address, whole[:-5], whole[-5:], pause_s=0.15)
+
+    assert response.startswith(b"HTTP/1.1 200 OK")

@@ -1,0 +1,56 @@
+import pytest
+
+from openai_frontend.middleware.request_id import RequestId
+from tests.middleware.asgi import call, echo
+
+
+async def test_own_id():
+    """A request without an id gets a new one."""
+    first, second = await call(RequestId(echo)), await call(RequestId(echo))
+
+    assert first.headers["x-request-id"].startswith("req_")
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("given", [b"abc-123", b"a" * 128, b"trace/1:2=3+4@5._"])
+async def test_clients_id(given):
+    """The client's id comes back, and stands where the application finds it."""
+    seen = {}
+
+    async def app(scope, receive, send):
+        seen.update(scope["state"])
+        await echo(scope, receive, send)
+
+    sent = await call(RequestId(app), headers=[(b"x-request-id", given)])
+
+    assert {"request_id": given.decode()} == seen
+    assert given.decode() == sent.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("given", [b"", b"a" * 129, b"a\nb", b"a b", b"\xff", b"<script>"])
+async def test_harmful_id(given):
+    """An id that could break a log line is replaced."""
+
+    sent = await call(RequestId(echo), headers=[(b"x-request-id", given)])
+
+    assert sent.headers["x-request-id"].startswith("req_")
+
+
+async def test_processing_time():
+    """The response tells how many milliseconds passed until it began."""
+
+    sent = await call(RequestId(echo))
+
+    assert 0 <= int(sent.headers["openai-processing-ms"]) < 60_000
+
+
+async def test_other_scopes_pass():
+    """The lifespan has no request id."""
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(scope)
+
+    await call(RequestId(app), scope={"type": "lifespan"})
+
+    assert "state" not in seen[0]

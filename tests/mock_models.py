@@ -1,0 +1,45 @@
+"""Model folders whose engine is the mock, and a core that serves them."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.triton import Options, Server
+from tests.prompting import tiny_tokenizer
+
+CONFIG = """
+backend: "inprocess"
+parameters { key: "engine" value: { string_value: "mock" } }
+"""
+
+
+def write(repository: Path, name: str, *, config: str = CONFIG, **arguments: Any) -> Path:
+    """A model folder; `arguments` are the mock engine's settings."""
+    version = repository / name / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    (version / "model.json").write_text(json.dumps(arguments))
+    return version
+
+
+def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
+    """A model folder with a tokenizer and a ChatML template."""
+    version = write(repository, name, tokenizer="./tokenizer", **arguments)
+    return tiny_tokenizer.write(version / "tokenizer")
+
+
+@asynccontextmanager
+async def serving(repository: Path, **options: Any) -> AsyncIterator[ModelRegistry]:
+    """A registry over a running core, whose models are known."""
+    server = Server(Options(model_repositories=[repository], **options))
+    registry = ModelRegistry(server)
+    await server.start()
+    try:
+        await registry.refresh()
+        yield registry
+    finally:
+        await server.stop()
+        registry.close()

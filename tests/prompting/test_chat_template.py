@@ -1,0 +1,197 @@
+"""Messages as OpenAI's clients send them, rendered by templates with habits of their own."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chat_templates
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
+from openai_frontend.prompting.chat_template import ChatTemplate, read
+from tests.prompting.tiny_tokenizer import CHATML
+
+PLAIN = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
+PARTS = (
+    "{% for m in messages %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endfor %}"
+)
+KNOWS_DEVELOPER = "{# developer #}" + PLAIN
+ARGUMENTS_AS_MAPPING = (
+    "{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}({{ c.function.arguments | tojson }}){% endfor %}{% endfor %}"
+)
+ARGUMENTS_AS_TEXT = (
+    "{% for m in messages %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ '(' + c.function.arguments + ')' }}{% endfor %}"
+    "{% endfor %}"
+)
+REFUSES = "{{ raise_exception('Only users may speak.') if messages[0].role != 'user' }}ok"
+TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+def render(source: str, *messages: dict[str, Any], **options: Any) -> str:
+    return ChatTemplate(source, {"bos_token": "<s>"}).render(list(messages), **options)
+
+
+def called(arguments: str, content: str | None = None) -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": "1", "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "text"),
+    [
+        (PLAIN, {"role": "user", "content": "a"}, "[user:a]"),
+        (PLAIN, {"role": "user", "content": TEXT_PARTS}, "[user:a\nb]"),
+        (
+            PLAIN,
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            "[assistant:no]",
+        ),
+        (PLAIN, {"role": "developer", "content": "a"}, "[system:a]"),
+        (KNOWS_DEVELOPER, {"role": "developer", "content": "a"}, "[developer:a]"),
+        (PLAIN, {"role": "assistant", "content": None}, "[assistant:]"),
+        (PARTS, {"role": "user", "content": "a"}, "[a]"),
+        (PARTS, {"role": "user", "content": TEXT_PARTS}, "[a][b]"),
+        (ARGUMENTS_AS_MAPPING, called('{"x": "ü"}'), '({"x": "ü"})'),
+        (ARGUMENTS_AS_MAPPING, called(""), "({})"),
+        (ARGUMENTS_AS_TEXT, called('{"x":1}'), '({"x":1})'),
+        ("{{ bos_token }}", {"role": "user", "content": "a"}, "<s>"),
+    ],
+)
+def test_messages_take_the_shape_that_the_template_wants(
+    source: str, message: dict[str, Any], text: str
+) -> None:
+    """Content, role and arguments are turned into the one form that a template knows."""
+
+    assert text == render(source, message)
+
+
+def test_the_clients_messages_stay_as_they_are() -> None:
+    """Shaping makes new messages; the caller's are not touched."""
+
+    message = called('{"x": 1}')
+    render(ARGUMENTS_AS_MAPPING, message)
+    assert message == called('{"x": 1}')
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "reason"),
+    [
+        (REFUSES, {"role": "system", "content": "a"}, "Only users may speak."),
+        ("{{ messages[0].content.x.y }}", {"role": "user", "content": "a"}, "has no attribute"),
+        ("{{ 'a' + 1 }}", {"role": "user", "content": "a"}, "can only concatenate str"),
+        ("{{ ''.__class__.__mro__ }}", {"role": "user", "content": "a"}, "unsafe"),
+        (
+            PLAIN,
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            r"messages\[0\].content\[0\]: this model takes text parts only.",
+        ),
+        (
+            ARGUMENTS_AS_MAPPING,
+            called("{oops"),
+            r"messages\[0\].tool_calls\[0\].function.arguments is not a JSON object.",
+        ),
+        (ARGUMENTS_AS_MAPPING, called("[" * 100_000), "is not a JSON object"),
+    ],
+)
+def test_what_a_template_cannot_render_is_the_callers_error(
+    source: str, message: dict[str, Any], reason: str
+) -> None:
+    """The answer names `messages` and gives the template's own words."""
+
+    with pytest.raises(InvalidRequest, match=reason) as refused:
+        render(source, message)
+    assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "bos_token"])
+def test_template_arguments_cannot_replace_the_gateways(name: str) -> None:
+    """A request may not smuggle in what the gateway gives to the template."""
+
+    with pytest.raises(InvalidRequest, match=f"'{name}'") as refused:
+        render(PLAIN, template_kwargs={name: "x"})
+    assert refused.value.param == "chat_template_kwargs"
+
+
+def test_template_arguments_reach_the_template() -> None:
+    """A template's own switches are the request's to set."""
+
+    assert render("{{ thinking }}", template_kwargs={"thinking": False}) == "False"
+
+
+def test_the_generation_prompt_can_be_left_out() -> None:
+    """Without it the text ends with the last message."""
+
+    text = render(CHATML, {"role": "user", "content": "a"}, add_generation_prompt=False)
+    assert text == "<|im_start|>user\na<|im_end|>\n"
+
+
+def test_a_syntax_error_is_found_at_load() -> None:
+    """A template that cannot be compiled makes its model unavailable, with the line."""
+
+    with pytest.raises(ModelUnavailable, match="line 2 of its chat template"):
+        ChatTemplate("a\n{% if %}", {})
+
+
+def test_a_template_is_read_by_name_or_from_a_file(tmp_path: Path) -> None:
+    """What is no built-in name is a path."""
+
+    path = tmp_path / "own.jinja"
+    path.write_text("own", encoding="utf-8")
+    assert [read("chatml"), read(str(path))] == [chat_templates.read("chatml"), "own"]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+CHATML_OFFER = """<|im_start|>system
+Be brief.
+
+You may call these functions:
+<tools>
+{"type": "function", "function": {"name": "f", "parameters": {}}}
+</tools>
+To call one, answer with its name and arguments as JSON:
+<tool_call>
+{"name": <name>, "arguments": <arguments>}
+</tool_call><|im_end|>
+<|im_start|>user
+Go<|im_end|>
+<|im_start|>assistant
+On it
+<tool_call>
+{"name": "f", "arguments": {"x": "ü"}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+done
+</tool_response><|im_end|>
+<|im_start|>assistant
+"""
+
+
+def test_chatml_offers_tools_and_shows_their_calls() -> None:
+    """The built-in template writes a whole tool conversation in Hermes form."""
+
+    text = render(
+        chat_templates.read("chatml"),
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Go"},
+        called('{"x": "ü"}', "On it"),
+        {"role": "tool", "tool_call_id": "1", "content": "done"},
+        tools=[TOOL],
+    )
+    assert text == CHATML_OFFER
+
+
+def test_chatml_is_plain_without_tools() -> None:
+    """Without system message and tools only the turns are written."""
+
+    text = render(chat_templates.read("chatml"), {"role": "user", "content": "a"})
+    assert text == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_an_unknown_template_name_is_a_key_error() -> None:
+    """Names are those of the files in the package, and nothing else."""
+
+    with pytest.raises(KeyError):
+        chat_templates.read("../chat_templates/chatml")

@@ -1,0 +1,61 @@
+"""Tokenizers from local folders."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.prompting import tokenizer
+from tests.prompting import tiny_tokenizer
+
+TEXT = "Hello <|im_start|>über \U0001f600\n\n  you"
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_ids_are_those_of_transformers(
+    tiny: tokenizer.Tokenizer, tokenizer_folder: Path, special: bool
+) -> None:
+    """The engine's tokenizer and ours give the same ids."""
+
+    expected = AutoTokenizer.from_pretrained(tokenizer_folder).encode(
+        TEXT, add_special_tokens=special
+    )
+    assert expected == tiny.encode(TEXT, add_special_tokens=special).ids
+
+
+def test_special_tokens_are_named(tiny: tokenizer.Tokenizer) -> None:
+    """Templates may name the tokens that the folder's configuration names."""
+
+    expected = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
+    assert expected == tiny.special_tokens
+
+
+def test_a_template_is_the_default_one(tiny: tokenizer.Tokenizer) -> None:
+    """A single template serves every chat."""
+
+    assert tiny.chat_templates == {"default": tiny_tokenizer.CHATML}
+
+
+def test_a_folder_without_a_template_has_none(tmp_path: Path) -> None:
+    """A base model's tokenizer loads, without a chat template."""
+
+    folder = tiny_tokenizer.write(tmp_path, chat_template=None)
+    assert tokenizer.load(folder).chat_templates == {}
+
+
+@pytest.mark.parametrize("content", ["not json", "{}", '{"model": {"type": "Nope"}}'])
+def test_a_corrupt_tokenizer_is_the_models_fault(tmp_path: Path, content: str) -> None:
+    """A bad file makes the model unavailable and says that the tokenizer is why."""
+
+    tiny_tokenizer.write(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelUnavailable, match="its tokenizer cannot be loaded: "):
+        tokenizer.load(tmp_path)
+
+
+def test_a_missing_folder_is_the_models_fault(tmp_path: Path) -> None:
+    """A folder that is not there is said in words, and nothing is downloaded."""
+
+    with pytest.raises(ModelUnavailable, match="its tokenizer cannot be loaded: "):
+        tokenizer.load(tmp_path / "missing")

@@ -1,0 +1,154 @@
+"""The whole application over fakes of Triton's server and of the models, with an HTTP client."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from openai_frontend import app as app_module
+from openai_frontend.errors import ModelNotFound, ModelUnavailable
+from openai_frontend.middleware.http_protocol import guarded_protocol
+from openai_frontend.served_model import ModelCard
+from openai_frontend.settings import Settings
+from openai_frontend.triton import ModelIndexEntry
+from tests.serving.fake_model import FakeModel
+
+
+@dataclass
+class FakeServer:
+    """A Triton server that starts when it is told to."""
+
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: Exception | None = None
+    live: bool = False
+    stopped: bool = False
+    index: list[ModelIndexEntry] = field(default_factory=list)
+    dead_engines: dict[str, str] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        await self.may_start.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.live = True
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def is_live(self) -> bool:
+        return self.live
+
+    def model_index(self) -> list[ModelIndexEntry]:
+        return self.index
+
+    def model_failure(self, name: str) -> str | None:
+        return self.dead_engines.get(name)
+
+    def metrics(self) -> str:
+        return "# HELP nv_x y\n"
+
+
+@dataclass
+class FakeRegistry:
+    """The models by name; known once it was refreshed."""
+
+    models: dict[str, FakeModel] = field(default_factory=dict)
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    ready: bool = True
+
+    async def refresh(self) -> None:
+        self.known.set()
+
+    def get(self, name: str) -> FakeModel:
+        if not self.known.is_set():
+            raise ModelUnavailable("The models are still loading.")
+        if name not in self.models:
+            raise ModelNotFound(f"The model '{name}' does not exist.", param="model")
+        return self.models[name]
+
+    def card(self, name: str) -> ModelCard:
+        self.get(name)
+        return ModelCard(name=name, created=1, owned_by="tests", ready=True, max_model_len=64)
+
+    def cards(self) -> list[ModelCard]:
+        return [self.card(name) for name in self.models]
+
+    def is_ready(self) -> bool:
+        return self.known.is_set() and self.ready
+
+    def close(self) -> None:
+        self.known.clear()
+
+
+@dataclass
+class World:
+    """An application with everything that a test may want to change."""
+
+    app: FastAPI
+    server: FakeServer
+    registry: FakeRegistry
+    client: httpx.AsyncClient
+
+    def model(self, *args: Any, name: str = "fake", **options: Any) -> FakeModel:
+        model = self.registry.models[name] = FakeModel(*args, **options)
+        return model
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(max_body_bytes=10_000)
+
+
+@pytest.fixture
+async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
+    """The application while its models are still loading."""
+    server, registry = FakeServer(), FakeRegistry()
+    monkeypatch.setattr(app_module, "ModelRegistry", lambda *_, **__: registry)
+    app = app_module.create_app(settings, server)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
+        yield World(app, server, registry, client)
+
+
+@pytest.fixture
+async def world(starting: World) -> World:
+    """The application with its models known; there is none yet."""
+    starting.server.may_start.set()
+    await starting.registry.known.wait()
+    return starting
+
+
+@contextlib.asynccontextmanager
+async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], None]:
+    """The application behind a real socket; gives uvicorn's server and the base URL."""
+    config = uvicorn.Config(
+        world.app,
+        port=0,
+        http=guarded_protocol(65536),
+        lifespan="off",
+        log_config=None,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
+        await asyncio.sleep(0.005)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    try:
+        yield server, f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,152 @@
+from collections.abc import Iterator
+from typing import Any
+
+import openai.types
+import pytest
+
+from openai_frontend import __version__
+from openai_frontend.triton import ModelIndexEntry
+
+
+async def test_list_models(world):
+    """The list has every model, in the form that openai-python reads."""
+    world.model(name="a")
+    world.model(name="org/b")
+
+    response = await world.client.get("/v1/models")
+
+    models = [openai.types.Model.model_validate(each) for each in response.json()["data"]]
+    assert [model.id for model in models] == ["a", "org/b"]
+    assert response.json()["object"] == "list"
+
+
+@pytest.mark.parametrize("name", ["a", "org/b", "org/b/c.d:e"])
+async def test_retrieve_model(world, name):
+    """A model is found by its id, slashes and all."""
+    world.model(name=name)
+
+    response = await world.client.get(f"/v1/models/{name}")
+
+    assert (200, name, 64) == (
+        response.status_code,
+        response.json()["id"],
+        response.json()["max_model_len"],
+    )
+
+
+async def test_retrieve_unknown_model(world):
+    """An unknown id is OpenAI's 404."""
+
+    response = await world.client.get("/v1/models/nobody")
+
+    error = response.json()["error"]
+    assert (
+        response.status_code,
+        error["code"],
+        error["param"],
+    ) == (404, "model_not_found", "model")
+
+
+ROUTES = [
+    ("GET", "/v1/nothing", 404, "unknown_url"),
+    ("GET", "/", 404, "unknown_url"),
+    ("GET", "/docs", 404, "unknown_url"),
+    ("POST", "/v1/chat/completions/", 404, "unknown_url"),
+    ("GET", "/v1/chat/completions", 405, "method_not_supported"),
+    ("DELETE", "/v1/models/a", 405, "method_not_supported"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)
+async def test_wrong_route(world, method, path, status, code):
+    """A wrong address or method has OpenAI's envelope too, never FastAPI's."""
+
+    response = await world.client.request(method, path)
+
+    assert (status, code) == (response.status_code, response.json()["error"]["code"])
+
+
+async def test_wrong_method_tells_the_right_one(world):
+    """A 405 carries the allow header."""
+    response = await world.client.get("/v1/chat/completions")
+
+    assert response.headers["allow"] == "POST"
+
+
+async def test_live(starting):
+    """The process is live before its models are."""
+    response = await starting.client.get("/health/live")
+
+    assert (response.status_code, response.json()["status"]) == (200, "live")
+
+
+async def test_ready(world):
+    """Ready is 200 once every model can serve."""
+    response = await world.client.get("/health/ready")
+
+    assert (response.status_code, response.json()) == (200, {"status": "ready", "models": {}})
+
+
+async def test_not_ready_while_loading(starting):
+    """While the models load, ready is 503."""
+    response = await starting.client.get("/health/ready")
+
+    assert (response.status_code, response.json()["models"]) == (503, {})
+
+
+async def test_not_ready_names_the_models(world):
+    """Each model that cannot serve is named with its reason; one that nobody loaded is not."""
+    world.registry.ready = False
+    world.server.index = [
+        ModelIndexEntry("good", 1, "READY", ""),
+        ModelIndexEntry("broken", 1, "UNAVAILABLE", "config.pbtxt: no backend"),
+        ModelIndexEntry("dead", 1, "READY", ""),
+        ModelIndexEntry("idle", 1, "UNAVAILABLE", "unloaded"),
+    ]
+    world.server.dead_engines = {"dead": "the engine died"}
+
+    response = await world.client.get("/health/ready")
+
+    reasons = {"broken": "config.pbtxt: no backend", "dead": "the engine died"}
+    assert (503, reasons) == (response.status_code, response.json()["models"])
+
+
+async def test_metrics(world):
+    """Metrics are Triton's text, in the type that Prometheus expects."""
+    response = await world.client.get("/metrics")
+
+    assert response.text == "# HELP nv_x y\n"
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_version(world):
+    """The version is the package's."""
+    response = await world.client.get("/version")
+
+    assert {"version": __version__} == response.json()
+
+
+async def test_openapi(world):
+    """The document describes bodies that FastAPI does not read, and every reference resolves."""
+    document = (await world.client.get("/openapi.json")).json()
+
+    schemas = document["components"]["schemas"]
+    for path, name in [
+        ("/v1/chat/completions", "ChatCompletionRequest"),
+        ("/v1/completions", "CompletionRequest"),
+    ]:
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        assert f"#/components/schemas/{name}" == body["schema"]["$ref"]
+        assert name in schemas
+    assert set(references(document)) <= set(schemas)
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            yield node["$ref"].removeprefix("#/components/schemas/")
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)

@@ -1,0 +1,96 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from schemas.chat_completions import ChatCompletionRequest
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+# What the clients send, as read in their sources.
+CLIENTS: dict[str, dict[str, Any]] = {
+    "aiperf": {
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "max_completion_tokens": 5,
+        "ignore_eos": True,
+        "min_tokens": 5,
+        "nvext": {"a": 1},
+    },
+    "aiperf's parts": {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a", "uuid": "u"}]}]
+    },
+    "langchain": {"messages": [{"role": "developer", "content": "a"}, USER], "n": 1, "stop": None},
+    "open-webui": {"chat_id": "x", "stream_response": True, "stream": False},
+    "continue": {"max_tokens": 100, "stop": ["\n"] * 16, "temperature": 0},
+    "an agent's turn": {
+        "messages": [
+            USER,
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "content": [{"type": "text", "text": "1"}], "tool_call_id": "c"},
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)
+def test_clients(fields):
+    """What known clients send is read, and their messages stay plain dicts."""
+    body = {"model": "m", "messages": [USER], **fields}
+
+    request = ChatCompletionRequest.model_validate(body)
+
+    assert body["messages"] == request.messages
+
+
+def test_unknown_fields_are_kept():
+    """The schema keeps what it does not know: whether that is an error is not its business."""
+
+    request = ChatCompletionRequest.model_validate({"model": "m", "messages": [USER], "x": [1]})
+
+    assert request.model_extra == {"x": [1]}
+
+
+LIMITS = [
+    ("n", 1, 128),
+    ("seed", -(2**63), 2**63 - 1),
+    ("temperature", 0, 2),
+    ("top_p", 0, 1),
+    ("min_p", 0, 1),
+    ("presence_penalty", -2, 2),
+    ("frequency_penalty", -2, 2),
+    ("max_tokens", 1, 2**31 - 1),
+    ("max_completion_tokens", 1, 2**31 - 1),
+    ("min_tokens", 0, 2**31 - 1),
+    ("top_k", -1, 2**31 - 1),
+]
+
+
+@pytest.mark.parametrize(("name", "least", "most"), LIMITS)
+def test_limits(name, least, most):
+    """Every number has a least and a most; one step beyond is refused."""
+
+    def read(value: float) -> Any:
+        body = {"model": "m", "messages": [USER], name: value}
+        return getattr(ChatCompletionRequest.model_validate(body), name)
+
+    assert (least, most) == (read(least), read(most))
+    for beyond in (least - 1, most + 1):
+        with pytest.raises(ValidationError):
+            read(beyond)
+
+
+def test_every_number_and_text_is_bounded():
+    """No field of a request takes a number or a list of any size."""
+    schema = ChatCompletionRequest.model_json_schema()
+
+    unbounded = [
+        name
+        for name, field in schema["properties"].items()
+        for form in field.get("anyOf", [field])
+        if (form.get("type") in ("integer", "number") and "maximum" not in form)
+        or (form.get("type") == "array" and "maxItems" not in form)
+    ]
+
+    assert unbounded == []

@@ -1,0 +1,46 @@
+from contextlib import aclosing
+
+import pytest
+
+from openai_frontend.errors import ServerOverloaded
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.serving.admission import Admission
+from tests.serving.fake_model import FakeModel
+
+REQUEST = GenerationRequest(request_id="1")
+
+
+async def test_one_too_many():
+    """While all places are taken, the next generation is refused and not begun."""
+    admission, model = Admission(2), FakeModel()
+    async with aclosing(
+        admission.bursts([model.generate(REQUEST), model.generate(REQUEST)])
+    ) as two:
+        await anext(two)
+        third = FakeModel()
+
+        with pytest.raises(ServerOverloaded):
+            await anext(admission.bursts([third.generate(REQUEST)]))
+
+    assert third.requests == []
+
+
+async def test_place_is_given_back():
+    """A generation that ends makes room for the next."""
+    admission, model = Admission(1), FakeModel()
+
+    counts = [admission.running async for _ in admission.bursts([model.generate(REQUEST)])]
+
+    assert counts == [1, 1]
+    assert admission.running == 0
+
+
+async def test_place_of_a_failure_is_given_back():
+    """A generation that fails makes room for the next."""
+    admission, model = Admission(1), FakeModel(failure=ValueError("broken"))
+
+    with pytest.raises(ValueError, match="broken"):
+        async for _ in admission.bursts([model.generate(REQUEST)]):
+            pass
+
+    assert admission.running == 0

@@ -1,0 +1,96 @@
+import asyncio
+import json
+import logging
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.serving.failure import describe, log_failure, refused
+
+INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
+GENERIC = "The server had an error while processing your request."
+
+BAD = "invalid_request_error"
+LATER = "server_error"
+STOPPING = "The server is shutting down."
+
+TOLD = [
+    (errors.InvalidRequest("bad", param="n"), 400, "bad", BAD, "n", "invalid_value"),
+    (errors.RequestTooLarge("big"), 413, "big", BAD, None, "request_too_large"),
+    (errors.ModelNotFound("m?", param="model"), 404, "m?", BAD, "model", "model_not_found"),
+    (errors.ModelUnavailable("dead"), 503, "dead", LATER, None, "model_unavailable"),
+    (errors.InferenceFailed(INTERNALS), 500, GENERIC, LATER, None, "inference_failed"),
+    (ValueError(INTERNALS), 500, GENERIC, LATER, None, None),
+    (asyncio.CancelledError(), 503, STOPPING, LATER, None, "model_unavailable"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "message", "type_", "param", "code"), TOLD)
+def test_envelope(error, status, message, type_, param, code):
+    """Each failure has OpenAI's four words; those of a 500 hide what failed inside."""
+
+    failure = describe(error)
+
+    assert status == failure.status
+    words = {"message": message, "type": type_, "param": param, "code": code}
+    assert {"error": words} == json.loads(failure.body)
+
+
+HEADERS = [
+    (errors.ModelUnavailable("x"), {"retry-after": "5"}),
+    (errors.ServerOverloaded("x"), {"retry-after": "1"}),
+    (errors.InferenceFailed("x"), {"x-should-retry": "false"}),
+    (ValueError("x"), {"x-should-retry": "false"}),
+    (errors.InvalidRequest("x"), {}),
+    (errors.RequestTooLarge("x"), {"connection": "close"}),
+]
+
+
+@pytest.mark.parametrize(("error", "headers"), HEADERS)
+def test_headers(error, headers):
+    """Clients are told when to come again, and when another try is no use."""
+    assert headers == describe(error).headers
+
+
+def test_refused():
+    """What HTTP itself refuses has the same envelope."""
+
+    failure = refused(415, "no gzip", "unsupported_content_encoding")
+
+    words = {
+        "message": "no gzip",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "unsupported_content_encoding",
+    }
+    assert (415, {"error": words}) == (failure.status, json.loads(failure.body))
+
+
+LOGGED = [
+    (errors.InferenceFailed(INTERNALS), logging.ERROR),
+    (ValueError(INTERNALS), logging.ERROR),
+    (errors.RequestCancelled("gone"), logging.DEBUG),
+]
+
+
+@pytest.mark.parametrize(("error", "level"), LOGGED)
+def test_log(caplog, error, level):
+    """The log has the request id and all that the client is not told."""
+
+    with caplog.at_level(logging.DEBUG):
+        log_failure(error, "req_1")
+
+    [record] = caplog.records
+    assert level == record.levelno
+    assert "req_1" in caplog.text
+    assert str(error) in caplog.text
+
+
+@pytest.mark.parametrize("error", [errors.InvalidRequest("x"), errors.ModelUnavailable("x")])
+def test_callers_mistakes_are_not_logged(caplog, error):
+    """What the caller is told in full needs no line in the log."""
+
+    with caplog.at_level(logging.DEBUG):
+        log_failure(error, "req_1")
+
+    assert caplog.records == []

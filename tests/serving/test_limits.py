@@ -1,0 +1,41 @@
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.limits import Limits
+
+LIMITS = Limits(max_n=4, max_messages=3, max_prompts=10)
+
+
+def test_at_the_limits():
+    """The limits themselves are allowed."""
+    LIMITS.check_n(4)
+    LIMITS.check_messages(3)
+    LIMITS.check_prompts(5, 2)
+
+
+REFUSED = [
+    (lambda: LIMITS.check_n(5), "n", "integer_above_max_value", "a value <= 4, but got 5"),
+    (
+        lambda: LIMITS.check_messages(4),
+        "messages",
+        "array_above_max_length",
+        "maximum length 3, but got an array with length 4",
+    ),
+    (
+        lambda: LIMITS.check_prompts(6, 2),
+        "prompt",
+        "array_above_max_length",
+        "maximum length 5, but got an array with length 6",
+    ),
+]
+
+
+@pytest.mark.parametrize(("check", "param", "code", "numbers"), REFUSED)
+def test_over_the_limit(check, param, code, numbers):
+    """One more is refused, with the limit in the message."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        check()
+
+    assert (param, code) == (refused.value.param, refused.value.code)
+    assert numbers in refused.value.message

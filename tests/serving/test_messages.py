@@ -1,0 +1,78 @@
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.messages import template_messages
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+POLICY = FieldPolicy("reject")
+
+CONVERSATIONS: list[list[Any]] = [
+    [{"role": "user", "content": "hi"}],
+    [{"role": "developer", "content": "be brief"}, {"role": "user", "content": "hi", "name": "A"}],
+    [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+    [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
+    [{"role": "assistant", "content": None, "tool_calls": [CALL]}],
+    [{"role": "tool", "content": "1", "tool_call_id": "c"}],
+    [{"role": "assistant", "content": "x", "reasoning_content": "hm"}],
+]
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS)
+def test_messages_pass_as_they_are(messages):
+    """What OpenAI allows in text conversations reaches the template unchanged."""
+    assert messages == template_messages(messages, POLICY)
+
+
+REFUSED = [
+    ({"role": "user"}, "messages[0].content", "missing_required_parameter"),
+    ({"role": "user", "content": None}, "messages[0].content", "missing_required_parameter"),
+    (
+        {"role": "assistant", "content": None, "tool_calls": []},
+        "messages[0].content",
+        "missing_required_parameter",
+    ),
+    (
+        {"role": "user", "content": [{"type": "text"}]},
+        "messages[0].content[0].text",
+        "missing_required_parameter",
+    ),
+    (
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "what is this?"},
+                {"type": "image_url", "image_url": {"url": "data:"}},
+            ],
+        },
+        "messages[0].content[1].type",
+        "unsupported_value",
+    ),
+    (
+        {"role": "assistant", "content": "", "audio": {"id": "a"}},
+        "messages[0].audio",
+        "unsupported_parameter",
+    ),
+    ({"role": "user", "content": "", "color": 1}, "messages[0].color", "unknown_parameter"),
+]
+
+
+@pytest.mark.parametrize(("message", "param", "code"), REFUSED)
+def test_message_is_refused(message, param, code):
+    """What is missing, or cannot be honoured, is named by its place."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        template_messages([message], POLICY)
+
+    assert (param, code) == (refused.value.param, refused.value.code)
+
+
+def test_unknown_field_does_not_reach_the_template():
+    """A field that nobody knows is dropped where the policy says so."""
+    message: Any = {"role": "user", "content": "hi", "color": 1}
+
+    assert template_messages([message], FieldPolicy("ignore")) == [
+        {"role": "user", "content": "hi"}
+    ]

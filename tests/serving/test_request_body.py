@@ -1,0 +1,296 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.request_body import BodyReader
+from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
+
+CHAT = BodyReader(ChatCompletionRequest)
+COMPLETIONS = BodyReader(CompletionRequest)
+USER = {"role": "user", "content": "hi"}
+
+
+def chat_body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": [USER], **fields}).encode()
+
+
+def completion_body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": "hi", **fields}).encode()
+
+
+def refusal(reader: BodyReader[Any], body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refused:
+        reader.read(body)
+    return refused.value
+
+
+WRONG_TYPES = [
+    ({"max_tokens": "16"}, "max_tokens", "an integer, but got a string"),
+    ({"max_tokens": 16.0}, "max_tokens", "an integer, but got a decimal"),
+    ({"n": True}, "n", "an integer, but got a boolean"),
+    ({"temperature": "hot"}, "temperature", "a decimal, but got a string"),
+    ({"stream": 1}, "stream", "a boolean, but got an integer"),
+    ({"model": None}, "model", "a string, but got null"),
+    ({"messages": "hi"}, "messages", "an array, but got a string"),
+    ({"messages": [7]}, "messages[0]", "an object, but got an integer"),
+    ({"messages": [{"role": 7}]}, "messages[0].role", "a string, but got an integer"),
+    (
+        {"messages": [{"role": "user", "content": 7}]},
+        "messages[0].content",
+        "one of a string or an array of objects, but got an integer",
+    ),
+    (
+        {"messages": [USER, {"role": "user", "content": [{"type": "text", "text": {}}]}]},
+        "messages[1].content[0].text",
+        "a string, but got an object",
+    ),
+    ({"stop": 7}, "stop", "one of a string or an array of strings, but got an integer"),
+    ({"stop": ["a", 7]}, "stop[1]", "a string, but got an integer"),
+    ({"metadata": {"a": 1}}, "metadata.a", "a string, but got an integer"),
+    ({"stream_options": []}, "stream_options", "an object, but got an array"),
+    (
+        {"chat_template_kwargs": {"a": []}},
+        "chat_template_kwargs.a",
+        "one of a string, a boolean, an integer or a decimal, but got an array",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "expected"), WRONG_TYPES)
+def test_wrong_type(fields, param, expected):
+    """A value of the wrong type is told with its place, what was expected, and what came."""
+
+    error = refusal(CHAT, chat_body(**fields))
+
+    assert f"Invalid type for '{param}': expected {expected} instead." == error.message
+    assert (param, "invalid_type") == (error.param, error.code)
+
+
+OUT_OF_BOUNDS = [
+    ({"n": 130}, "n", "integer above maximum value. Expected a value <= 128, but got 130"),
+    ({"n": 0}, "n", "integer below minimum value. Expected a value >= 1, but got 0"),
+    ({"top_k": -2}, "top_k", "integer below minimum value. Expected a value >= -1, but got -2"),
+    (
+        {"seed": 2**63},
+        "seed",
+        "integer above maximum value. Expected a value <= 9223372036854775807, "
+        "but got 9223372036854775808",
+    ),
+    (
+        {"temperature": 3},
+        "temperature",
+        "decimal above maximum value. Expected a value <= 2, but got 3",
+    ),
+    ({"top_p": -0.5}, "top_p", "decimal below minimum value. Expected a value >= 0, but got -0.5"),
+    (
+        {"repetition_penalty": 0},
+        "repetition_penalty",
+        "decimal below minimum value. Expected a value > 0, but got 0",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param", "expected"), OUT_OF_BOUNDS)
+def test_out_of_bounds(fields, param, expected):
+    """A number beyond its limit is told with the limit and the number."""
+
+    error = refusal(CHAT, chat_body(**fields))
+
+    assert f"Invalid '{param}': {expected} instead." == error.message
+    code = expected.split(". ")[0].replace(" ", "_").replace("imum", "")
+    assert (param, code) == (error.param, error.code)
+
+
+LENGTHS = [
+    ({"messages": []}, "messages", "empty_array"),
+    ({"stop": ""}, "stop", "empty_string"),
+    ({"stop": [""]}, "stop[0]", "empty_string"),
+    ({"stop": ["x"] * 17}, "stop", "array_above_max_length"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array"),
+    ({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length"),
+    ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "object_above_max_length"),
+    ({"safety_identifier": "x" * 129}, "safety_identifier", "string_above_max_length"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), LENGTHS)
+def test_length(fields, param, code):
+    """Text, lists and maps that are too long or empty are refused by name."""
+
+    error = refusal(CHAT, chat_body(**fields))
+
+    assert (param, code) == (error.param, error.code)
+
+
+def test_length_is_told_in_numbers():
+    """The message holds the limit and the length."""
+
+    error = refusal(CHAT, chat_body(stop=["x"] * 17))
+
+    assert error.message == (
+        "Invalid 'stop': array too long. Expected an array with maximum length 16, "
+        "but got an array with length 17 instead."
+    )
+
+
+@pytest.mark.parametrize("name", ["model", "messages"])
+def test_missing_field(name):
+    """A required field that is absent is named."""
+    fields = {"model": "m", "messages": [USER]}
+    del fields[name]
+
+    error = refusal(CHAT, json.dumps(fields).encode())
+
+    assert f"Missing required parameter: '{name}'." == error.message
+    assert (name, "missing_required_parameter") == (error.param, error.code)
+
+
+def test_unknown_role():
+    """A word outside of a fixed set is told with the set."""
+
+    error = refusal(CHAT, chat_body(messages=[{"role": "robot", "content": "hi"}]))
+
+    assert error.message == (
+        "Invalid value: 'robot'. Supported values are: "
+        "'developer', 'system', 'user', 'assistant', 'tool' and 'function'."
+    )
+    assert (error.param, error.code) == ("messages[0].role", "invalid_value")
+
+
+PROMPTS = [
+    ([1, "a"], "prompt[1]", "invalid_type"),
+    (["a", 1], "prompt[1]", "invalid_type"),
+    ([[1, "a"]], "prompt[0][1]", "invalid_type"),
+    ([True], "prompt[0]", "invalid_type"),
+    ([], "prompt", "empty_array"),
+    ([[]], "prompt[0]", "empty_array"),
+    ([-1], "prompt[0]", "integer_below_min_value"),
+    ([[2**31]], "prompt[0][0]", "integer_above_max_value"),
+    ({}, "prompt", "invalid_type"),
+    (None, "prompt", "invalid_type"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "param", "code"), PROMPTS)
+def test_prompt(prompt, param, code):
+    """Of the prompt's four forms, the one that the value fits best tells what is wrong."""
+
+    error = refusal(COMPLETIONS, completion_body(prompt=prompt))
+
+    assert (param, code) == (error.param, error.code)
+
+
+@pytest.mark.parametrize("prompt", ["", "a", ["a", ""], [1, 2], [[1], [2, 3]]])
+def test_prompt_forms(prompt):
+    """All four forms of a prompt are read as they are."""
+
+    request = COMPLETIONS.read(completion_body(prompt=prompt))
+
+    assert prompt == request.prompt
+
+
+MALFORMED = [
+    b"",
+    b"{",
+    b"hello",
+    b"\xff\xfe{}",
+    b"\xef\xbb\xbf" + chat_body(),
+    chat_body() + b"x",
+    b'{"model": "\\ud800"}',
+    b'{"model": "m", "messages": [{"role": "user", "content": "\\udc00 lone"}]}',
+    b'{"messages": ' + b"[" * 100_000,
+    b'{"x": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+    b'{"n": ' + b"9" * 5000 + b"}",
+    chat_body(temperature=float("nan")),
+    chat_body(temperature=float("-inf")),
+    chat_body(unknown=[float("nan")]),
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_json(body):
+    """What is not JSON is refused as such: NaN, lone surrogates, too deep, too long a number."""
+
+    error = refusal(CHAT, body)
+
+    assert (error.param, error.code) == (None, "json_invalid")
+    assert error.message.startswith("We could not parse the JSON body of your request: ")
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
+def test_body_is_no_object(body):
+    """JSON that is no object is a wrong type without a field."""
+
+    error = refusal(CHAT, body)
+
+    assert (error.param, error.code) == (None, "invalid_type")
+
+
+def test_nan_in_text():
+    """The letters NaN and Infinity may be said."""
+
+    request = CHAT.read(chat_body(messages=[{"role": "user", "content": "NaN, Infinity"}]))
+
+    assert request.messages[0].get("content") == "NaN, Infinity"
+
+
+@pytest.mark.parametrize("number", ["1e999", "1e400000", "-1e999"])
+def test_infinite_number(number):
+    """A number too large for a float is no number."""
+    body = chat_body(temperature=1).replace(
+        b'"temperature": 1', f'"temperature": {number}'.encode()
+    )
+
+    error = refusal(CHAT, body)
+
+    assert (error.param, error.code) == ("temperature", "invalid_value")
+
+
+def test_long_values_are_not_repeated():
+    """A message repeats the start of a value only."""
+
+    error = refusal(CHAT, chat_body(messages=[{"role": "x" * 100_000, "content": "hi"}]))
+
+    assert len(error.message) < 250
+
+
+def test_many_wrong_items_are_one_problem():
+    """The first wrong item ends the reading of a list: a million cost no more than one."""
+
+    with pytest.raises(ValidationError) as refused:
+        TypeAdapter(ChatCompletionRequest).validate_json(chat_body(messages=[1] * 100_000))
+
+    assert refused.value.error_count() == 1
+
+
+texts = st.text('aé"\\<[😀\u2028', max_size=5)  # the whole of Unicode takes seconds to set up
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(texts, children, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+field_names = st.sampled_from(sorted(ChatCompletionRequest.model_fields))
+
+
+@given(st.dictionaries(field_names, json_values, max_size=4))
+def test_any_values(fields):
+    """Whatever JSON stands in the known fields, it is read or refused in OpenAI's words."""
+    outcome = outcome_of(chat_body(**fields))
+
+    if isinstance(outcome, InvalidRequest):
+        assert outcome.code is not None
+    else:
+        assert outcome.model_fields_set == {"model", "messages", *fields}
+
+
+def outcome_of(body: bytes) -> ChatCompletionRequest | InvalidRequest:
+    try:
+        return CHAT.read(body)
+    except InvalidRequest as error:
+        return error

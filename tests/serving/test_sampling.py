@@ -1,0 +1,134 @@
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.generation import SamplingParams
+from openai_frontend.serving.sampling import for_choice, room_for_answer, sampling_params
+from schemas.sampling import SamplingFields
+
+
+def params(max_tokens: int | None = None, **fields: Any) -> SamplingParams:
+    return sampling_params(SamplingFields(model="m", **fields), max_tokens, lambda _: True)
+
+
+def test_nothing_said():
+    """A request that says nothing leaves every value to the model."""
+    assert SamplingParams() == params()
+
+
+SAID = [
+    {"temperature": 0.0},
+    {"top_p": 0.5},
+    {"top_k": -1},
+    {"min_p": 0.1},
+    {"presence_penalty": -2.0},
+    {"frequency_penalty": 2.0},
+    {"repetition_penalty": 1.1},
+    {"seed": -1},
+    {"stop_token_ids": [1, 2]},
+    {"ignore_eos": True},
+    {"min_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("fields", SAID)
+def test_same_name_same_value(fields):
+    """vLLM's fields, and OpenAI's of the same meaning, pass as they are."""
+    assert SamplingParams(**fields) == params(**fields)
+
+
+@pytest.mark.parametrize(("stop", "expected"), [("a", ["a"]), (["a", "b"], ["a", "b"]), (None, ())])
+def test_stop(stop, expected):
+    """Stop texts are a list, whichever form they came in."""
+    assert expected == params(stop=stop).stop
+
+
+def test_top_p_of_zero():
+    """OpenAI's top_p of 0 is the likeliest token, which vLLM calls top_k 1."""
+    assert SamplingParams(top_k=1) == params(top_p=0.0)
+
+
+def test_unsupported_field_is_refused():
+    """A field that the model's tensors cannot carry is refused, not dropped."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        sampling_params(SamplingFields(model="m", seed=1), None, lambda field: field != "seed")
+
+    assert (refused.value.param, refused.value.code) == ("seed", "unsupported_parameter")
+
+
+def test_unsupported_field_that_is_not_used():
+    """What the request does not use, the model need not support."""
+    request = SamplingFields(model="m", seed=None, temperature=1.0)
+
+    params = sampling_params(request, None, lambda field: field == "temperature")
+
+    assert params.temperature == 1.0
+
+
+def test_min_tokens_above_max_tokens():
+    """More tokens at least than at most is refused."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        params(5, min_tokens=6)
+
+    assert refused.value.param == "min_tokens"
+
+
+SEEDS = [
+    (7, 0, 7),
+    (7, 2, 9),
+    (-1, 1, 0),
+    (2**63 - 1, 1, -(2**63)),
+    (2**63 - 2, 3, -(2**63) + 1),
+    (None, 2, None),
+]
+
+
+@pytest.mark.parametrize(("seed", "choice", "expected"), SEEDS)
+def test_seed_of_choice(seed, choice, expected):
+    """Choices count their seeds up, and stay within 64 bits."""
+    assert expected == for_choice(SamplingParams(seed=seed), choice).seed
+
+
+ROOM = [
+    (None, 10, 100, 90),
+    (None, 99, 100, 1),
+    (90, 10, 100, 90),
+    (1, 10, 100, 1),
+    (1000, 10, None, 1000),
+    (None, 10, None, None),
+]
+
+
+@pytest.mark.parametrize(("max_tokens", "prompt_tokens", "context", "expected"), ROOM)
+def test_room_for_answer(max_tokens, prompt_tokens, context, expected):
+    """Without max_tokens the answer may fill the context; with it, it must fit."""
+    room = room_for_answer(
+        max_tokens, prompt_tokens=prompt_tokens, context=context, param="messages"
+    )
+
+    assert expected == room
+
+
+@pytest.mark.parametrize(("max_tokens", "prompt_tokens"), [(91, 10), (None, 100), (1, 5000)])
+def test_no_room_for_answer(max_tokens, prompt_tokens):
+    """Prompt and answer together must fit the context."""
+
+    with pytest.raises(ContextLengthExceeded):
+        room_for_answer(max_tokens, prompt_tokens=prompt_tokens, context=100, param="prompt")
+
+
+def test_no_room_is_told_in_numbers():
+    """The message has OpenAI's words, which clients search for, and the numbers."""
+
+    with pytest.raises(ContextLengthExceeded) as refused:
+        room_for_answer(100, prompt_tokens=2000, context=2048, param="messages")
+
+    assert refused.value.message == (
+        "This model's maximum context length is 2048 tokens. However, you requested 2100 tokens "
+        "(2000 in the messages, 100 in the completion). "
+        "Please reduce the length of the messages or completion."
+    )
+    assert (refused.value.param, refused.value.code) == ("messages", "context_length_exceeded")

@@ -1,0 +1,125 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from scripts.setup import install
+from scripts.setup.stamps import Stamp, digest
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A folder with one source in it."""
+    folder = tmp_path / "native"
+    folder.mkdir()
+    (folder / "a.cc").write_text("int a;")
+    return folder
+
+
+def test_the_time_of_a_file_does_not_count(sources):
+    """A file touched without a change keeps the digest."""
+
+    before = digest([sources])
+    os.utime(sources / "a.cc", (1, 1))
+
+    assert digest([sources]) == before
+
+
+@pytest.mark.parametrize("change", ["content", "name", "addition", "removal"])
+def test_a_change_of_contents_counts(sources, change):
+    """Any change of what is in a folder changes its digest."""
+
+    before = digest([sources])
+    source = sources / "a.cc"
+    {
+        "content": lambda: source.write_text("int b;"),
+        "name": lambda: source.rename(sources / "b.cc"),
+        "addition": lambda: (sources / "b.cc").write_text(""),
+        "removal": source.unlink,
+    }[change]()
+
+    assert digest([sources]) != before
+
+
+def test_facts_do_not_run_together():
+    """Two lists of facts with the same letters differ."""
+
+    assert digest([], "ab", "c") != digest([], "a", "bc")
+
+
+def test_byte_code_does_not_count(sources):
+    """What the interpreter writes beside a source does not change the digest."""
+
+    before = digest([sources])
+    (sources / "__pycache__").mkdir()
+    (sources / "__pycache__" / "a.pyc").write_text("x")
+
+    assert digest([sources]) == before
+
+
+def test_a_stamp_is_fresh_only_for_what_it_was_written_for(tmp_path):
+    """Written it is fresh, for another digest or after clearing it is not."""
+
+    stamp = Stamp(tmp_path / "stamps" / "packages", "one")
+    seen = [stamp.fresh]
+    stamp.write()
+    seen += [stamp.fresh, Stamp(stamp.path, "two").fresh]
+    stamp.clear()
+    seen.append(stamp.fresh)
+
+    assert seen == [False, True, False, False]
+
+
+def copy_inputs(folder: Path) -> None:
+    """Lay out what the steps read, small."""
+    for path in ("requirements", "native", "schemas", "scripts/setup"):
+        (folder / path).mkdir(parents=True)
+    for path in (
+        "requirements/build.txt",
+        "requirements/lock.txt",
+        "requirements/vllm-cpu.txt",
+        "scripts/setup/stand_ins.py",
+        "native/module.cc",
+        "CMakeLists.txt",
+        "pyproject.toml",
+    ):
+        (folder / path).write_text(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ("README.md", []),
+        ("native/module.cc", ["extension"]),
+        ("schemas/new_module.py", ["extension"]),
+        ("pyproject.toml", ["extension"]),
+        ("requirements/vllm-cpu.txt", ["packages", "extension"]),
+        ("scripts/setup/stand_ins.py", ["packages", "extension"]),
+        ("requirements/build.txt", ["Python environment", "packages", "extension"]),
+    ],
+)
+def test_a_change_repeats_the_steps_that_it_concerns(tmp_path, monkeypatch, changed, expected):
+    """A changed file makes its own step stale, and those that build on it."""
+
+    copy_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for step in install.steps("cpu"):
+        step.stamp.write()
+    (tmp_path / changed).write_text("changed")
+
+    stale = [step.title for step in install.steps("cpu") if not step.stamp.fresh]
+
+    assert stale == expected
+
+
+def test_another_engine_needs_other_packages(tmp_path, monkeypatch):
+    """What was set up for one VLLM does not pass for another."""
+
+    copy_inputs(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for step in install.steps("none"):
+        step.stamp.write()
+
+    stale = [step.title for step in install.steps("cpu") if not step.stamp.fresh]
+
+    assert stale == ["packages", "extension"]

@@ -1,0 +1,37 @@
+import zipfile
+
+import pytest
+
+from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
+
+
+def test_the_same_bytes_each_time(tmp_path):
+    """Two runs write the same wheels."""
+
+    contents = []
+    for run in ("one", "two"):
+        write_stand_ins(tmp_path / run)
+        contents.append({p.name: p.read_bytes() for p in (tmp_path / run).iterdir()})
+
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize(("name", "version"), STAND_INS.items())
+def test_a_stand_in_has_metadata_and_no_module(tmp_path, name, version):
+    """A stand-in holds its dist-info alone, so nothing can be imported by its name."""
+
+    write_stand_ins(tmp_path)
+    wheel = tmp_path / f"{name}-{version}-py3-none-any.whl"
+
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {path.split("/")[0] for path in archive.namelist()}
+        metadata = archive.read(f"{name}-{version}.dist-info/METADATA").decode()
+
+    assert folders == {f"{name}-{version}.dist-info"}
+    assert f"Name: {name}\nVersion: {version}\n" in metadata
+
+
+def test_every_stand_in_has_a_constraint():
+    """Each is pinned, for an index would serve the real one."""
+
+    assert constraints() == [f"{name}=={version}" for name, version in STAND_INS.items()]

@@ -1,0 +1,170 @@
+"""Names to served models, over the real core."""
+
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.triton import Options, Server
+from tests import mock_models
+from tests.mock_models import serving
+
+
+async def test_loaded_models_are_listed_by_name(tmp_path: Path) -> None:
+    """Every model that serves has a card, in the order of the names."""
+
+    for name in ("b", "a"):
+        mock_models.write(tmp_path, name)
+    async with serving(tmp_path) as registry:
+        assert [(card.name, card.ready) for card in registry.cards()] == [("a", True), ("b", True)]
+
+
+async def test_a_card_holds_what_the_engine_says(tmp_path: Path) -> None:
+    """Context length and description come from the engine's facts."""
+
+    mock_models.write(tmp_path, "m", max_model_len=77)
+    async with serving(tmp_path) as registry:
+        card = registry.card("m")
+    assert (card.max_model_len, card.description) == (77, "a mock: it answers with set tokens")
+
+
+async def test_a_broken_model_fails_alone(tmp_path: Path) -> None:
+    """Its neighbour serves; it is not listed, and its card has the reason."""
+
+    mock_models.write(tmp_path, "broken", fail_at_load="no weights")
+    mock_models.write(tmp_path, "good")
+    async with serving(tmp_path) as registry:
+        names, card = [card.name for card in registry.cards()], registry.card("broken")
+    assert names == ["good"]
+    assert "no weights" in (card.error or "")
+
+
+async def test_asking_for_a_broken_model_gives_the_reason(tmp_path: Path) -> None:
+    """A model that failed to load is unavailable, not unknown."""
+
+    mock_models.write(tmp_path, "broken", fail_at_load="no weights")
+    async with serving(tmp_path) as registry:
+        with pytest.raises(ModelUnavailable, match="'broken' cannot serve: .*no weights"):
+            registry.get("broken")
+
+
+@pytest.mark.parametrize("name", ["nobody", "../../etc/passwd", "a\0b", ""])
+async def test_an_unknown_model_is_not_found(tmp_path: Path, name: str) -> None:
+    """The error names the field that named the model."""
+
+    async with serving(tmp_path) as registry:
+        with pytest.raises(ModelNotFound, match="does not exist") as refused:
+            registry.get(name)
+    assert refused.value.param == "model"
+
+
+async def test_an_absurdly_long_name_is_cut_in_the_message(tmp_path: Path) -> None:
+    """A client cannot make us repeat ten thousand characters."""
+
+    async with serving(tmp_path) as registry:
+        with pytest.raises(ModelNotFound) as refused:
+            registry.get("x" * 10_000)
+    assert refused.value.message == f"The model '{'x' * 128}' does not exist."
+
+
+async def test_nothing_is_known_before_the_first_refresh(tmp_path: Path) -> None:
+    """Until then every model is still loading, whatever its name."""
+
+    registry = ModelRegistry(Server(Options(model_repositories=[tmp_path])))
+    with pytest.raises(ModelUnavailable, match="still loading"):
+        registry.get("m")
+
+
+async def test_the_registry_is_ready_once_the_models_are_known(tmp_path: Path) -> None:
+    """A core that is ready is not enough: requests need the served models."""
+
+    mock_models.write(tmp_path, "m")
+    server = Server(Options(model_repositories=[tmp_path]))
+    registry = ModelRegistry(server)
+    await server.start()
+    before = registry.is_ready()
+    await registry.refresh()
+    after = registry.is_ready()
+    await server.stop()
+    assert (before, after) == (False, True)
+
+
+async def test_a_dead_engine_is_unavailable_at_once(tmp_path: Path) -> None:
+    """No refresh is needed to see that an engine died."""
+
+    mock_models.write(tmp_path, "m", die_after_tokens=1)
+    request = GenerationRequest(request_id="r", prompt_token_ids=[1])
+    async with serving(tmp_path) as registry:
+        with pytest.raises(GatewayError):
+            [burst async for burst in registry.get("m").generate(request)]
+        with pytest.raises(ModelUnavailable, match="'m' cannot serve: "):
+            registry.get("m")
+        assert not registry.card("m").ready
+
+
+async def test_a_corrupt_tokenizer_fails_its_model_alone(tmp_path: Path) -> None:
+    """The engine runs, but nobody can talk to it: the reason says what is wrong."""
+
+    folder = mock_models.write_with_tokenizer(tmp_path, "bad")
+    (folder / "tokenizer.json").write_text("{")
+    mock_models.write_with_tokenizer(tmp_path, "good")
+    async with serving(tmp_path) as registry:
+        names, error = [card.name for card in registry.cards()], registry.card("bad").error
+    assert names == ["good"]
+    assert error is not None
+    assert error.startswith("its tokenizer cannot be loaded: ")
+
+
+async def test_models_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
+    """In explicit mode the names come and go with load and unload."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
+        seen = [[card.name for card in registry.cards()]]
+        await registry.load("m")
+        seen.append([card.name for card in registry.cards()])
+        await registry.unload("m")
+        seen.append([card.name for card in registry.cards()])
+    assert seen == [[], ["m"], []]
+
+
+async def test_a_model_that_is_not_loaded_is_unavailable(tmp_path: Path) -> None:
+    """It stands in the repository, so it is not unknown."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
+        await registry.load("m")
+        await registry.unload("m")
+        with pytest.raises(ModelUnavailable, match="'m' cannot serve: it is not loaded"):
+            registry.get("m")
+
+
+async def test_a_failed_load_tells_why(tmp_path: Path) -> None:
+    """The caller of `load` gets the engine's reason."""
+
+    mock_models.write(tmp_path, "m", fail_at_load="no weights")
+    async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
+        with pytest.raises(GatewayError, match="no weights"):
+            await registry.load("m")
+
+
+async def test_a_refresh_keeps_models_that_did_not_change(tmp_path: Path) -> None:
+    """Tokenizers are not read again for nothing."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        before = registry.get("m")
+        await registry.refresh()
+        assert registry.get("m") is before
+
+
+async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
+    """What changed in the repository is seen after the reload."""
+
+    mock_models.write(tmp_path, "m", max_model_len=10)
+    async with serving(tmp_path, model_control_mode="explicit") as registry:
+        mock_models.write(tmp_path, "m", max_model_len=20)
+        await registry.load("m")
+        assert registry.get("m").max_model_len == 20

@@ -1,0 +1,132 @@
+"""One model, from prompt to deltas, over the real core and the mock engine."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.generation import GenerationRequest, SamplingParams, TokenCounts
+from openai_frontend.triton import _core
+from tests import mock_models
+from tests.mock_models import serving
+
+REQUEST = GenerationRequest(request_id="r", prompt_token_ids=[1, 2, 3], stream=True)
+USER = {"role": "user", "content": "Hello"}
+
+
+async def test_the_deltas_of_a_stream_are_the_answer(tmp_path: Path) -> None:
+    """Their texts joined are what the engine said."""
+
+    mock_models.write(tmp_path, "m", tokens=["a", "b"], answer_tokens=4)
+    async with serving(tmp_path) as registry:
+        bursts = [burst async for burst in registry.get("m").generate(REQUEST)]
+    assert "".join(delta.text for burst in bursts for delta in burst) == "abab"
+
+
+async def test_the_last_delta_ends_and_counts_the_answer(tmp_path: Path) -> None:
+    """Finish reason and counts stand on the last delta."""
+
+    mock_models.write(tmp_path, "m", answer_tokens=4)
+    async with serving(tmp_path) as registry:
+        bursts = [burst async for burst in registry.get("m").generate(REQUEST)]
+    last = bursts[-1][-1]
+    assert (last.finish_reason, last.counts) == ("stop", TokenCounts(3, 4, 0))
+
+
+async def test_max_tokens_reaches_the_engine(tmp_path: Path) -> None:
+    """The sampling parameters arrive: an answer that is cut says so."""
+
+    mock_models.write(tmp_path, "m")
+    request = GenerationRequest(
+        request_id="r", prompt_token_ids=[1], sampling_params=SamplingParams(max_tokens=2)
+    )
+    async with serving(tmp_path) as registry:
+        [[delta]] = [burst async for burst in registry.get("m").generate(request)]
+    assert (delta.text, delta.finish_reason) == (" token token", "length")
+
+
+async def test_token_ids_come_where_they_are_wanted(tmp_path: Path) -> None:
+    """A request that asks for ids gets the ids of each delta's tokens."""
+
+    mock_models.write(tmp_path, "m", tokens=["a", "b"], answer_tokens=3)
+    request = GenerationRequest(
+        request_id="r", prompt_token_ids=[1], stream=True, return_token_ids=True
+    )
+    async with serving(tmp_path) as registry:
+        bursts = [burst async for burst in registry.get("m").generate(request)]
+    assert [id for burst in bursts for delta in burst for id in delta.token_ids] == [0, 1, 0]
+
+
+async def test_closing_the_generator_ends_the_request(tmp_path: Path) -> None:
+    """Who stops listening stops the engine: no request stays in the core."""
+
+    mock_models.write(tmp_path, "m", tokens_per_second=20)
+    async with serving(tmp_path) as registry:
+        async with aclosing(registry.get("m").generate(REQUEST)) as bursts:
+            await anext(bursts)
+        async with asyncio.timeout(5):
+            while _core.live_counts()["requests"]:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_failure_comes_after_the_deltas_before_it(tmp_path: Path) -> None:
+    """What the engine said before it failed is not lost."""
+
+    mock_models.write(tmp_path, "m", tokens=["a"], fail_after_tokens=2)
+    text = ""
+    async with serving(tmp_path) as registry:
+        with pytest.raises(InferenceFailed):
+            async for burst in registry.get("m").generate(REQUEST):
+                text += "".join(delta.text for delta in burst)
+    assert text == "aa"
+
+
+async def test_a_chat_is_rendered_and_tokenized(tmp_path: Path) -> None:
+    """The model's own template and tokenizer make the prompt."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        prompt = await registry.get("m").render_chat([USER])
+    assert prompt.text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_a_raw_prompt_is_tokenized(tmp_path: Path) -> None:
+    """The tokenizer's own BOS stands before the text's tokens."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        empty, prompt = await model.tokenize(""), await model.tokenize("!")
+    assert (len(empty.token_ids), len(prompt.token_ids)) == (1, 2)
+
+
+async def test_a_model_without_tokenizer_cannot_chat(tmp_path: Path) -> None:
+    """It is listed and takes token ids, but messages it cannot take."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        with pytest.raises(ModelUnavailable, match="'m' has no tokenizer"):
+            await registry.get("m").render_chat([USER])
+
+
+async def test_a_model_that_generates_no_text_refuses(tmp_path: Path) -> None:
+    """A model of other tensors is no model for completions."""
+
+    config = mock_models.CONFIG + 'parameters { key: "x" value: { string_value: "y" } }'
+    mock_models.write(tmp_path, "m", config=config)
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        other = type(model)(
+            name=model.name,
+            created=0,
+            facts={},
+            contract=None,
+            prompts=None,
+            pool=model.pool,
+            server=model.server,
+        )
+        with pytest.raises(InvalidRequest, match="does not generate text") as refused:
+            await anext(other.generate(REQUEST))
+    assert refused.value.param == "model"

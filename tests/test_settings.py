@@ -1,0 +1,157 @@
+"""One table feeds flags, environment and YAML; the stronger source wins and mistakes are named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_frontend.setting_values import RateLimiterResource
+from openai_frontend.settings import InvalidSettings, Settings, load, options
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_table_holds_every_setting_once() -> None:
+    """No setting is without group, and none stands in two."""
+
+    assert sorted(option.name for option in options()) == sorted(Settings.model_fields)
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
+def test_each_setting_says_what_it_is(option: Any) -> None:
+    """The help is one sentence that fits on a line."""
+
+    assert option.field.description.endswith(".")
+
+
+def test_each_default_is_valid() -> None:
+    """The defaults pass the checks that given values pass."""
+
+    defaults = Settings().model_dump(exclude_none=True)
+    assert Settings.model_validate(defaults) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("host", "127.0.0.1"), ("port", 9000), ("unknown_fields", "warn")]
+)
+def test_the_defaults_are_safe(name: str, value: object) -> None:
+    """Without any setting the gateway listens on this machine alone."""
+
+    assert getattr(load(), name) == value
+
+
+def test_a_flag_wins_over_all(tmp_path: Path) -> None:
+    """Flag over environment over file over default."""
+
+    settings = load(
+        flags={"max_n": "1"},
+        environment={"OPENAI_FRONTEND_MAX_N": "2", "OPENAI_FRONTEND_PORT": "2"},
+        config=yaml_file(tmp_path, "max_n: 3\nport: 3\nhost: ::1\n"),
+    )
+    assert (settings.max_n, settings.port, settings.host) == (1, 2, "::1")
+
+
+@pytest.mark.parametrize(
+    ("name", "flag", "environment", "yaml", "value"),
+    [
+        ("model_repository", ["a", "b"], "a,b", "[a, b]", [Path("a"), Path("b")]),
+        ("model_repository", ["a"], "a", "a", [Path("a")]),
+        ("load_model", ["x", "y"], "x,y", "[x, y]", ["x", "y"]),
+        (
+            "backend_config",
+            ["vllm:a=true", "vllm:b=1"],
+            "vllm:a=true,vllm:b=1",
+            "{vllm: {a: true, b: 1}}",
+            {"vllm": {"a": "true", "b": "1"}},
+        ),
+        ("cuda_memory_pool_bytes", ["0:64", "1:0"], "0:64,1:0", "{0: 64, 1: 0}", {0: 64, 1: 0}),
+        ("model_load_gpu_limit", ["0:0.5"], "0:0.5", "{0: 0.5}", {0: 0.5}),
+        (
+            "rate_limiter_resource",
+            ["r:4", "s:1:0"],
+            "r:4,s:1:0",
+            "[r:4, {name: s, count: 1, device: 0}]",
+            [RateLimiterResource("r", 4), RateLimiterResource("s", 1, 0)],
+        ),
+        ("metrics", False, "false", "false", False),
+        ("triton_library", "/l.so", "/l.so", "/l.so", Path("/l.so")),
+    ],
+)
+def test_a_value_can_be_written_three_ways(
+    tmp_path: Path, name: str, flag: Any, environment: str, yaml: str, value: object
+) -> None:
+    """Repeated flags, commas in the environment and YAML mean the same."""
+
+    written = (
+        load(flags={name: flag}),
+        load(environment={f"OPENAI_FRONTEND_{name.upper()}": environment}),
+        load(config=yaml_file(tmp_path, f"{name}: {yaml}")),
+    )
+    assert [getattr(settings, name) for settings in written] == [value] * 3
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ({"flags": {"port": "x"}}, "--port: Input should be a valid integer"),
+        ({"environment": {"OPENAI_FRONTEND_PORT": "70000"}}, "OPENAI_FRONTEND_PORT: Input should"),
+        ({"flags": {"unknown_fields": "x"}}, "--unknown-fields: Input should be 'warn', "),
+        ({"flags": {"backend_config": ["vllm,a=b"]}}, "'vllm,a=b' is not of the form NAME:KEY="),
+        ({"flags": {"backend_config": ["vllm:a"]}}, "'a' is not of the form NAME:KEY=VALUE"),
+        ({"flags": {"cuda_memory_pool_bytes": ["0:x"]}}, r"--cuda-memory-pool-bytes\[0\]: "),
+        ({"flags": {"model_load_gpu_limit": ["0:2"]}}, "less than or equal to 1"),
+        ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
+        ({"flags": {"model_repository": []}}, "--model-repository: List should have at least 1"),
+        ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: Input should be a finite"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_source(sources: dict[str, Any], message: str) -> None:
+    """The message says which flag or variable holds it."""
+
+    with pytest.raises(InvalidSettings, match=message):
+        load(**sources)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot: 1", "config.yaml: unknown setting 'prot'; did you mean 'port'[?]"),
+        ("1: 1", "config.yaml: unknown setting '1'"),
+        ("port: x", "config.yaml: port: Input should be a valid integer"),
+        ("backend_config: {vllm: 3}", r"config.yaml: backend_config\[vllm\]: "),
+        ("port: [", "config.yaml: while parsing"),
+        ("- a", "config.yaml: expected settings as 'name: value' lines"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, message: str) -> None:
+    """The message is one line with file, key and reason."""
+
+    with pytest.raises(InvalidSettings, match=message) as refused:
+        load(config=yaml_file(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """So is a file that is not there."""
+
+    with pytest.raises(InvalidSettings, match="nowhere.yaml: No such file or directory"):
+        load(config=tmp_path / "nowhere.yaml")
+
+
+def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
+    """An empty file is a file without settings."""
+
+    assert load(config=yaml_file(tmp_path, "")) == Settings()
+
+
+def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A misspelt variable is a warning with a guess; other programs' variables are not ours."""
+
+    load(environment={"OPENAI_FRONTEND_PROT": "1", "OPENAI_API_KEY": "x"})
+    assert caplog.messages == [
+        "OPENAI_FRONTEND_PROT is no setting; did you mean 'OPENAI_FRONTEND_PORT'?"
+    ]

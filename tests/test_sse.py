@@ -1,0 +1,167 @@
+import json
+from typing import Any
+
+import openai.types
+import openai.types.chat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_frontend import sse
+from schemas.chat_completions import (
+    ChatCompletionChunk,
+    ChatCompletionChunkChoice,
+    ChoiceDelta,
+)
+from schemas.completions import Completion, CompletionChoice
+from schemas.usage import CompletionUsage, PromptTokensDetails
+
+ID, CREATED = "id-1", 1_700_000_000
+# Every kind of character that JSON or SSE could trip over, then any.
+AWKWARD = 'a"\\/\n\r\t\0\x1f\x7f\x85é\u2028\u2029\ufeff😀'
+texts = st.text(AWKWARD) | st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=["Cs"]))
+counts = st.integers(0, 2**40)
+usages = st.builds(
+    CompletionUsage,
+    prompt_tokens=counts,
+    completion_tokens=counts,
+    total_tokens=counts,
+    prompt_tokens_details=st.builds(PromptTokensDetails, cached_tokens=counts),
+)
+
+
+def frames(
+    shape: sse.ChunkShape, model: str = "m", *, usage_field: bool = False
+) -> sse.ChunkFrames:
+    return sse.ChunkFrames(
+        shape, id=ID, created=CREATED, model=model, choices=3, usage_field=usage_field
+    )
+
+
+def event(dump: bytes) -> bytes:
+    return b"data: " + dump + b"\n\n"
+
+
+def chat_event(
+    model: str, choices: list[ChatCompletionChunkChoice], **usage: CompletionUsage | None
+) -> bytes:
+    chunk = ChatCompletionChunk(
+        id=ID,
+        object="chat.completion.chunk",
+        created=CREATED,
+        model=model,
+        choices=choices,
+        **usage,
+    )
+    return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+
+def chat_choice(index: int, delta: ChoiceDelta, reason: Any = None) -> ChatCompletionChunkChoice:
+    return ChatCompletionChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=reason)
+
+
+def completion_event(model: str, choices: list[CompletionChoice]) -> bytes:
+    chunk = Completion(
+        id=ID, object="text_completion", created=CREATED, model=model, choices=choices
+    )
+    return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+
+@given(model=texts, text=texts, index=st.integers(0, 2), usage_field=st.booleans())
+def test_chat_text_frame(model, text, index, usage_field):
+    """A frame of chat text is the schema's own dump, byte for byte."""
+    usage = {"usage": None} if usage_field else {}
+
+    frame = frames(sse.CHAT_COMPLETION_CHUNK, model, usage_field=usage_field).text(index, text)
+
+    assert chat_event(model, [chat_choice(index, ChoiceDelta(content=text))], **usage) == frame
+
+
+@given(model=texts, text=texts, index=st.integers(0, 2))
+def test_completion_text_frame(model, text, index):
+    """A frame of completion text is the schema's own dump, byte for byte."""
+
+    frame = frames(sse.COMPLETION_CHUNK, model).text(index, text)
+
+    choice = CompletionChoice(index=index, text=text, logprobs=None, finish_reason=None)
+    assert completion_event(model, [choice]) == frame
+
+
+@given(usage=usages)
+def test_usage_frame(usage):
+    """The usage frame is the schema's own dump, with no choices."""
+
+    frame = frames(sse.CHAT_COMPLETION_CHUNK, usage_field=True).usage(usage.model_dump())
+
+    assert chat_event("m", [], usage=usage) == frame
+
+
+@given(usage=usages, text=texts)
+def test_frame_with_usage_so_far(usage, text):
+    """Once counts are given, each frame carries them."""
+    each = frames(sse.CHAT_COMPLETION_CHUNK)
+
+    each.usage_so_far(usage.model_dump())
+
+    choice = chat_choice(1, ChoiceDelta(content=text))
+    assert chat_event("m", [choice], usage=usage) == each.text(1, text)
+    ended = chat_choice(1, ChoiceDelta(), "stop")
+    assert chat_event("m", [ended], usage=usage) == each.finish(1, "stop")
+
+
+def test_opening_frames():
+    """Each choice of a chat opens with its role and an empty text, in ascending order."""
+
+    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening()
+
+    delta = ChoiceDelta(role="assistant", content="")
+    assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
+
+
+def test_completions_have_no_opening_frame():
+    """A completion's first frame is its first text."""
+    assert frames(sse.COMPLETION_CHUNK).opening() == b""
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_finish_frames(reason):
+    """The last frame of a choice holds its reason and adds no text."""
+
+    chat = frames(sse.CHAT_COMPLETION_CHUNK).finish(2, reason)
+    completion = frames(sse.COMPLETION_CHUNK).finish(2, reason)
+
+    assert chat_event("m", [chat_choice(2, ChoiceDelta(), reason)]) == chat
+    choice = CompletionChoice(index=2, text="", logprobs=None, finish_reason=reason)
+    assert completion_event("m", [choice]) == completion
+
+
+@given(text=texts)
+def test_sdk_reads_frames(text):
+    """openai-python's types read the frames, and find the same text."""
+    chat = frames(sse.CHAT_COMPLETION_CHUNK, usage_field=True).text(0, text)
+    completion = frames(sse.COMPLETION_CHUNK).text(0, text)
+
+    chunk = openai.types.chat.ChatCompletionChunk.model_validate_json(payload(chat))
+    # The SDK's own way of reading, which lets a null finish reason pass, as OpenAI sends it.
+    whole = openai.types.Completion.construct(**json.loads(payload(completion)))
+
+    assert text == chunk.choices[0].delta.content
+    assert text == whole.choices[0].text
+
+
+@given(text=texts)
+def test_frame_is_one_event(text):
+    """No text can end an event early: a frame has its two newlines at its end only."""
+
+    frame = frames(sse.CHAT_COMPLETION_CHUNK).text(0, text)
+
+    assert frame.index(b"\n") == len(frame) - 2
+
+
+def payload(frame: bytes) -> bytes:
+    return frame.removeprefix(b"data: ").removesuffix(b"\n\n")
+
+
+def test_error_event():
+    """A failed stream ends with the error envelope as an event."""
+    assert sse.error_event(b'{"error":{}}') == b'data: {"error":{}}\n\n'

@@ -1,0 +1,126 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.triton import LibraryNotFound, Options, Server, library
+
+LOAD = """
+import sys
+from pathlib import Path
+from openai_frontend.triton import LibraryNotFound, library
+try:
+    library.load(Path(sys.argv[1]))
+except LibraryNotFound as error:
+    print(error)
+"""
+
+
+def refusal(path: Path) -> str:
+    """What loading `path` says, in a process that has loaded no library yet."""
+    command = [sys.executable, "-c", LOAD, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def compiled(folder: Path, minor: int) -> Path:
+    """A library with one function, which says that the API is 1.`minor`."""
+    source, made = folder / "stub.c", folder / "libtritonserver.so"
+    source.write_text(
+        "void* TRITONSERVER_ApiVersion(unsigned* major, unsigned* minor)"
+        f"{{ *major = 1; *minor = {minor}; return 0; }}"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", made, source], check=True)  # noqa: S607
+    return made
+
+
+def test_the_setting_comes_first(tmp_path):
+    """A library that is set is taken, whatever else is installed."""
+    chosen = tmp_path / "libtritonserver.so"
+    chosen.touch()
+
+    assert library.find(chosen) == chosen
+
+
+def test_a_setting_without_a_file(tmp_path):
+    """A setting that names no file is refused by its name."""
+    absent = tmp_path / "absent.so"
+
+    with pytest.raises(LibraryNotFound, match=rf"^triton_library: {absent} is not a file$"):
+        library.find(absent)
+
+
+def test_an_image_comes_before_the_wheel(tmp_path, monkeypatch):
+    """In NVIDIA's images their own library is taken."""
+    image = tmp_path / "libtritonserver.so"
+    image.touch()
+    monkeypatch.setattr(library, "IMAGE_LIBRARY", image)
+
+    assert library.find() == image
+
+
+def test_the_wheel_is_found_by_pattern(tmp_path, monkeypatch):
+    """Outside an image the wheel's library is taken, whatever hash its name carries."""
+    monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
+
+    assert library.find().match(f"{library.WHEEL_FOLDER}/libtritonserver-*.so")
+
+
+def test_no_library_at_all(tmp_path, monkeypatch):
+    """Without any library, one line says where it was looked for and what to install."""
+    monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
+    monkeypatch.setattr(library, "_wheel_folder", lambda: tmp_path)
+
+    with pytest.raises(LibraryNotFound, match=rf"{tmp_path}: install .* nvidia-pytriton.*$"):
+        library.find()
+
+
+def test_a_file_that_is_no_library(tmp_path):
+    """A file of another kind is refused in one line with its path and the loader's reason."""
+    path = tmp_path / "libtritonserver.so"
+    path.write_text("not a library" * 100)
+
+    assert refusal(path) == f"{path} cannot be used: {path}: invalid ELF header\n"
+
+
+def test_a_library_that_lacks_a_function(tmp_path):
+    """A library without one of the functions is refused in one line that names the function."""
+    path = compiled(tmp_path, minor=34)
+
+    assert refusal(path) == (
+        f"{path} cannot be used: {path}: undefined symbol: TRITONSERVER_ErrorNew\n"
+    )
+
+
+def test_a_library_that_is_too_old(tmp_path):
+    """The version of the C API is checked before anything else is asked of the library."""
+    path = compiled(tmp_path, minor=32)
+
+    assert refusal(path) == (
+        f"{path} cannot be used: it speaks C API 1.32, and this gateway needs 1.33 or a later minor\n"
+    )
+
+
+def test_loading_twice():
+    """A second load of the same library does nothing and says the same."""
+    path = library.find()
+
+    assert library.load(path) == library.load(path)
+
+
+def test_loading_another_one(tmp_path):
+    """A process has one core: another library is refused once one is loaded."""
+    library.load(library.find())
+
+    with pytest.raises(LibraryNotFound, match="another Triton library is loaded already"):
+        library.load(tmp_path / "libtritonserver.so")
+
+
+async def test_a_server_without_a_library(tmp_path, repository):
+    """A server whose library is absent does not start, and says why."""
+    server = Server(Options(model_repositories=[repository], library=tmp_path / "absent.so"))
+
+    with pytest.raises(LibraryNotFound, match="is not a file"):
+        await server.start()

@@ -1,0 +1,291 @@
+import asyncio
+import json
+import re
+import shutil
+from contextlib import suppress
+
+import pytest
+
+from openai_frontend import errors
+from tests import mock_models
+from tests.conftest import stop
+from tests.triton.generation_inputs import collect, count, generate, generation
+
+BROKEN_CONFIG = "backend: inprocess {"
+BATCHES = mock_models.CONFIG + "max_batch_size: 8\n"
+
+
+def with_engine(name: str) -> str:
+    return mock_models.CONFIG.replace('"mock"', f'"{name}"')
+
+
+def entry(server, name):
+    (found,) = (entry for entry in server.model_index() if entry.name == name)
+    return found
+
+
+async def text(server, model="mock"):
+    """The first token of an answer."""
+    (response,) = await collect(server.infer(model, generation(stream=False, max_tokens=1)))
+    return response.item("text_output")
+
+
+async def until(true, timeout_s=5.0):
+    async with asyncio.timeout(timeout_s):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def test_models_that_start(repository, start_server):
+    """In explicit mode only the models that are named start."""
+    for name in ("one", "other"):
+        mock_models.write(repository, name)
+    server = await start_server(startup_models=["other"])
+
+    assert (server.model_is_ready("one"), server.model_is_ready("other")) == (False, True)
+
+
+async def test_load(repository, start_server):
+    """A model of the repository can be loaded later, and serves."""
+    mock_models.write(repository, "mock")
+    server = await start_server(startup_models=[])
+    await server.load_model("mock")
+
+    assert await count(generate(server, 4)) == 4
+
+
+async def test_load_of_an_unknown_model(server):
+    """A load of a model that no repository has is refused with its name."""
+    with pytest.raises(errors.GatewayError, match="absent"):
+        await server.load_model("absent")
+
+
+async def test_load_outside_explicit_mode(repository, start_server):
+    """Where models are not controlled explicitly, a load is refused and says so."""
+    mock_models.write(repository, "mock")
+    server = await start_server(model_control_mode="none")
+
+    with pytest.raises(errors.GatewayError, match="explicit"):
+        await server.load_model("mock")
+
+
+async def test_unload_waits(server):
+    """When an unload has returned, the model is gone and its engine released."""
+    await server.unload_model("mock")
+
+    assert (entry(server, "mock").reason, server.model_facts("mock")) == ("unloaded", {})
+
+
+async def test_unload_waits_for_requests_in_flight(repository, start_server):
+    """An unload lets the requests in flight run to their end, and returns after them."""
+    mock_models.write(repository, "mock", tokens_per_second=100)
+    server = await start_server()
+    running = asyncio.create_task(count(generate(server, 20)))
+    await asyncio.sleep(0)
+    await server.unload_model("mock")
+
+    assert (running.done(), await running) == (True, 20)
+
+
+async def test_an_unloaded_model_is_unavailable(server):
+    """A request to a model that was unloaded is refused, and the server goes on."""
+    await server.unload_model("mock")
+
+    with pytest.raises(errors.GatewayError, match="mock"):
+        generate(server, 1)
+    assert server.is_live()
+
+
+async def test_unload_of_an_unknown_model(server):
+    """An unload of a model that is not there changes nothing."""
+    await server.unload_model("absent")
+
+    assert [entry.name for entry in server.model_index()] == ["mock"]
+
+
+async def test_load_after_unload(server):
+    """A model that was unloaded can be loaded again."""
+    await server.unload_model("mock")
+    await server.load_model("mock")
+
+    assert await count(generate(server, 2)) == 2
+
+
+async def test_reload(repository, server):
+    """A model whose files changed serves with the new ones after a load."""
+    mock_models.write(repository, "mock", tokens=["new"])
+    await server.load_model("mock")
+
+    assert await text(server) == b"new"
+
+
+async def test_load_after_the_engine_died(repository, start_server):
+    """A model whose engine has died serves again after a load, though its files are the same."""
+    mock_models.write(repository, "mock", die_after_tokens=3)
+    server = await start_server()
+    with pytest.raises(errors.ModelUnavailable):
+        await collect(generate(server, 5))
+    await server.load_model("mock")
+
+    assert (server.is_ready(), await count(generate(server, 2))) == (True, 2)
+
+
+async def test_reload_that_fails(repository, start_server):
+    """A reload that fails is an error with the reason, and the model that was loaded goes on serving."""
+    mock_models.write(repository, "mock")
+    server = await start_server(exit_timeout_s=0)
+    mock_models.write(repository, "mock", fail_at_load="no weights")
+
+    with pytest.raises(errors.GatewayError, match="no weights"):
+        await server.load_model("mock")
+    assert await count(generate(server, 3)) == 3
+    with suppress(errors.InferenceFailed):  # see test_stop_after_a_reload_that_failed
+        await stop(server)
+
+
+@pytest.mark.xfail(reason="the core keeps a failed reload's record, and its stop waits for it")
+async def test_stop_after_a_reload_that_failed(repository, start_server):
+    """A stop after a reload that failed is like any other."""
+    mock_models.write(repository, "mock")
+    server = await start_server(exit_timeout_s=1)
+    mock_models.write(repository, "mock", fail_at_load="no weights")
+    with suppress(errors.GatewayError):
+        await server.load_model("mock")
+
+    assert await stop(server) is None
+
+
+async def test_load_with_a_config(server):
+    """A config given with the load replaces the one of the repository."""
+    config = server.model_config("mock")
+    await server.load_model("mock", config=json.dumps({**config, "version_policy": {"all": {}}}))
+
+    assert server.model_config("mock")["version_policy"] == {"all": {}}
+
+
+async def test_load_with_files(server):
+    """Files given with the load are the model, though no repository has it."""
+    config = {"backend": "inprocess", "parameters": {"engine": {"string_value": "mock"}}}
+    files = {"1/model.json": json.dumps({"tokens": ["given"]}).encode()}
+    await server.load_model("made", config=json.dumps(config), model_files=files)
+
+    assert await text(server, "made") == b"given"
+
+
+async def test_load_with_a_config_that_is_no_json(server):
+    """A config that cannot be read is refused."""
+    with pytest.raises(errors.GatewayError):
+        await server.load_model("mock", config="{")
+
+
+async def test_two_versions(repository, start_server):
+    """Each version that the policy admits serves by its number, and the highest without one."""
+    config = mock_models.CONFIG + "version_policy { all {} }\n"
+    mock_models.write(repository, "mock", config=config, tokens=["first"])
+    second = repository / "mock" / "2"
+    second.mkdir()
+    (second / "model.json").write_text('{"tokens": ["second"]}')
+    server = await start_server()
+    answers = [
+        await collect(server.infer("mock", generation(max_tokens=1), version=version))
+        for version in (1, 2, -1)
+    ]
+
+    assert [a[0].item("text_output") for a in answers] == [b"first", b"second", b"second"]
+
+
+@pytest.mark.parametrize("name", ["../models/mock", "/models/mock", "mock/..", "", "a\0b"])
+async def test_a_name_that_leaves_the_repository(server, name):
+    """A name that is no folder within the repository is refused before the core sees it."""
+    with pytest.raises(errors.InvalidRequest, match="model name"):
+        await server.load_model(name)
+
+
+async def test_a_file_that_leaves_the_model(server):
+    """A file given with the load cannot be written outside the model's folder."""
+    with pytest.raises(errors.GatewayError):
+        await server.load_model(
+            "made", config='{"backend": "inprocess"}', model_files={"../x": b""}
+        )
+
+
+async def test_poll_finds_a_new_model(repository, start_server):
+    """In poll mode a model that is added serves by itself."""
+    mock_models.write(repository, "mock")
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    mock_models.write(repository, "late")
+    await until(lambda: server.model_is_ready("late"))
+
+    assert await count(generate(server, 2, model="late")) == 2
+
+
+async def test_poll_drops_a_removed_model(repository, start_server):
+    """In poll mode a model whose folder goes is unloaded."""
+    mock_models.write(repository, "mock")
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    shutil.rmtree(repository / "mock")
+
+    await until(lambda: not server.model_is_ready("mock"))
+    assert server.model_facts("mock") == {}
+
+
+async def test_poll_goes_on_after_a_broken_model(repository, start_server):
+    """A broken model that is added does not end the polling."""
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    mock_models.write(repository, "broken", config=BROKEN_CONFIG)
+    await asyncio.sleep(0.15)
+    mock_models.write(repository, "late")
+
+    await until(lambda: server.model_is_ready("late"))
+
+
+async def test_poll_goes_on_after_the_repository_was_away(repository, start_server):
+    """A repository that cannot be read for a while (a remote one, say) does not end the polling."""
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    repository.rename(repository.with_name("away"))
+    await asyncio.sleep(0.15)
+    repository.with_name("away").rename(repository)
+    mock_models.write(repository, "late")
+
+    await until(lambda: server.model_is_ready("late"))
+
+
+BROKEN = {
+    "config": (dict(config=BROKEN_CONFIG), "config.pbtxt"),
+    "engine": (dict(config=with_engine("nope")), "config.pbtxt: parameters: engine: 'nope'"),
+    "module": (dict(config=with_engine("absent_module:Engine")), "absent_module"),
+    "no engine class": (dict(config=with_engine("json:JSONDecoder")), "config.pbtxt.*JSONDecoder"),
+    "batching": (dict(config=BATCHES), "config.pbtxt: max_batch_size"),
+    "backend": (dict(config='backend: "absent"'), "absent"),
+    "load": (dict(fail_at_load="no weights in /there"), "no weights in /there"),
+    "setting": (dict(temperature=1), "model.json.*temperature"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), BROKEN.values(), ids=BROKEN.keys())
+async def test_a_broken_model_fails_alone(repository, start_server, arguments, reason):
+    """A model that cannot be loaded says why in the index, in one line; the others serve."""
+    mock_models.write(repository, "broken", **arguments)
+    mock_models.write(repository, "good")
+    server = await start_server()
+
+    assert re.search(reason, entry(server, "broken").reason)
+    assert await count(generate(server, 2, model="good")) == 2
+
+
+async def test_model_json_that_is_no_json(repository, start_server):
+    """A model.json that cannot be read is named with its path and the place of the fault."""
+    version = mock_models.write(repository, "broken")
+    (version / "model.json").write_text('{"tokens": [}')
+    server = await start_server()
+
+    assert f"{version / 'model.json'}: not JSON: " in entry(server, "broken").reason
+
+
+async def test_model_json_that_is_no_object(repository, start_server):
+    """A model.json that holds something else than an object is refused by its path."""
+    version = mock_models.write(repository, "broken")
+    (version / "model.json").write_text("[]")
+    server = await start_server()
+
+    assert entry(server, "broken").reason.endswith(f"{version / 'model.json'}: not a JSON object")

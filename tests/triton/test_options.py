@@ -1,0 +1,172 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.triton import Options, _core, options
+from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
+from tests import mock_models
+from tests.triton.generation_inputs import count, generate
+
+# A sensible value of each option. A core without a GPU takes them all; those for GPUs it does not use.
+SENSIBLE = {
+    "library": None,  # the wheel's or the image's
+    "server_id": "gateway",
+    "model_control_mode": "explicit",
+    "startup_models": ("mock",),
+    "strict_model_config": True,
+    "model_config_name": "small",
+    "model_namespacing": True,
+    "model_load_thread_count": 2,
+    "model_load_retry_count": 1,
+    "model_load_device_limits": (ModelLoadDeviceLimit(kind="gpu", device=0, fraction=0.5),),
+    "repository_poll_s": 5.0,
+    "backend_directory": Path("/opt/tritonserver/backends"),
+    "backend_config": {"python": {"shm-default-byte-size": "1048576"}},
+    "repo_agent_directory": Path("/opt/tritonserver/repoagents"),
+    "host_policy": {"gpu_0": {"numa-node": "0"}},
+    "rate_limiter_mode": "execution_count",
+    "rate_limiter_resources": (RateLimiterResource(name="slots", count=4),),
+    "pinned_memory_pool_bytes": 0,
+    "cuda_memory_pool_bytes": {0: 0},
+    "cuda_virtual_address_bytes": {0: 0},
+    "min_supported_compute_capability": 6.0,
+    "buffer_manager_thread_count": 1,
+    "enable_peer_access": False,
+    "cache_config": {"local": '{"size": 1048576}'},
+    "cache_directory": Path("/opt/tritonserver/caches"),
+    "exit_timeout_s": 3,
+    "strict_readiness": False,
+    "log_info": False,
+    "log_warn": False,
+    "log_error": False,
+    "log_verbose": 0,
+    "log_format": "ISO8601",
+    "log_file": Path("/dev/null"),
+    "metrics": True,
+    "gpu_metrics": False,
+    "cpu_metrics": False,
+    "metrics_interval_ms": 500,
+    "metrics_config": {"": {"summary_latencies": "true"}},
+}
+# The core refuses to start with these unless something is installed that the wheel lacks.
+NEED_MORE = {"cache_config"}
+
+
+@pytest.fixture(autouse=True)
+def log_as_before():
+    """Logging options act on the one logger of the process."""
+    yield
+    made = _core.ServerOptions()
+    made.log_file("")
+    made.log_format(0)
+    made.log_verbose(0)
+    for switch in (made.log_warn, made.log_error):
+        switch(True)
+
+
+def test_the_table_is_complete():
+    """Every option stands in the table above."""
+    assert {field.name for field in fields(Options)} - {"model_repositories"} == SENSIBLE.keys()
+
+
+@pytest.mark.parametrize("name", SENSIBLE)
+def test_each_option_reaches_the_core(tmp_path, name):
+    """Each option by itself is taken by the core."""
+    chosen = Options(model_repositories=[tmp_path], **{name: SENSIBLE[name]})
+
+    assert isinstance(options.native(chosen, tmp_path), _core.ServerOptions)
+
+
+async def test_a_core_with_all_of_them(repository, start_server):
+    """A core starts with all options that its installation allows, and serves."""
+    mock_models.write(repository, "mock")
+    chosen = {name: value for name, value in SENSIBLE.items() if name not in NEED_MORE}
+    server = await start_server(**{**chosen, "strict_model_config": False})
+
+    assert (server.metadata()["name"], await count(generate(server, 2))) == ("gateway", 2)
+
+
+async def test_model_config_name(repository, start_server):
+    """The config of that name is taken in place of config.pbtxt."""
+    version = mock_models.write(repository, "mock", config="backend: 'absent'")
+    configs = version.parent / "configs"
+    configs.mkdir()
+    (configs / "small.pbtxt").write_text(mock_models.CONFIG)
+    server = await start_server(model_config_name="small")
+
+    assert server.model_is_ready("mock")
+
+
+async def test_strict_readiness(repository, start_server):
+    """Without strict readiness a server is ready though one of its models is not."""
+    mock_models.write(repository, "broken", fail_at_load="no weights")
+    strict = await start_server()
+    ready = strict.is_ready()
+    await strict.stop()
+    lenient = await start_server(strict_readiness=False)
+
+    assert (ready, lenient.is_ready()) == (False, True)
+
+
+async def test_log_file(repository, start_server, tmp_path):
+    """The core's log goes where it is told to."""
+    mock_models.write(repository, "mock")
+    log = tmp_path / "core.log"
+    server = await start_server(log_file=log, log_info=True)
+    await server.unload_model("mock")
+
+    assert "successfully unloaded 'mock'" in log.read_text()
+
+
+async def test_without_metrics(repository, start_server):
+    """A core without metrics says so where it is asked for them."""
+    server = await start_server(metrics=False)
+
+    with pytest.raises(errors.GatewayError, match="(?i)metrics"):
+        server.metrics()
+
+
+async def test_a_failing_model_is_tried_once(repository, start_server, caplog):
+    """A model that does not load is not loaded again, unless a retry count says so."""
+    mock_models.write(repository, "broken", fail_at_load="no weights")
+    await start_server()
+    attempts = [record for record in caplog.records if record.name.endswith("engines.runtime")]
+
+    assert len(attempts) == 1
+
+
+async def test_a_retry_count(repository, start_server, caplog):
+    """A model that does not load is tried again as often as the retry count says."""
+    mock_models.write(repository, "broken", fail_at_load="no weights")
+    await start_server(model_load_retry_count=2)
+    attempts = [record for record in caplog.records if record.name.endswith("engines.runtime")]
+
+    assert len(attempts) == 3
+
+
+BAD = {
+    "model_control_mode": ("sometimes", KeyError),
+    "log_format": ("xml", KeyError),
+    "exit_timeout_s": (-1, TypeError),
+    "metrics_interval_ms": (-1, TypeError),
+    "log_verbose": ("loud", TypeError),
+    "min_supported_compute_capability": ("high", TypeError),
+    "cache_config": ({"local": "{"}, _core.TritonError),
+}
+
+
+@pytest.mark.parametrize(("name", "value", "error"), [(n, *rest) for n, rest in BAD.items()])
+def test_a_bad_value(tmp_path, name, value, error):
+    """A value that the core cannot take is refused before the core starts."""
+    chosen = Options(model_repositories=[tmp_path], **{name: value})
+
+    with pytest.raises(error):
+        options.native(chosen, tmp_path)
+
+
+async def test_a_cache_that_is_not_installed(start_server):
+    """A core that cannot find its cache does not start, and names it."""
+    with pytest.raises(errors.GatewayError, match="absent"):
+        await start_server(cache_config={"absent": "{}"})

@@ -7,6 +7,7 @@ import select
 import sys
 import time
 from copy import copy
+from types import TracebackType
 
 from benchmarks import process_stat
 from benchmarks.connection import ChatConnection, Probe
@@ -29,6 +30,19 @@ class Client:
         self._poll = select.epoll()
         for fd in self._by_fd:
             self._poll.register(fd, select.EPOLLIN)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._poll.close()
+        for each in self._by_fd.values():
+            each.close()
 
     def run(self) -> Measured:
         """Warms up, measures, lets the last answers run out."""
@@ -106,7 +120,8 @@ def main() -> None:
     """Does what stdin says."""
     load = Load.parse(sys.stdin.read())
     process_stat.pin(load.core)
-    print(Client(load).run().dump())
+    with Client(load) as client:
+        print(client.run().dump())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from benchmarks.measurement import Bench, ClientFailed, Round
 from benchmarks.noise import Doubt, doubts, undoubted
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.process_stat import Cores
-from benchmarks.server_process import ServerFailed
+from benchmarks.server_process import ServerFailed, ServerProcess
 
 # Exit codes: 0 is a run, 1 one that misses a demanded budget, 2 one that did not work
 MISSED = 1
@@ -73,7 +73,8 @@ def _bench(folder: Path, plan: Plan) -> Bench:
 
 
 def _run(bench: Bench, json_file: Path | None, *, check: bool) -> int:
-    rounds, all_doubts = _rounds(bench)
+    with bench.gateway() as gateway:
+        rounds, all_doubts = _rounds(bench, gateway)
     about, versions = machine.describe(), machine.versions()
     found = report.summaries(rounds)
     print(report.conditions(bench.cores, about, versions))
@@ -107,12 +108,12 @@ def _check(rounds: list[Round], all_doubts: list[list[Doubt]]) -> int:
     return MISSED if missed else 0
 
 
-def _rounds(bench: Bench) -> tuple[list[Round], list[list[Doubt]]]:
+def _rounds(bench: Bench, gateway: ServerProcess) -> tuple[list[Round], list[list[Doubt]]]:
     rounds, all_doubts = [], []
     before = bench.canary()
     for number in range(1, bench.plan.rounds + 1):
         bench.say(f"round {number} of {bench.plan.rounds}")
-        done = bench.round(alone=number <= bench.plan.rounds_alone)
+        done = bench.round(gateway, alone=number <= bench.plan.rounds_alone)
         after = bench.canary()
         done.add_canary(before, after)
         rounds.append(done)

@@ -57,6 +57,10 @@ class ChatConnection:
         """For epoll."""
         return self._socket.fileno()
 
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
     def send(self) -> None:
         """The next request."""
         load = self._load
@@ -120,6 +124,10 @@ class Probe:
     def fileno(self) -> int:
         """For epoll."""
         return self._socket.fileno()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
 
     def remaining_s(self) -> float:
         """Until the next one is due; an answer that is late delays none of the intended times."""

@@ -1,7 +1,7 @@
 """Where the server's time goes while it is saturated, by streams or by short chats.
 
 cProfile makes each Python call dearer, so shares count here and microseconds do not; the numbers
-of calls are exact. Only the event loop's thread is seen. A coroutine counts a call each time it is resumed.
+of calls are exact, a coroutine's resumptions among them. Only the event loop's thread is seen.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One round: every figure once, each against a server that was just started."""
+"""One round: every figure once."""
 
 import subprocess
 import sys
@@ -34,21 +34,25 @@ class Bench:
     tokenizer: Path
     say: Callable[[str], None] = field(repr=False)
 
+    def gateway(self) -> ServerProcess:
+        """The server that all rounds load."""
+        self.say("start of the gateway")
+        return server_process.gateway(self.repository, self.cores.server)
+
     def canary(self) -> Measured:
         """The floor server under the same load."""
         self.say("floor")
         with server_process.floor(self.cores.server) as floor:
             return self.load(floor, connections=MOST_STREAMS, measured_s=self.plan.canary_s)
 
-    def round(self, *, alone: bool) -> "Round":
+    def round(self, gateway: ServerProcess, *, alone: bool) -> "Round":
         """The figures once; `alone` adds those that need a process of their own."""
         done = Round()
-        with server_process.gateway(self.repository, self.cores.server) as gateway:
-            for streams in STREAMS:
-                self.say(f"streams: {streams}")
-                done.add_streams(streams, self.load(gateway, connections=streams))
-            self._short_requests(done, gateway)
-            self._liveness(done, gateway)
+        for streams in STREAMS:
+            self.say(f"streams: {streams}")
+            done.add_streams(streams, self.load(gateway, connections=streams))
+        self._short_chats(done, gateway)
+        self._liveness(done, gateway)
         if alone:
             self._tokenization(done)
             self._without_http(done)
@@ -67,9 +71,9 @@ class Bench:
         )
         return Measured.parse(_output(["-m", "benchmarks.client"], stdin=load.dump()))
 
-    def _short_requests(self, done: "Round", gateway: ServerProcess) -> None:
-        self.say("short requests")
-        options = {**SHORT_CHATS, "measured_s": self.plan.request_s}
+    def _short_chats(self, done: "Round", gateway: ServerProcess) -> None:
+        self.say("short chats")
+        options = {**SHORT_CHATS, "measured_s": self.plan.chat_s}
         done.add_chats(
             whole=self.load(gateway, stream=False, **options),
             streamed=self.load(gateway, stream=True, **options),

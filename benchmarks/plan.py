@@ -11,7 +11,7 @@ class Plan:
     rounds_alone: int  # of these, how many measure too what needs a process of its own
     warm_up_s: float
     stream_s: float  # each load of streams
-    request_s: float  # each load of short requests
+    chat_s: float  # each load of short chats
     liveness_s: float
     canary_s: float
     idle_streams: int
@@ -23,7 +23,7 @@ FULL = Plan(
     rounds_alone=5,
     warm_up_s=1,
     stream_s=5,
-    request_s=4,
+    chat_s=4,
     liveness_s=10,
     canary_s=3,
     idle_streams=500,
@@ -34,7 +34,7 @@ QUICK = Plan(
     rounds_alone=1,
     warm_up_s=0.3,
     stream_s=1,
-    request_s=0.8,
+    chat_s=0.8,
     liveness_s=1.5,
     canary_s=0.7,
     idle_streams=200,

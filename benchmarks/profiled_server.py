@@ -14,7 +14,7 @@ STOP = signal.SIGUSR2
 
 
 def _run(output: str, arguments: list[str]) -> int:
-    # CPU time of the loop's thread: by the clock, waiting for the GIL or a core would look like work
+    # CPU time: by the clock, waiting for the GIL or a core would look like work
     profile = cProfile.Profile(time.thread_time)
 
     def start(number: int, frame: FrameType | None) -> None:

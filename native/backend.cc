@@ -20,8 +20,9 @@ namespace triton {
 
 namespace {
 
-// Python's side of the backend: called on Triton's load thread as loader(name, version, folder, config JSON),
-// gives (host, completed config JSON). The host is what the executions of that model are handed to.
+// Python's side of the backend: called on Triton's load thread as loader(name, version, folder,
+// config JSON), gives (host, completed config JSON). The host is what the executions of that model
+// are handed to.
 nb::object* engine_loader = nullptr;
 
 // Executions on their way to the event loop, and the ones that Python has.
@@ -71,9 +72,9 @@ ExecutionQueue& executions() {
 }
 
 uint64_t now_ns() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-          .count());
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
 }
 
 PyObject* host_of(ModelInstance* instance) {
@@ -91,7 +92,8 @@ Tensor read_input(Input* input) {
   uint32_t dimensions;
   uint64_t byte_size;
   uint32_t buffer_count;
-  check(backend_api.InputProperties(input, &name, &tensor.type, &shape, &dimensions, &byte_size, &buffer_count));
+  check(backend_api.InputProperties(input, &name, &tensor.type, &shape, &dimensions, &byte_size,
+                                    &buffer_count));
   tensor.name = name;
   tensor.shape.assign(shape, shape + dimensions);
   tensor.byte_size = byte_size;
@@ -106,7 +108,8 @@ Tensor read_input(Input* input) {
     MemoryType memory = MemoryType::kCpu;
     int64_t memory_id = 0;
     check(backend_api.InputBuffer(input, index, &base, &size, &memory, &memory_id));
-    if (memory == MemoryType::kGpu) throw TritonError(Code::kUnsupported, "an input lies in GPU memory");
+    if (memory == MemoryType::kGpu)
+      throw TritonError(Code::kUnsupported, "an input lies in GPU memory");
     std::memcpy(target, base, size);
     target += size;
   }
@@ -304,8 +307,10 @@ bool Execution::is_cancelled() const {
 
 void Execution::end(bool success) {
   const uint64_t end_ns = now_ns();
-  ignore(backend_api.ModelInstanceReportStatistics(instance_, request_, success, start_ns_, start_ns_, end_ns, end_ns));
-  ignore(backend_api.ModelInstanceReportBatchStatistics(instance_, 1, start_ns_, start_ns_, end_ns, end_ns));
+  ignore(backend_api.ModelInstanceReportStatistics(instance_, request_, success, start_ns_,
+                                                   start_ns_, end_ns, end_ns));
+  ignore(backend_api.ModelInstanceReportBatchStatistics(instance_, 1, start_ns_, start_ns_, end_ns,
+                                                        end_ns));
   ignore(backend_api.ResponseFactoryDelete(std::exchange(factory_, nullptr)));
   ignore(backend_api.RequestRelease(std::exchange(request_, nullptr), kRequestReleaseAll));
 }
@@ -325,8 +330,8 @@ nb::list drain_executions() {
   return drained;
 }
 
-// (host, execution) for each that Python has and `wanted` picks. All are held before the list is made: that may run
-// the garbage collector, which takes executions out of `live`.
+// (host, execution) for each that Python has and `wanted` picks. All are held before the list is
+// made: that may run the garbage collector, which takes executions out of `live`.
 template <typename Predicate>
 nb::list hosted(Predicate&& wanted) {
   std::vector<nb::object> held;
@@ -412,7 +417,8 @@ std::string message(const nb::python_error& error) {
   }
 }
 
-// Runs `function`; what it throws becomes the Triton error that is returned. No exception may cross into the core.
+// Runs `function`; what it throws becomes the Triton error that is returned. No exception may cross
+// into the core.
 template <typename Function>
 Error* guarded(Function&& function) {
   try {
@@ -437,7 +443,8 @@ void unload_engine(Model* model) {
   host.attr("unload")();
 }
 
-// The core owns the requests until Execute returns without an error, so this never fails: each request is answered.
+// The core owns the requests until Execute returns without an error, so this never fails: each
+// request is answered.
 void execute(ModelInstance* instance, Request* request) {
   std::unique_ptr<Execution> execution;
   if (Error* error = guarded([&] { execution = std::make_unique<Execution>(instance, request); })) {
@@ -460,32 +467,44 @@ void execute(ModelInstance* instance, Request* request) {
 
 void bind_backend(nb::module_& module) {
   using nb::literals::operator""_a;
-  nb::class_<Execution>(module, "Execution",
-                        "One request at the in-process backend. End it once: send(final=True), finish() or fail().")
+  nb::class_<Execution>(
+      module, "Execution",
+      "One request at the in-process backend. End it once: send(final=True), finish() or fail().")
       .def_prop_ro("request_id", &Execution::request_id)
-      .def("inputs", &Execution::inputs, "The input tensors by name, copied out of Triton's memory.")
-      .def("parameters", &Execution::parameters)
+      .def("inputs", &Execution::inputs, nb::sig("def inputs(self) -> dict[str, Tensor]"),
+           "The input tensors by name, copied out of Triton's memory.")
+      .def("parameters", &Execution::parameters,
+           nb::sig("def parameters(self) -> dict[str, typing.Any]"))
       .def("send", &Execution::send, "outputs"_a, "final"_a = false,
-           "One response; an output is (name, dtype, shape, data), data a buffer or str in Triton's layout.")
+           "One response; an output is (name, dtype, shape, data in Triton's layout).")
       .def("send_bytes", &Execution::send_bytes, "output"_a, "data"_a, "final"_a = false,
            "One response with one BYTES element, the cheapest response there is.")
       .def("finish", &Execution::finish, "Ends the responses without another one.")
       .def(
           "fail",
-          [](Execution& self, int code, const std::string& message) { self.fail(static_cast<Code>(code), message); },
+          [](Execution& self, int code, const std::string& message) {
+            self.fail(static_cast<Code>(code), message);
+          },
           "code"_a, "message"_a)
       .def_prop_ro("cancelled", &Execution::is_cancelled)
       .def_prop_ro("ended", &Execution::ended);
 
-  module.def("set_engine_loader", [](nb::object loader) {
-    delete engine_loader;
-    engine_loader = loader.is_none() ? nullptr : new nb::object(std::move(loader));
-  }, "loader"_a.none());
+  module.def(
+      "set_engine_loader",
+      [](nb::object loader) {
+        delete engine_loader;
+        engine_loader = loader.is_none() ? nullptr : new nb::object(std::move(loader));
+      },
+      "loader"_a.none());
   module.def("execution_fd", [] { return executions().fd(); });
   module.def("open_executions", [] { executions().set_open(true); });
-  module.def("close_executions", &close_executions, "reason"_a);
-  module.def("drain_executions", &drain_executions, "(host, execution) for each request that has arrived.");
+  module.def("close_executions", &close_executions, "reason"_a,
+             nb::sig("def close_executions(reason: str) -> list[tuple[typing.Any, Execution]]"));
+  module.def("drain_executions", &drain_executions,
+             nb::sig("def drain_executions() -> list[tuple[typing.Any, Execution]]"),
+             "(host, execution) for each request that has arrived.");
   module.def("take_cancelled_executions", &take_cancelled_executions,
+             nb::sig("def take_cancelled_executions() -> list[tuple[typing.Any, Execution]]"),
              "(host, execution) for each one cancelled since the last call; each is told once.");
 }
 
@@ -495,10 +514,11 @@ void bind_backend(nb::module_& module) {
 
 #define TRITON_EXPORT extern "C" __attribute__((visibility("default")))
 
-TRITON_EXPORT triton::Error* TRITONBACKEND_GetBackendAttribute(triton::Backend*, triton::BackendAttribute* attribute) {
+TRITON_EXPORT triton::Error* TRITONBACKEND_GetBackendAttribute(
+    triton::Backend*, triton::BackendAttribute* attribute) {
   // One instance, tied to no device: an engine places itself.
-  return triton::backend_api.BackendAttributeAddPreferredInstanceGroup(attribute, triton::InstanceGroupKind::kModel, 1,
-                                                                       nullptr, 0);
+  return triton::backend_api.BackendAttributeAddPreferredInstanceGroup(
+      attribute, triton::InstanceGroupKind::kModel, 1, nullptr, 0);
 }
 
 TRITON_EXPORT triton::Error* TRITONBACKEND_ModelInitialize(triton::Model* model) {
@@ -510,7 +530,8 @@ TRITON_EXPORT triton::Error* TRITONBACKEND_ModelFinalize(triton::Model* model) {
 }
 
 TRITON_EXPORT triton::Error* TRITONBACKEND_ModelInstanceExecute(triton::ModelInstance* instance,
-                                                                triton::Request** requests, const uint32_t count) {
+                                                                triton::Request** requests,
+                                                                const uint32_t count) {
   for (uint32_t index = 0; index < count; ++index) triton::execute(instance, requests[index]);
   return nullptr;
 }

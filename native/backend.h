@@ -1,4 +1,5 @@
-// The in-process Triton backend: requests go to Python models that run on the event loop of this process.
+// The in-process Triton backend: requests go to Python models that run on the event loop of this
+// process.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,9 +15,10 @@ namespace triton {
 
 namespace nb = nanobind;
 
-// One request at the backend, from Execute to its last response. Python owns it and must end it once, by a final
-// response, finish() or fail(); where Python drops it unended, the destructor fails it, so that no caller waits
-// for ever. The request is kept to its end: that is what makes cancel legal and the statistics true.
+// One request at the backend, from Execute to its last response. Python owns it and must end it
+// once, by a final response, finish() or fail(); where Python drops it unended, the destructor
+// fails it, so that no caller waits for ever. The request is kept to its end: that is what makes
+// cancel legal and the statistics true.
 class Execution {
  public:
   Execution(ModelInstance* instance, Request* request);

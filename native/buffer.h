@@ -12,15 +12,17 @@ namespace triton {
 
 // Objects that live now; each returns to zero when its requests are over. Readable from Python.
 struct LiveCounts {
-  std::atomic<int64_t> requests{0};    // between infer() and the release by Triton
-  std::atomic<int64_t> responses{0};   // received and not yet dropped by Python
-  std::atomic<int64_t> buffers{0};     // memory of output tensors
-  std::atomic<int64_t> executions{0};  // requests that the in-process backend has not answered to the end
+  std::atomic<int64_t> requests{0};   // between infer() and the release by Triton
+  std::atomic<int64_t> responses{0};  // received and not yet dropped by Python
+  std::atomic<int64_t> buffers{0};    // memory of output tensors
+  std::atomic<int64_t> executions{
+      0};  // requests that the in-process backend has not answered to the end
 };
 extern LiveCounts live;
 
-// The memory of one output tensor: allocated when a backend asks for it, kept for as long as Triton or a Python
-// tensor refers to it, so that an embedding reaches Python without a copy and the response can go at once.
+// The memory of one output tensor: allocated when a backend asks for it, kept for as long as Triton
+// or a Python tensor refers to it, so that an embedding reaches Python without a copy and the
+// response can go at once.
 class Buffer {
  public:
   static Buffer* allocate(size_t byte_size) {
@@ -51,7 +53,8 @@ class BufferReference {
     if (buffer_ != nullptr) buffer_->retain();
   }
   BufferReference(const BufferReference& other) : BufferReference(other.buffer_) {}
-  BufferReference(BufferReference&& other) noexcept : buffer_(std::exchange(other.buffer_, nullptr)) {}
+  BufferReference(BufferReference&& other) noexcept
+      : buffer_(std::exchange(other.buffer_, nullptr)) {}
   BufferReference& operator=(BufferReference other) noexcept {
     std::swap(buffer_, other.buffer_);
     return *this;

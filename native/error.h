@@ -25,7 +25,8 @@ inline void check(Error* error) {
   throw thrown;
 }
 
-// For calls whose failure changes nothing for the caller (an answer to a client that has gone, say).
+// For calls whose failure changes nothing for the caller (an answer to a client that has gone,
+// say).
 inline void ignore(Error* error) {
   if (error != nullptr) server_api.ErrorDelete(error);
 }

@@ -20,7 +20,8 @@ class Event {
   ~Event() { close(fd_); }
 
   int fd() const { return fd_; }
-  // A full counter (EAGAIN) means that a wake-up is pending already, so a failed write loses nothing.
+  // A full counter (EAGAIN) means that a wake-up is pending already, so a failed write loses
+  // nothing.
   void set() { eventfd_write(fd_, 1); }
   void clear() {
     eventfd_t count;

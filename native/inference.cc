@@ -11,8 +11,8 @@
 
 namespace triton {
 
-// Inputs of this size and above are lent to Triton instead of copied: below it the copy costs less than keeping
-// the Python object (64 KiB copy in about 4 us).
+// Inputs of this size and above are lent to Triton instead of copied: below it the copy costs less
+// than keeping the Python object (64 KiB copy in about 4 us).
 constexpr size_t kBorrowBytes = 64 * 1024;
 
 struct StreamAccess {
@@ -30,8 +30,8 @@ const Tensor* ReceivedResponse::find(std::string_view name) const {
 
 namespace {
 
-Error* allocate(ResponseAllocator*, const char*, size_t byte_size, MemoryType, int64_t, void*, void** buffer,
-                void** buffer_userp, MemoryType* actual, int64_t* actual_id) {
+Error* allocate(ResponseAllocator*, const char*, size_t byte_size, MemoryType, int64_t, void*,
+                void** buffer, void** buffer_userp, MemoryType* actual, int64_t* actual_id) {
   *buffer = nullptr;
   *buffer_userp = nullptr;
   *actual = MemoryType::kCpu;
@@ -42,7 +42,8 @@ Error* allocate(ResponseAllocator*, const char*, size_t byte_size, MemoryType, i
     *buffer = allocated->data();
     *buffer_userp = allocated;
   } catch (const std::bad_alloc&) {
-    return make_error(Code::kUnavailable, "no memory for an output of " + std::to_string(byte_size) + " bytes");
+    return make_error(Code::kUnavailable,
+                      "no memory for an output of " + std::to_string(byte_size) + " bytes");
   }
   return nullptr;
 }
@@ -61,8 +62,9 @@ Tensor read_output(InferenceResponse* response, uint32_t index) {
   MemoryType memory;
   int64_t memory_id;
   void* userp = nullptr;
-  check(server_api.InferenceResponseOutput(response, index, &name, &tensor.type, &shape, &dimensions, &base,
-                                           &tensor.byte_size, &memory, &memory_id, &userp));
+  check(server_api.InferenceResponseOutput(response, index, &name, &tensor.type, &shape,
+                                           &dimensions, &base, &tensor.byte_size, &memory,
+                                           &memory_id, &userp));
   tensor.name = name;
   tensor.shape.assign(shape, shape + dimensions);
   tensor.buffer = BufferReference(static_cast<Buffer*>(userp));
@@ -87,7 +89,8 @@ void read_response(InferenceResponse* response, ReceivedResponse& received) {
   uint32_t count = 0;
   check(server_api.InferenceResponseOutputCount(response, &count));
   received.outputs.reserve(count);
-  for (uint32_t index = 0; index < count; ++index) received.outputs.push_back(read_output(response, index));
+  for (uint32_t index = 0; index < count; ++index)
+    received.outputs.push_back(read_output(response, index));
   check(server_api.InferenceResponseParameterCount(response, &count));
   for (uint32_t index = 0; index < count; ++index) {
     const char* name;
@@ -98,9 +101,11 @@ void read_response(InferenceResponse* response, ReceivedResponse& received) {
   }
 }
 
-// Triton keeps the InFlight until the last response has come and the request is released, in either order.
+// Triton keeps the InFlight until the last response has come and the request is released, in either
+// order.
 void drop_if_over(InFlight& in_flight, std::shared_ptr<InFlight>& dropped) {
-  if (in_flight.finished && in_flight.request == nullptr) dropped = std::move(in_flight.kept_by_triton);
+  if (in_flight.finished && in_flight.request == nullptr)
+    dropped = std::move(in_flight.kept_by_triton);
 }
 
 void on_response(InferenceResponse* response, const uint32_t flags, void* userp) {
@@ -144,7 +149,8 @@ ResponseAllocator* new_response_allocator() {
   return allocator;
 }
 
-void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response) {
+void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
+                         std::unique_ptr<ReceivedResponse> response) {
   std::shared_ptr<InFlight> dropped;
   const std::lock_guard lock(mutex);
   if (response->final) {
@@ -230,7 +236,8 @@ class PendingRequest {
   PendingRequest& operator=(const PendingRequest&) = delete;
   ~PendingRequest() {
     if (sent_) return;
-    if (in_flight_->request != nullptr) ignore(server_api.InferenceRequestDelete(in_flight_->request));
+    if (in_flight_->request != nullptr)
+      ignore(server_api.InferenceRequestDelete(in_flight_->request));
     in_flight_->request = nullptr;
     in_flight_->finished = true;
     for (Py_buffer& buffer : in_flight_->borrowed_inputs) PyBuffer_Release(&buffer);
@@ -249,7 +256,8 @@ std::vector<int64_t> read_shape(nb::handle value) {
   return shape;
 }
 
-// Bytes that live until the request is released: a copy of small inputs, the caller's own memory for large ones.
+// Bytes that live until the request is released: a copy of small inputs, the caller's own memory
+// for large ones.
 std::pair<const void*, size_t> keep_input_data(InFlight& in_flight, nb::handle data) {
   Py_buffer view;
   if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
@@ -271,26 +279,34 @@ void add_input(InFlight& in_flight, nb::handle name, nb::handle value) {
   const DataType type = parse_data_type(nb::cast<std::string>(tensor[0]));
   const std::vector<int64_t> shape = read_shape(tensor[1]);
   const auto [data, size] = keep_input_data(in_flight, tensor[2]);
-  check(server_api.InferenceRequestAddInput(in_flight.request, input.c_str(), type, shape.data(), shape.size()));
-  check(server_api.InferenceRequestAppendInputData(in_flight.request, input.c_str(), data, size, MemoryType::kCpu, 0));
+  check(server_api.InferenceRequestAddInput(in_flight.request, input.c_str(), type, shape.data(),
+                                            shape.size()));
+  check(server_api.InferenceRequestAppendInputData(in_flight.request, input.c_str(), data, size,
+                                                   MemoryType::kCpu, 0));
 }
 
 void add_parameter(InferenceRequest* request, const std::string& key, nb::handle value) {
   if (nb::isinstance<nb::bool_>(value)) {
     check(server_api.InferenceRequestSetBoolParameter(request, key.c_str(), nb::cast<bool>(value)));
   } else if (nb::isinstance<nb::int_>(value)) {
-    check(server_api.InferenceRequestSetIntParameter(request, key.c_str(), nb::cast<int64_t>(value)));
+    check(
+        server_api.InferenceRequestSetIntParameter(request, key.c_str(), nb::cast<int64_t>(value)));
   } else if (nb::isinstance<nb::float_>(value)) {
-    check(server_api.InferenceRequestSetDoubleParameter(request, key.c_str(), nb::cast<double>(value)));
+    check(server_api.InferenceRequestSetDoubleParameter(request, key.c_str(),
+                                                        nb::cast<double>(value)));
   } else {
-    check(server_api.InferenceRequestSetStringParameter(request, key.c_str(), nb::cast<std::string>(value).c_str()));
+    check(server_api.InferenceRequestSetStringParameter(request, key.c_str(),
+                                                        nb::cast<std::string>(value).c_str()));
   }
 }
 
-void fill_request(InFlight& in_flight, ResponseAllocator* allocator, const InferArguments& arguments) {
+void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
+                  const InferArguments& arguments) {
   InferenceRequest* request = in_flight.request;
-  if (!arguments.request_id.empty()) check(server_api.InferenceRequestSetId(request, arguments.request_id.c_str()));
-  if (arguments.priority != 0) check(server_api.InferenceRequestSetPriorityUInt64(request, arguments.priority));
+  if (!arguments.request_id.empty())
+    check(server_api.InferenceRequestSetId(request, arguments.request_id.c_str()));
+  if (arguments.priority != 0)
+    check(server_api.InferenceRequestSetPriorityUInt64(request, arguments.priority));
   if (arguments.timeout_us != 0) {
     check(server_api.InferenceRequestSetTimeoutMicroseconds(request, arguments.timeout_us));
   }
@@ -301,17 +317,20 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator, const Infer
     }
   }
   for (nb::handle output : arguments.outputs) {
-    check(server_api.InferenceRequestAddRequestedOutput(request, nb::cast<std::string>(output).c_str()));
+    check(server_api.InferenceRequestAddRequestedOutput(request,
+                                                        nb::cast<std::string>(output).c_str()));
   }
   check(server_api.InferenceRequestSetReleaseCallback(request, on_request_released, &in_flight));
-  check(server_api.InferenceRequestSetResponseCallback(request, allocator, nullptr, on_response, &in_flight));
+  check(server_api.InferenceRequestSetResponseCallback(request, allocator, nullptr, on_response,
+                                                       &in_flight));
 }
 
 nb::object parameter_object(const ParameterValue& value) {
   return std::visit([](const auto& held) { return nb::cast(held); }, value);
 }
 
-// A waiter refers to the task that waits, and so back to its stream: the garbage collector has to see it.
+// A waiter refers to the task that waits, and so back to its stream: the garbage collector has to
+// see it.
 int traverse_stream(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<ResponseStream>(self)->waiter.ptr());
@@ -334,15 +353,16 @@ nb::object response_error(const ReceivedResponse& self) {
 
 }  // namespace
 
-nb::object infer(triton::Server* server, ResponseAllocator* allocator, const std::shared_ptr<ResponseQueue>& queue,
-                 const InferArguments& arguments) {
+nb::object infer(triton::Server* server, ResponseAllocator* allocator,
+                 const std::shared_ptr<ResponseQueue>& queue, const InferArguments& arguments) {
   auto in_flight = std::make_shared<InFlight>(queue);
   PendingRequest pending(in_flight);
   {
-    // The model lookup takes the repository's lock, which a thread that loads or unloads a model may hold while
-    // it waits for the GIL.
+    // The model lookup takes the repository's lock, which a thread that loads or unloads a model
+    // may hold while it waits for the GIL.
     const nb::gil_scoped_release release;
-    check(server_api.InferenceRequestNew(&in_flight->request, server, arguments.model.c_str(), arguments.version));
+    check(server_api.InferenceRequestNew(&in_flight->request, server, arguments.model.c_str(),
+                                         arguments.version));
   }
   fill_request(*in_flight, allocator, arguments);
   nb::object stream = nb::cast(std::make_unique<ResponseStream>(in_flight));
@@ -362,42 +382,61 @@ nb::object infer(triton::Server* server, ResponseAllocator* allocator, const std
 }
 
 void bind_inference(nb::module_& module) {
-  nb::class_<ReceivedResponse>(module, "InferenceResponse", "One response: its output tensors, or an error.")
+  nb::class_<ReceivedResponse>(module, "InferenceResponse",
+                               "One response: its output tensors, or an error.")
       .def_ro("final", &ReceivedResponse::final)
-      .def_prop_ro("error", response_error, "(error code, message), or None")
-      .def("item",
-           [](const ReceivedResponse& self, std::string_view name) -> nb::object {
-             const Tensor* output = self.find(name);
-             return output != nullptr ? first_element(output->type, output->data(), output->byte_size) : nb::none();
-           })
-      .def("tolist",
-           [](const ReceivedResponse& self, std::string_view name) -> nb::object {
-             const Tensor* output = self.find(name);
-             return output != nullptr ? nb::object(all_elements(output->type, output->data(), output->byte_size))
-                                      : nb::none();
-           })
-      .def("tensor",
-           [](const ReceivedResponse& self, std::string_view name) -> nb::object {
-             const Tensor* output = self.find(name);
-             return output != nullptr ? nb::cast(*output) : nb::none();
-           })
-      .def_prop_ro("names",
-                   [](const ReceivedResponse& self) {
-                     nb::list names;
-                     for (const Tensor& output : self.outputs) names.append(output.name);
-                     return names;
-                   })
-      .def_prop_ro("parameters", [](const ReceivedResponse& self) {
-        nb::dict parameters;
-        for (const auto& [name, value] : self.parameters) parameters[name.c_str()] = parameter_object(value);
-        return parameters;
-      });
+      .def_prop_ro("error", response_error, nb::sig("def error(self) -> tuple[int, str] | None"),
+                   "(error code, message), or None")
+      .def(
+          "item",
+          [](const ReceivedResponse& self, std::string_view name) -> nb::object {
+            const Tensor* output = self.find(name);
+            return output != nullptr
+                       ? first_element(output->type, output->data(), output->byte_size)
+                       : nb::none();
+          },
+          nb::sig("def item(self, name: str, /) -> typing.Any"))
+      .def(
+          "tolist",
+          [](const ReceivedResponse& self, std::string_view name) -> nb::object {
+            const Tensor* output = self.find(name);
+            return output != nullptr
+                       ? nb::object(all_elements(output->type, output->data(), output->byte_size))
+                       : nb::none();
+          },
+          nb::sig("def tolist(self, name: str, /) -> list[typing.Any] | None"))
+      .def(
+          "tensor",
+          [](const ReceivedResponse& self, std::string_view name) -> nb::object {
+            const Tensor* output = self.find(name);
+            return output != nullptr ? nb::cast(*output) : nb::none();
+          },
+          nb::sig("def tensor(self, name: str, /) -> Tensor | None"))
+      .def_prop_ro(
+          "names",
+          [](const ReceivedResponse& self) {
+            nb::list names;
+            for (const Tensor& output : self.outputs) names.append(output.name);
+            return names;
+          },
+          nb::sig("def names(self) -> list[str]"))
+      .def_prop_ro(
+          "parameters",
+          [](const ReceivedResponse& self) {
+            nb::dict parameters;
+            for (const auto& [name, value] : self.parameters)
+              parameters[name.c_str()] = parameter_object(value);
+            return parameters;
+          },
+          nb::sig("def parameters(self) -> dict[str, typing.Any]"));
 
   nb::class_<ResponseStream>(module, "ResponseStream", nb::type_slots(stream_slots),
                              "The responses of one request in flight.")
-      .def("take", &ResponseStream::take, "All responses that have come since the last call; maybe none.")
+      .def("take", &ResponseStream::take, nb::sig("def take(self) -> list[InferenceResponse]"),
+           "All responses that have come since the last call; maybe none.")
       .def("cancel", &ResponseStream::cancel)
-      .def_prop_ro("finished", &ResponseStream::finished, "The last response has come (and may be untaken).")
+      .def_prop_ro("finished", &ResponseStream::finished,
+                   "The last response has come (and may be untaken).")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
               "A future that the drain hands out once when a response comes.");
 }

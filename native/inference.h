@@ -39,16 +39,18 @@ struct ReceivedResponse {
 
 class ResponseQueue;
 
-// What Triton and Python share of one request. Triton's two callbacks (the last response, the release of the
-// request) keep it alive, and so does the Python stream; `queue->mutex` guards every member below it.
+// What Triton and Python share of one request. Triton's two callbacks (the last response, the
+// release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards every
+// member below it.
 struct InFlight {
-  explicit InFlight(std::shared_ptr<ResponseQueue> response_queue) : queue(std::move(response_queue)) {}
+  explicit InFlight(std::shared_ptr<ResponseQueue> response_queue)
+      : queue(std::move(response_queue)) {}
 
   const std::shared_ptr<ResponseQueue> queue;
   InferenceRequest* request = nullptr;                       // nullptr once Triton has released it
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
-  bool queued = false;                                       // in the queue's list of streams to wake
-  bool finished = false;                                     // the last response has come
+  bool queued = false;    // in the queue's list of streams to wake
+  bool finished = false;  // the last response has come
   std::shared_ptr<InFlight> kept_by_triton;
 
   // Not guarded: written before Triton sees the request, released after it.
@@ -59,8 +61,8 @@ struct InFlight {
   PyObject* stream = nullptr;  // borrowed: ResponseStream clears it when it goes
 };
 
-// Collects the responses of all the requests of one server. One wake-up of the event loop serves a whole burst:
-// only the first response after a drain writes to the eventfd.
+// Collects the responses of all the requests of one server. One wake-up of the event loop serves a
+// whole burst: only the first response after a drain writes to the eventfd.
 class ResponseQueue {
  public:
   int fd() const { return event_.fd(); }
@@ -115,8 +117,8 @@ struct InferArguments {
 };
 
 // Sends a request. Throws TritonError where the core refuses it at once.
-nb::object infer(triton::Server* server, ResponseAllocator* allocator, const std::shared_ptr<ResponseQueue>& queue,
-                 const InferArguments& arguments);
+nb::object infer(triton::Server* server, ResponseAllocator* allocator,
+                 const std::shared_ptr<ResponseQueue>& queue, const InferArguments& arguments);
 
 ResponseAllocator* new_response_allocator();
 void bind_inference(nb::module_& module);

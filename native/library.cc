@@ -20,7 +20,8 @@ std::string loader_error() {
   return reason != nullptr ? reason : "unknown reason";
 }
 
-// A library that is opened before what it needs fails, so what failed is tried again after the others.
+// A library that is opened before what it needs fails, so what failed is tried again after the
+// others.
 void load_siblings(std::vector<std::string> pending) {
   while (!pending.empty()) {
     std::vector<std::string> failed;
@@ -43,10 +44,12 @@ void resolve(void* handle, const std::string& name, Function& function) {
 }
 
 void resolve_all(void* handle) {
-#define TRITON_RESOLVE(result, name, arguments) resolve(handle, "TRITONSERVER_" #name, server_api.name);
+#define TRITON_RESOLVE(result, name, arguments) \
+  resolve(handle, "TRITONSERVER_" #name, server_api.name);
   TRITON_SERVER_FUNCTIONS(TRITON_RESOLVE)
 #undef TRITON_RESOLVE
-#define TRITON_RESOLVE(result, name, arguments) resolve(handle, "TRITONBACKEND_" #name, backend_api.name);
+#define TRITON_RESOLVE(result, name, arguments) \
+  resolve(handle, "TRITONBACKEND_" #name, backend_api.name);
   TRITON_BACKEND_FUNCTIONS(TRITON_RESOLVE)
 #undef TRITON_RESOLVE
 }
@@ -57,14 +60,16 @@ void check_version(void* handle) {
   resolve(handle, "TRITONSERVER_ApiVersion", server_api.ApiVersion);
   server_api.ApiVersion(&major, &minor);
   if (major == kApiMajor && minor >= kApiMinMinor) return;
-  throw std::runtime_error("it speaks C API " + std::to_string(major) + "." + std::to_string(minor) +
-                           ", and this gateway needs " + std::to_string(kApiMajor) + "." +
-                           std::to_string(kApiMinMinor) + " or a later minor");
+  throw std::runtime_error("it speaks C API " + std::to_string(major) + "." +
+                           std::to_string(minor) + ", and this gateway needs " +
+                           std::to_string(kApiMajor) + "." + std::to_string(kApiMinMinor) +
+                           " or a later minor");
 }
 
 }  // namespace
 
-std::pair<uint32_t, uint32_t> load_library(const std::string& library, const std::vector<std::string>& siblings) {
+std::pair<uint32_t, uint32_t> load_library(const std::string& library,
+                                           const std::vector<std::string>& siblings) {
   if (!loaded_path.empty() && loaded_path != library) {
     throw std::runtime_error("another Triton library is loaded already: " + loaded_path);
   }

@@ -8,9 +8,10 @@
 
 namespace triton {
 
-// Loads `siblings` (in passes, since they need one another and have no usable RPATH), then `library`, and
-// resolves every function. Returns the API version. Throws std::runtime_error with the loader's reason.
-// A second call with the same path does nothing; with another path it throws.
-std::pair<uint32_t, uint32_t> load_library(const std::string& library, const std::vector<std::string>& siblings);
+// Loads `siblings` (in passes, since they need one another and have no usable RPATH), then
+// `library`, and resolves every function. Returns the API version. Throws std::runtime_error with
+// the loader's reason. A second call with the same path does nothing; with another path it throws.
+std::pair<uint32_t, uint32_t> load_library(const std::string& library,
+                                           const std::vector<std::string>& siblings);
 
 }  // namespace triton

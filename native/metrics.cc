@@ -18,11 +18,13 @@ namespace nb = nanobind;
 
 namespace {
 
-// The core wants every metric of a family deleted before the family: a metric keeps its family alive.
+// The core wants every metric of a family deleted before the family: a metric keeps its family
+// alive.
 class Family {
  public:
   Family(int kind, const std::string& name, const std::string& description) {
-    check(server_api.MetricFamilyNew(&family_, static_cast<MetricKind>(kind), name.c_str(), description.c_str()));
+    check(server_api.MetricFamilyNew(&family_, static_cast<MetricKind>(kind), name.c_str(),
+                                     description.c_str()));
   }
   Family(const Family&) = delete;
   Family& operator=(const Family&) = delete;
@@ -39,11 +41,13 @@ class FamilyMetric {
       : family_(std::move(family)) {
     std::vector<const Parameter*> parameters;
     for (auto [name, value] : labels) {
-      parameters.push_back(server_api.ParameterNew(nb::cast<std::string>(name).c_str(), ParameterType::kString,
+      parameters.push_back(server_api.ParameterNew(nb::cast<std::string>(name).c_str(),
+                                                   ParameterType::kString,
                                                    nb::cast<std::string>(value).c_str()));
     }
     Error* error = create(parameters, buckets);
-    for (const Parameter* parameter : parameters) server_api.ParameterDelete(const_cast<Parameter*>(parameter));
+    for (const Parameter* parameter : parameters)
+      server_api.ParameterDelete(const_cast<Parameter*>(parameter));
     check(error);
   }
   FamilyMetric(const FamilyMetric&) = delete;
@@ -65,10 +69,12 @@ class FamilyMetric {
     Error* error = nullptr;
     if (!buckets.empty()) {
       error = server_api.MetricArgsNew(&args);
-      if (error == nullptr) error = server_api.MetricArgsSetHistogram(args, buckets.data(), buckets.size());
+      if (error == nullptr)
+        error = server_api.MetricArgsSetHistogram(args, buckets.data(), buckets.size());
     }
     if (error == nullptr) {
-      error = server_api.MetricNewWithArgs(&metric_, family_->get(), labels.data(), labels.size(), args);
+      error = server_api.MetricNewWithArgs(&metric_, family_->get(), labels.data(), labels.size(),
+                                           args);
     }
     if (args != nullptr) ignore(server_api.MetricArgsDelete(args));
     return error;
@@ -81,10 +87,14 @@ class FamilyMetric {
 }  // namespace
 
 void bind_metrics(nb::module_& module) {
-  nb::class_<Family>(module, "MetricFamily", "A family of metrics: kind (0 counter, 1 gauge, 2 histogram), name, help.")
+  nb::class_<Family>(module, "MetricFamily",
+                     "A family of metrics: kind (0 counter, 1 gauge, 2 histogram), name, help.")
       .def(nb::init<int, const std::string&, const std::string&>());
-  nb::class_<FamilyMetric>(module, "Metric", "One metric: its family, labels and, for a histogram, bucket bounds.")
-      .def(nb::init<std::shared_ptr<Family>, nb::dict, const std::vector<double>&>())
+  nb::class_<FamilyMetric>(module, "Metric",
+                           "One metric: its family, labels and, for a histogram, bucket bounds.")
+      .def(nb::init<std::shared_ptr<Family>, nb::dict, const std::vector<double>&>(),
+           nb::sig("def __init__(self, family: MetricFamily, labels: dict[str, str], "
+                   "buckets: Sequence[float], /) -> None"))
       .def_prop_ro("value", &FamilyMetric::value)
       .def("increment", &FamilyMetric::increment)
       .def("set", &FamilyMetric::set)

@@ -45,11 +45,14 @@ void register_error(nb::module_& module) {
 }  // namespace
 
 NB_MODULE(_core, module) {
-  module.doc() = "The Triton core in this process, and the backend whose models are Python engines of this process.";
+  module.doc() =
+      "The Triton core in this process, and the backend whose models are Python engines of this "
+      "process.";
   register_error(module);
   module.def("load_library", &triton::load_library, nb::arg("library"), nb::arg("siblings"),
              "Loads libtritonserver; gives the (major, minor) of its C API.");
-  module.def("live_counts", &live_counts, "Objects that live now; zero when no request is in flight.");
+  module.def("live_counts", &live_counts, nb::sig("def live_counts() -> dict[str, int]"),
+             "Objects that live now; zero when no request is in flight.");
   triton::bind_tensor(module);
   triton::bind_options(module);
   triton::bind_server(module);

@@ -31,10 +31,12 @@ std::string take_json(Message* message) {
 class LoadParameters {
  public:
   ~LoadParameters() {
-    for (const Parameter* parameter : parameters_) server_api.ParameterDelete(const_cast<Parameter*>(parameter));
+    for (const Parameter* parameter : parameters_)
+      server_api.ParameterDelete(const_cast<Parameter*>(parameter));
   }
   void add_string(const std::string& name, const std::string& value) {
-    parameters_.push_back(server_api.ParameterNew(name.c_str(), ParameterType::kString, value.c_str()));
+    parameters_.push_back(
+        server_api.ParameterNew(name.c_str(), ParameterType::kString, value.c_str()));
   }
   // Triton keeps the pointer, not the bytes: `value` must outlive the load.
   void add_bytes(const std::string& name, nb::bytes value) {
@@ -47,8 +49,9 @@ class LoadParameters {
   std::vector<const Parameter*> parameters_;
 };
 
-// Every call that can block, take a lock of the core or wait for a model releases the GIL: threads of the core
-// take it when they load or unload a model of the in-process backend, and may hold the core's locks then.
+// Every call that can block, take a lock of the core or wait for a model releases the GIL: threads
+// of the core take it when they load or unload a model of the in-process backend, and may hold the
+// core's locks then.
 class CoreServer {
  public:
   explicit CoreServer(const Options& options) : queue_(std::make_shared<ResponseQueue>()) {
@@ -66,13 +69,15 @@ class CoreServer {
       try {
         stop();
       } catch (const TritonError&) {
-        // The exit timeout ran out; the core has said so in its log, and a destructor has nobody to tell.
+        // The exit timeout ran out; the core has said so in its log, and a destructor has nobody to
+        // tell.
       }
     }
     ignore(server_api.ResponseAllocatorDelete(allocator_));
   }
 
-  // Waits for requests in flight and for the models to unload, at most the exit timeout; then deletes the core.
+  // Waits for requests in flight and for the models to unload, at most the exit timeout; then
+  // deletes the core.
   void stop() {
     triton::Server* stopped = std::exchange(server_, nullptr);
     if (stopped == nullptr) return;
@@ -103,12 +108,15 @@ class CoreServer {
     uint32_t flags = 0;
     void* unused = nullptr;
     call([&](triton::Server* server) {
-      return server_api.ServerModelTransactionProperties(server, name.c_str(), version, &flags, &unused);
+      return server_api.ServerModelTransactionProperties(server, name.c_str(), version, &flags,
+                                                         &unused);
     });
     return (flags & kTransactionDecoupled) != 0;
   }
   std::string metadata() const {
-    return json([&](triton::Server* server, Message** message) { return server_api.ServerMetadata(server, message); });
+    return json([&](triton::Server* server, Message** message) {
+      return server_api.ServerMetadata(server, message);
+    });
   }
   std::string model_metadata(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
@@ -140,11 +148,13 @@ class CoreServer {
       parameters.add_bytes("file:" + nb::cast<std::string>(path), nb::cast<nb::bytes>(content));
     }
     call([&](triton::Server* server) {
-      return server_api.ServerLoadModelWithParameters(server, name.c_str(), parameters.data(), parameters.size());
+      return server_api.ServerLoadModelWithParameters(server, name.c_str(), parameters.data(),
+                                                      parameters.size());
     });
   }
   void unload_model(const std::string& name) const {
-    call([&](triton::Server* server) { return server_api.ServerUnloadModel(server, name.c_str()); });
+    call(
+        [&](triton::Server* server) { return server_api.ServerUnloadModel(server, name.c_str()); });
   }
   std::string metrics() const {
     std::string text;
@@ -210,20 +220,30 @@ void bind_server(nb::module_& module) {
       .def("model_statistics", &CoreServer::model_statistics)
       .def("model_index", &CoreServer::model_index)
       .def("poll_model_repository", &CoreServer::poll_model_repository)
-      .def("load_model", &CoreServer::load_model, "name"_a, "config"_a.none(), "files"_a)
+      .def("load_model", &CoreServer::load_model, "name"_a, "config"_a.none(), "files"_a,
+           nb::sig("def load_model(self, name: str, config: str | None, files: dict[str, bytes]) "
+                   "-> None"))
       .def("unload_model", &CoreServer::unload_model)
       .def("metrics", &CoreServer::metrics)
-      .def_prop_ro("response_fd", &CoreServer::response_fd, "Readable when drain() has something to give.")
-      .def("drain", &CoreServer::drain, "The futures to complete: one for each stream that waits and has responses.")
+      .def_prop_ro("response_fd", &CoreServer::response_fd,
+                   "Readable when drain() has something to give.")
+      .def("drain", &CoreServer::drain, nb::sig("def drain(self) -> list[typing.Any]"),
+           "The futures to complete: one for each stream that waits and has responses.")
       .def(
           "infer",
-          [](const CoreServer& self, std::string model, int64_t version, nb::dict inputs, std::string request_id,
-             uint64_t priority, uint64_t timeout_us, nb::object parameters, nb::object outputs) {
-            return self.infer_async({std::move(model), version, std::move(inputs), std::move(request_id), priority,
-                                     timeout_us, std::move(parameters), std::move(outputs)});
+          [](const CoreServer& self, std::string model, int64_t version, nb::dict inputs,
+             std::string request_id, uint64_t priority, uint64_t timeout_us, nb::object parameters,
+             nb::object outputs) {
+            return self.infer_async({std::move(model), version, std::move(inputs),
+                                     std::move(request_id), priority, timeout_us,
+                                     std::move(parameters), std::move(outputs)});
           },
-          "model"_a, "version"_a, "inputs"_a, "request_id"_a, "priority"_a, "timeout_us"_a, "parameters"_a.none(),
-          "outputs"_a);
+          "model"_a, "version"_a, "inputs"_a, "request_id"_a, "priority"_a, "timeout_us"_a,
+          "parameters"_a.none(), "outputs"_a,
+          nb::sig("def infer(self, model: str, version: int, inputs: dict[str, typing.Any], "
+                  "request_id: str, "
+                  "priority: int, timeout_us: int, parameters: dict[str, typing.Any] | None, "
+                  "outputs: Sequence[str]) -> ResponseStream"));
 }
 
 }  // namespace triton

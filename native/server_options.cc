@@ -32,7 +32,8 @@ void set_enum(Options& self, int value) {
 }
 
 template <auto Function>
-void set_triple(Options& self, const std::string& scope, const std::string& setting, const std::string& value) {
+void set_triple(Options& self, const std::string& scope, const std::string& setting,
+                const std::string& value) {
   check((server_api.*Function)(self.get(), scope.c_str(), setting.c_str(), value.c_str()));
 }
 
@@ -40,7 +41,8 @@ void bind_models(nb::class_<Options>& options) {
   using Api = ServerApi;
   options.def("server_id", &set<&Api::ServerOptionsSetServerId, std::string>)
       .def("model_repository", &set<&Api::ServerOptionsSetModelRepositoryPath, std::string>)
-      .def("model_control_mode", &set_enum<ModelControlMode, &Api::ServerOptionsSetModelControlMode>)
+      .def("model_control_mode",
+           &set_enum<ModelControlMode, &Api::ServerOptionsSetModelControlMode>)
       .def("startup_model", &set<&Api::ServerOptionsSetStartupModel, std::string>)
       .def("strict_model_config", &set<&Api::ServerOptionsSetStrictModelConfig, bool>)
       .def("model_config_name", &set<&Api::ServerOptionsSetModelConfigName, std::string>)
@@ -49,8 +51,8 @@ void bind_models(nb::class_<Options>& options) {
       .def("model_load_retry_count", &set<&Api::ServerOptionsSetModelLoadRetryCount, unsigned>)
       .def("model_load_device_limit",
            [](Options& self, int kind, int device, double fraction) {
-             check(server_api.ServerOptionsSetModelLoadDeviceLimit(self.get(), static_cast<InstanceGroupKind>(kind),
-                                                                   device, fraction));
+             check(server_api.ServerOptionsSetModelLoadDeviceLimit(
+                 self.get(), static_cast<InstanceGroupKind>(kind), device, fraction));
            })
       .def("backend_directory", &set<&Api::ServerOptionsSetBackendDirectory, std::string>)
       .def("backend_config", &set_triple<&Api::ServerOptionsSetBackendConfig>)
@@ -63,9 +65,11 @@ void bind_resources(nb::class_<Options>& options) {
   options.def("rate_limiter_mode", &set_enum<RateLimitMode, &Api::ServerOptionsSetRateLimiterMode>)
       .def("rate_limiter_resource",
            [](Options& self, const std::string& name, size_t count, int device) {
-             check(server_api.ServerOptionsAddRateLimiterResource(self.get(), name.c_str(), count, device));
+             check(server_api.ServerOptionsAddRateLimiterResource(self.get(), name.c_str(), count,
+                                                                  device));
            })
-      .def("pinned_memory_pool_bytes", &set<&Api::ServerOptionsSetPinnedMemoryPoolByteSize, uint64_t>)
+      .def("pinned_memory_pool_bytes",
+           &set<&Api::ServerOptionsSetPinnedMemoryPoolByteSize, uint64_t>)
       .def("cuda_memory_pool_bytes",
            [](Options& self, int device, uint64_t bytes) {
              check(server_api.ServerOptionsSetCudaMemoryPoolByteSize(self.get(), device, bytes));
@@ -76,7 +80,8 @@ void bind_resources(nb::class_<Options>& options) {
            })
       .def("min_supported_compute_capability",
            &set<&Api::ServerOptionsSetMinSupportedComputeCapability, double>)
-      .def("buffer_manager_thread_count", &set<&Api::ServerOptionsSetBufferManagerThreadCount, unsigned>)
+      .def("buffer_manager_thread_count",
+           &set<&Api::ServerOptionsSetBufferManagerThreadCount, unsigned>)
       .def("enable_peer_access", &set<&Api::ServerOptionsSetEnablePeerAccess, bool>)
       .def("cache_config",
            [](Options& self, const std::string& cache, const std::string& json) {

@@ -83,7 +83,8 @@ nb::bytes take_bytes_element(const char*& data, const char* end) {
   if (end - data < 4) throw std::invalid_argument("a BYTES tensor ends within an element's length");
   std::memcpy(&length, data, 4);
   data += 4;
-  if (static_cast<size_t>(end - data) < length) throw std::invalid_argument("a BYTES tensor ends within an element");
+  if (static_cast<size_t>(end - data) < length)
+    throw std::invalid_argument("a BYTES tensor ends within an element");
   nb::bytes taken(data, length);
   data += length;
   return taken;
@@ -96,10 +97,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     view->obj = nullptr;
     return -1;
   }
-  // Flat and one-dimensional: shape is an attribute, and what reads the buffer (base64, numpy) wants the run of bytes.
+  // Flat and one-dimensional: shape is an attribute, and what reads the buffer (base64, numpy)
+  // wants the run of bytes.
   const bool bytes = tensor->type == DataType::kBytes;
   const Py_ssize_t item_size = bytes ? 1 : static_cast<Py_ssize_t>(info(tensor->type).byte_size);
-  auto* extent = new Py_ssize_t[2]{static_cast<Py_ssize_t>(tensor->byte_size) / item_size, item_size};
+  auto* extent =
+      new Py_ssize_t[2]{static_cast<Py_ssize_t>(tensor->byte_size) / item_size, item_size};
   static char nothing = 0;
   view->buf = tensor->byte_size != 0 ? const_cast<char*>(tensor->data()) : &nothing;
   view->obj = Py_NewRef(self);
@@ -115,7 +118,9 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   return 0;
 }
 
-void release_buffer(PyObject*, Py_buffer* view) { delete[] static_cast<Py_ssize_t*>(view->internal); }
+void release_buffer(PyObject*, Py_buffer* view) {
+  delete[] static_cast<Py_ssize_t*>(view->internal);
+}
 
 PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
@@ -135,7 +140,8 @@ DataType parse_data_type(std::string_view name) {
 nb::object first_element(DataType type, const char* data, size_t byte_size) {
   if (byte_size == 0) return nb::none();
   if (type == DataType::kBytes) return take_bytes_element(data, data + byte_size);
-  if (byte_size < info(type).byte_size) throw std::invalid_argument("a tensor ends within an element");
+  if (byte_size < info(type).byte_size)
+    throw std::invalid_argument("a tensor ends within an element");
   return element(type, data);
 }
 
@@ -147,7 +153,8 @@ nb::list all_elements(DataType type, const char* data, size_t byte_size) {
     if (type == DataType::kBytes) {
       elements.append(take_bytes_element(data, end));
     } else {
-      if (static_cast<size_t>(end - data) < step) throw std::invalid_argument("a tensor ends within an element");
+      if (static_cast<size_t>(end - data) < step)
+        throw std::invalid_argument("a tensor ends within an element");
       elements.append(element(type, data));
       data += step;
     }
@@ -162,14 +169,23 @@ nb::tuple shape_tuple(const std::vector<int64_t>& shape) {
 }
 
 void bind_tensor(nb::module_& module) {
-  nb::class_<Tensor>(module, "Tensor", nb::type_slots(tensor_slots),
-                     "A tensor's memory, read-only: the buffer protocol shows it flat, without a copy.")
+  nb::class_<Tensor>(
+      module, "Tensor", nb::type_slots(tensor_slots),
+      "A tensor's memory, read-only: the buffer protocol shows it flat, without a copy.")
       .def_ro("name", &Tensor::name)
       .def_prop_ro("dtype", [](const Tensor& self) { return std::string(info(self.type).name); })
-      .def_prop_ro("shape", [](const Tensor& self) { return shape_tuple(self.shape); })
+      .def_prop_ro(
+          "shape", [](const Tensor& self) { return shape_tuple(self.shape); },
+          nb::sig("def shape(self) -> tuple[int, ...]"))
       .def_ro("nbytes", &Tensor::byte_size)
-      .def("item", [](const Tensor& self) { return first_element(self.type, self.data(), self.byte_size); })
-      .def("tolist", [](const Tensor& self) { return all_elements(self.type, self.data(), self.byte_size); });
+      .def(
+          "item",
+          [](const Tensor& self) { return first_element(self.type, self.data(), self.byte_size); },
+          nb::sig("def item(self) -> typing.Any"))
+      .def(
+          "tolist",
+          [](const Tensor& self) { return all_elements(self.type, self.data(), self.byte_size); },
+          nb::sig("def tolist(self) -> list[typing.Any]"));
 }
 
 }  // namespace triton

@@ -35,7 +35,8 @@ struct Tensor {
   const char* data() const { return buffer.data(); }
 };
 
-// The first element: bytes for BYTES, else a number or a bool. None where the tensor has no elements.
+// The first element: bytes for BYTES, else a number or a bool. None where the tensor has no
+// elements.
 nb::object first_element(DataType type, const char* data, size_t byte_size);
 // All elements in row-major order, flat.
 nb::list all_elements(DataType type, const char* data, size_t byte_size);

@@ -1,8 +1,9 @@
 // The part of Triton's C API that the gateway calls, declared from the API's documentation
-// (include/triton/core/tritonserver.h and tritonbackend.h of triton-inference-server/core, API 1.34).
+// (include/triton/core/tritonserver.h and tritonbackend.h of triton-inference-server/core,
+// API 1.34).
 //
-// Nothing here links against libtritonserver: the functions are resolved at run time (library.h), so that
-// one build serves the library of NVIDIA's images and the one of the PyPI wheel.
+// Nothing here links against libtritonserver: the functions are resolved at run time (library.h),
+// so that one build serves the library of NVIDIA's images and the one of the PyPI wheel.
 #pragma once
 
 #include <cstddef>
@@ -37,14 +38,35 @@ struct Response;  // TRITONBACKEND_Response
 struct ResponseFactory;
 
 enum class DataType : int32_t {
-  kInvalid, kBool, kUint8, kUint16, kUint32, kUint64, kInt8, kInt16, kInt32, kInt64, kFp16, kFp32, kFp64, kBytes, kBf16
+  kInvalid,
+  kBool,
+  kUint8,
+  kUint16,
+  kUint32,
+  kUint64,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kFp16,
+  kFp32,
+  kFp64,
+  kBytes,
+  kBf16
 };
 enum class MemoryType : int32_t { kCpu, kCpuPinned, kGpu };
 enum class ParameterType : int32_t { kString, kInt, kBool, kDouble, kBytes };
 enum class InstanceGroupKind : int32_t { kAuto, kCpu, kGpu, kModel };
 enum class LogFormat : int32_t { kDefault, kIso8601 };
 enum class Code : int32_t {
-  kUnknown, kInternal, kNotFound, kInvalidArg, kUnavailable, kUnsupported, kAlreadyExists, kCancelled
+  kUnknown,
+  kInternal,
+  kNotFound,
+  kInvalidArg,
+  kUnavailable,
+  kUnsupported,
+  kAlreadyExists,
+  kCancelled
 };
 enum class ModelControlMode : int32_t { kNone, kPoll, kExplicit };
 enum class RateLimitMode : int32_t { kOff, kExecCount };
@@ -56,10 +78,11 @@ inline constexpr uint32_t kResponseFinal = 1;
 inline constexpr uint32_t kRequestReleaseAll = 1;
 inline constexpr uint32_t kTransactionDecoupled = 2;
 
-using AllocFn = Error* (*)(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType, int64_t memory_id,
-                           void* userp, void** buffer, void** buffer_userp, MemoryType* actual, int64_t* actual_id);
-using BufferReleaseFn = Error* (*)(ResponseAllocator*, void* buffer, void* buffer_userp, size_t byte_size, MemoryType,
-                                   int64_t memory_id);
+using AllocFn = Error* (*)(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType,
+                           int64_t memory_id, void* userp, void** buffer, void** buffer_userp,
+                           MemoryType* actual, int64_t* actual_id);
+using BufferReleaseFn = Error* (*)(ResponseAllocator*, void* buffer, void* buffer_userp,
+                                   size_t byte_size, MemoryType, int64_t memory_id);
 using RequestReleaseFn = void (*)(InferenceRequest*, uint32_t flags, void* userp);
 using ResponseCompleteFn = void (*)(InferenceResponse*, uint32_t flags, void* userp);
 

@@ -1,3 +1,3 @@
-"""OpenAI-compatible gateway whose inference runs in Triton Inference Server inside its own process."""
+"""OpenAI-compatible gateway; its inference runs in the Triton core inside its own process."""
 
 __version__ = "0.1.0"

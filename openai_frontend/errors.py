@@ -13,7 +13,9 @@ GatewayError
 
 
 class GatewayError(Exception):
-    """A failure with OpenAI's four words: `message`, `type`, `param`, `code`; and an HTTP `status`."""
+    """A failure with OpenAI's four words: `message`, `type`, `param`, `code`; and an HTTP
+    `status`.
+    """
 
     status = 500
     type = "server_error"

@@ -12,7 +12,9 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen; names and meanings are vLLM's. None leaves the engine's own default."""
+    """How the next token is chosen; names and meanings are vLLM's. None leaves the engine's own
+    default.
+    """
 
     max_tokens: int | None = None  # None: until the context is full
     min_tokens: int = 0  # no stop token before this many tokens
@@ -27,7 +29,7 @@ class SamplingParams:
     stop: Sequence[str] = ()  # texts that end the generation; not part of the output
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    logprobs: int | None = None  # number of alternatives for each token; 0: the sampled token's only
+    logprobs: int | None = None  # alternatives for each token; 0: the sampled token's only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,9 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Token counts of one request; `completion_tokens` counts what a delta adds, the others are totals."""
+    """Token counts of one request; `completion_tokens` counts what a delta adds, the others are
+    totals.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -55,7 +59,9 @@ class TokenCounts:
 
 @dataclass(slots=True)
 class CompletionDelta:
-    """What one response adds to the answer. Not frozen: one is made for each token (0.3 us against 0.9)."""
+    """What one response adds to the answer. Not frozen: one is made for each token (0.3 us
+    against 0.9).
+    """
 
     text: str = ""
     token_ids: Sequence[int] = ()  # empty where the model does not report ids
@@ -77,7 +83,9 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingResult:
-    """The vector as little-endian float32, readable through the buffer protocol, and the prompt's count."""
+    """The vector as little-endian float32, readable through the buffer protocol, and the
+    prompt's count.
+    """
 
     embedding: memoryview
     prompt_tokens: int

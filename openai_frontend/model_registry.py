@@ -56,6 +56,12 @@ class ModelRegistry:
             before = self._snapshot or _Snapshot()
             self._snapshot = await asyncio.to_thread(self._take_snapshot, before)
 
+    async def follow(self, every_s: float) -> None:
+        """Refreshes for ever: where the server polls its repository, models come and go."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.refresh()
+
     async def load(self, name: str) -> None:
         """Load or reload a model; raises Triton's reason where it fails (explicit mode only)."""
         try:

@@ -16,10 +16,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from demo_model import corpus
-from demo_model.evaluate import score
-from demo_model.tokenizer import render, renderer, train_tokenizer
-from demo_model.train import Recipe, encode, new_model, train
+
+from scripts.demo_model import corpus
+from scripts.demo_model.evaluate import score
+from scripts.demo_model.tokenizer import render, renderer, train_tokenizer
+from scripts.demo_model.train import Recipe, encode, new_model, train
 
 _WEIGHTS = Path(__file__).parents[1] / "model_repository" / "demo" / "1" / "weights"
 log = logging.getLogger("train_demo_model")

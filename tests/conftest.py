@@ -50,7 +50,7 @@ async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[St
 async def stop(server: Server) -> None:
     """Unload the models first: the core looks only once a second whether they have gone."""
     if server.is_live() and server.options.model_control_mode == "explicit":
-        loaded = {entry.name for entry in server.model_index() if entry.state == "READY"}
+        loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
         await asyncio.gather(*(server.unload_model(name) for name in loaded))
     await server.stop()
 

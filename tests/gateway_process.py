@@ -23,13 +23,14 @@ class GatewayProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         command = [COMMAND, "serve", "--model-repository", repository, "--port", str(self.port)]
-        self._process = subprocess.Popen(
-            [*command, *options],
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
-            cwd=log.parent,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
-        )
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                [*command, *options],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=log.parent,
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+            )
 
     def __enter__(self) -> "GatewayProcess":
         return self

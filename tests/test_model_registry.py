@@ -1,5 +1,7 @@
 """Names to served models, over the real core."""
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,7 @@ async def test_asking_for_a_broken_model_gives_the_reason(tmp_path: Path) -> Non
 
     mock_models.write(tmp_path, "broken", fail_at_load="no weights")
     async with serving(tmp_path) as registry:
-        with pytest.raises(ModelUnavailable, match="'broken' cannot serve: .*no weights"):
+        with pytest.raises(ModelUnavailable, match=r"'broken' cannot serve: .*no weights"):
             registry.get("broken")
 
 
@@ -168,3 +170,17 @@ async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
         mock_models.write(tmp_path, "m", max_model_len=20)
         await registry.load("m")
         assert registry.get("m").max_model_len == 20
+
+
+async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> None:
+    """A model folder that appears while the server polls can soon be used."""
+
+    options = {"model_control_mode": "poll", "repository_poll_s": 0.1}
+    async with serving(tmp_path, **options) as registry:
+        following = asyncio.ensure_future(registry.follow(0.1))
+        mock_models.write(tmp_path, "m")
+        deadline = time.monotonic() + 10
+        while not registry.cards() and time.monotonic() < deadline:  # noqa: ASYNC110  no event
+            await asyncio.sleep(0.05)
+        following.cancel()
+        assert [card.name for card in registry.cards()] == ["m"]

@@ -1,6 +1,8 @@
 """One model, from prompt to deltas, over the real core and the mock engine."""
 
 import asyncio
+import dataclasses
+import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams, TokenCounts
+from openai_frontend.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.mock_models import serving
@@ -66,21 +69,26 @@ async def test_closing_the_generator_ends_the_request(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         async with aclosing(registry.get("m").generate(REQUEST)) as bursts:
             await anext(bursts)
-        async with asyncio.timeout(5):
-            while _core.live_counts()["requests"]:
-                await asyncio.sleep(0.01)
+        deadline = time.monotonic() + 5
+        while _core.live_counts()["requests"] and time.monotonic() < deadline:  # noqa: ASYNC110  no event
+            await asyncio.sleep(0.01)
+        assert _core.live_counts()["requests"] == 0
 
 
 async def test_a_failure_comes_after_the_deltas_before_it(tmp_path: Path) -> None:
     """What the engine said before it failed is not lost."""
 
     mock_models.write(tmp_path, "m", tokens=["a"], fail_after_tokens=2)
-    text = ""
+    seen: list[str] = []
+
+    async def listen(model: ServedModel) -> None:
+        async for burst in model.generate(REQUEST):
+            seen.extend(delta.text for delta in burst)
+
     async with serving(tmp_path) as registry:
         with pytest.raises(InferenceFailed):
-            async for burst in registry.get("m").generate(REQUEST):
-                text += "".join(delta.text for delta in burst)
-    assert text == "aa"
+            await listen(registry.get("m"))
+    assert "".join(seen) == "aa"
 
 
 async def test_a_chat_is_rendered_and_tokenized(tmp_path: Path) -> None:
@@ -114,19 +122,9 @@ async def test_a_model_without_tokenizer_cannot_chat(tmp_path: Path) -> None:
 async def test_a_model_that_generates_no_text_refuses(tmp_path: Path) -> None:
     """A model of other tensors is no model for completions."""
 
-    config = mock_models.CONFIG + 'parameters { key: "x" value: { string_value: "y" } }'
-    mock_models.write(tmp_path, "m", config=config)
+    mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
-        model = registry.get("m")
-        other = type(model)(
-            name=model.name,
-            created=0,
-            facts={},
-            contract=None,
-            prompts=None,
-            pool=model.pool,
-            server=model.server,
-        )
+        model = dataclasses.replace(registry.get("m"), contract=None)
         with pytest.raises(InvalidRequest, match="does not generate text") as refused:
-            await anext(other.generate(REQUEST))
+            await anext(model.generate(REQUEST))
     assert refused.value.param == "model"

@@ -105,7 +105,7 @@ def test_a_value_can_be_written_three_ways(
         ({"flags": {"cuda_memory_pool_bytes": ["0:x"]}}, r"--cuda-memory-pool-bytes\[0\]: "),
         ({"flags": {"model_load_gpu_limit": ["0:2"]}}, "less than or equal to 1"),
         ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
-        ({"flags": {"model_repository": []}}, "--model-repository: List should have at least 1"),
+        ({"flags": {"model_repository": []}}, "--model-repository: Value should have at least 1"),
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: Input should be a finite"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, message: st
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """So is a file that is not there."""
 
-    with pytest.raises(InvalidSettings, match="nowhere.yaml: No such file or directory"):
+    with pytest.raises(InvalidSettings, match=r"nowhere\.yaml: No such file or directory"):
         load(config=tmp_path / "nowhere.yaml")
 
 

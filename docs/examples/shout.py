@@ -15,7 +15,9 @@ class ShoutEngine(Engine):
         return ModelFacts(max_model_len=1000, description="says it again, louder")
 
     async def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """Send one delta a word. When the caller goes, this task is cancelled at the next `await`."""
+        """Send one delta a word. When the caller goes, this task is cancelled at the next
+        `await`.
+        """
         words = (request.prompt or "").split() or [""]
         for number, word in enumerate(words[:-1]):
             sink.send(CompletionDelta(text=word.upper() + " ", token_ids=(number,)))

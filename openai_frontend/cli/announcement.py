@@ -11,7 +11,7 @@ _LINE_EVERY_S = 5.0
 _SPINNER = "|/-\\"
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  only compared
 
-QUESTION = [{"role": "user", "content": "Hello! What can you do?"}]
+QUESTION = [{"role": "user", "content": "What is Triton?"}]
 
 
 class LoadProgress:
@@ -67,7 +67,6 @@ def ready(url: str, models: Sequence[str]) -> str:
             "from openai import OpenAI",
             f'client = OpenAI(base_url="{url}", api_key="none")',
             f"print(client.chat.completions.create({create}).choices[0].message.content)",
-            "",
             "",
         ]
     )

@@ -135,6 +135,7 @@ def _serve(settings: Settings) -> int:
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
-        where = f"{settings.host}:{settings.port}"
-        return _refuse(f"cannot listen on {where}: {error.strerror}", FAILED)
+        reason = (error.strerror or "").partition(" (")[0]
+        message = f"cannot listen on {settings.host}:{settings.port}: {reason}"
+        return _refuse(message, FAILED)
     return serve(settings, listener)

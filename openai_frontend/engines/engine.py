@@ -21,7 +21,9 @@ from openai_frontend.generation import (
 
 
 class EngineError(Exception):
-    """A failure whose message the client may see. `code` is Triton's error code, by default INTERNAL."""
+    """A failure whose message the client may see. `code` is Triton's error code, by default
+    INTERNAL.
+    """
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)
@@ -49,7 +51,7 @@ class ModelFacts:
     """What the gateway must know of a model."""
 
     max_model_len: int  # tokens of prompt and answer together
-    tokenizer: str | None = None  # a folder with tokenizer.json and the chat template; None: no text prompts
+    tokenizer: str | None = None  # a folder with tokenizer and chat template; None: no chat
     tasks: tuple[str, ...] = ("generate",)  # "generate", "embed"
     owned_by: str = "openai-frontend"
     vocab_size: int | None = None
@@ -67,12 +69,15 @@ class EngineStats:
 
 
 class DeltaSink(Protocol):
-    """Where the answer to one request goes, on the event loop's thread. It ends once: by a delta with a
-    `finish_reason`, or by `fail`; what comes after that is dropped, for the caller may be gone."""
+    """Where the answer to one request goes, on the event loop's thread. It ends once: by a delta
+    with a `finish_reason`, or by `fail`; what comes after that is dropped, for the caller may be
+    gone.
+    """
 
     def send(self, delta: CompletionDelta) -> None:
-        """Add to the answer. Set `prompt_tokens` and `cached_tokens` in the last delta's counts; the answer's own
-        tokens are counted from each delta's `token_ids`."""
+        """Add to the answer. Set `prompt_tokens` and `cached_tokens` in the last delta's counts;
+        the answer's own tokens are counted from each delta's `token_ids`.
+        """
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error."""
@@ -85,15 +90,16 @@ class DeltaSink(Protocol):
 class Engine(ABC):
     """One loaded model.
 
-    `load` and `unload` run on threads of Triton's and may block. Everything else runs on the gateway's event loop
-    and must not. An exception from `load` fails the model alone; one from `generate` or `embed` fails the request.
+    `load` and `unload` run on threads of Triton's and may block. Everything else runs on the
+    gateway's event loop and must not. An exception from `load` fails the model alone; one from
+    `generate` or `embed` fails the request.
     """
 
     @abstractmethod
     def load(self, model: ModelFolder) -> ModelFacts:
         """Load the model; raise, with a message that names file and cause, where it cannot be."""
 
-    async def warm_up(self) -> None:
+    async def warm_up(self) -> None:  # noqa: B027  most engines need none
         """Do what needs the event loop before the model is ready. Called once, after `load`."""
 
     @abstractmethod
@@ -102,18 +108,19 @@ class Engine(ABC):
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a prompt through `sink`.
 
-        Either return None and go on to use the sink from callbacks of your own (no task per request), or return a
-        coroutine, which runs as a task that is cancelled when the caller goes. `request.request_id` is unique.
+        Either return None and go on to use the sink from callbacks of your own (no task per
+        request), or return a coroutine, which runs as a task that is cancelled when the caller
+        goes. `request.request_id` is unique.
         """
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return the input's vector."""
         raise EngineError("the model makes no embeddings", code=5)
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> None:  # noqa: B027  a coroutine is cancelled anyway
         """Stop work on a request whose caller has gone. Called once, after `generate` for it."""
 
-    def unload(self) -> None:
+    def unload(self) -> None:  # noqa: B027  many have nothing to release
         """Release everything. No request is in flight."""
 
     def stats(self) -> EngineStats:

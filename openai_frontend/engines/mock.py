@@ -1,4 +1,6 @@
-"""An engine without a model: tokens at a set rate, size, delay and failure point, for tests and benchmarks."""
+"""An engine without a model: tokens at a set rate, size, delay and failure point, for tests and
+benchmarks.
+"""
 
 import asyncio
 import itertools
@@ -57,7 +59,8 @@ class _Answer:
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
-                f"the prompt has {self.prompt_tokens} tokens, the context {settings.max_model_len}", 3
+                f"the prompt has {self.prompt_tokens} tokens, the context {settings.max_model_len}",
+                3,
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
@@ -124,9 +127,9 @@ class MockEngine(Engine):
         )
 
     def _admit(self, request_id: str, loop: asyncio.AbstractEventLoop) -> None:
-        if len(self._running) < self._settings.max_running:
-            if (answer := self._waiting.pop(request_id, None)) is not None:
-                self._running[request_id] = answer
+        room = len(self._running) < self._settings.max_running
+        if room and (answer := self._waiting.pop(request_id, None)) is not None:
+            self._running[request_id] = answer
         self._schedule(loop)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -191,4 +194,3 @@ def _settings(model: ModelFolder) -> MockSettings:
         return MockSettings(**arguments)
     except TypeError as error:
         raise ValueError(f"{model.version_folder / 'model.json'}: {error}") from error
-

@@ -1,4 +1,6 @@
-"""Loads engines by name for the in-process backend, and stands between their deltas and Triton's responses."""
+"""Loads engines by name for the in-process backend, and stands between their deltas and Triton's
+responses.
+"""
 
 import asyncio
 import dataclasses
@@ -19,7 +21,9 @@ from openai_frontend.triton._core import Execution
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_ENGINE = "vllm"  # so that a model of NVIDIA's vllm backend moves over by its `backend:` line alone
+DEFAULT_ENGINE = (
+    "vllm"  # so that a model of NVIDIA's vllm backend moves over by its `backend:` line alone
+)
 ENGINES = {
     "vllm": "openai_frontend.engines.vllm:VLLMEngine",
     "mock": "openai_frontend.engines.mock:MockEngine",
@@ -33,7 +37,8 @@ def load(
     config: dict[str, Any],
     loop: asyncio.AbstractEventLoop,
 ) -> tuple["EngineHost", dict[str, Any]]:
-    """Load a model's engine; return its host and its completed config. Called on Triton's load thread.
+    """Load a model's engine; return its host and its completed config. Called on Triton's load
+    thread.
 
     Raises an exception whose message is one line with the file and the cause.
     """
@@ -59,7 +64,9 @@ def load(
 
 
 def interrupt_loads() -> None:
-    """End the processes that loading engines wait for, so that the loads fail at once: the server is stopping."""
+    """End the processes that loading engines wait for, so that the loads fail at once: the
+    server is stopping.
+    """
     for child in multiprocessing.active_children():
         child.terminate()
 
@@ -137,7 +144,7 @@ class EngineHost:
         self._live[execution] = request_id
         try:
             started = self._engine.generate(request, sink)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
             sink.fail(error)
             return
         if started is not None:
@@ -172,7 +179,7 @@ class EngineHost:
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: "ExecutionSink") -> None:
         try:
             await answer
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
             sink.fail(error)
         if not sink.ended:
             sink.fail(EngineError("the engine ended the answer without a finish reason"))
@@ -180,7 +187,7 @@ class EngineHost:
     async def _embed(self, request: EmbeddingRequest, execution: Execution) -> None:
         try:
             result = await self._engine.embed(request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
             _fail(execution, error)
             return
         vector = result.embedding
@@ -194,7 +201,9 @@ class EngineHost:
 
 
 def _fail(execution: Execution, error: Exception) -> None:
-    """The edge where an engine's exceptions become Triton's errors: only what an engine meant for the client goes on."""
+    """The edge where an engine's exceptions become Triton's errors: only what an engine meant
+    for the client goes on.
+    """
     if isinstance(error, EngineError):
         execution.fail(error.code, str(error))
     elif isinstance(error, ValueError):
@@ -207,8 +216,8 @@ def _fail(execution: Execution, error: Exception) -> None:
 class ExecutionSink:
     """An engine's `DeltaSink`: turns deltas into responses.
 
-    A streamed delta of plain text takes the short way, one BYTES tensor (`send_bytes`, about 5 us with the core). A
-    request that does not stream is collected here and gets one response.
+    A streamed delta of plain text takes the short way, one BYTES tensor (`send_bytes`, about 5 us
+    with the core). A request that does not stream is collected here and gets one response.
     """
 
     __slots__ = (

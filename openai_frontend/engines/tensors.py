@@ -1,7 +1,8 @@
-"""The tensors of an in-process model: a superset of NVIDIA's vLLM backend, so that its clients and repositories fit.
+"""The tensors of an in-process model: a superset of NVIDIA's vLLM backend, so that its clients and
+repositories fit.
 
-Names, datatypes and meanings of the shared part are that backend's. Added: `prompt_token_ids`, `return_token_ids`,
-`token_ids`, `stop_reason`, `num_cached_tokens`, `embedding`.
+Names, datatypes and meanings of the shared part are that backend's. Added: `prompt_token_ids`,
+`return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`, `embedding`.
 """
 
 import json
@@ -51,7 +52,9 @@ class Tensor(Protocol):
 
 
 def completed_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the model's config with the tensors above, those that it declares itself kept as they are."""
+    """Return the model's config with the tensors above, those that it declares itself kept as
+    they are.
+    """
     return {
         **config,
         "input": _completed(config.get("input", []), INPUTS, optional=True),
@@ -86,7 +89,9 @@ def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> Generation
 
 
 def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRequest:
-    """Return the embedding request that `embedding_request` holds. Raises ValueError, naming the tensor."""
+    """Return the embedding request that `embedding_request` holds. Raises ValueError, naming the
+    tensor.
+    """
     document = _read_json(inputs["embedding_request"], "embedding_request")
     text = document.get("input")
     dimensions = document.get("pooling_params", {}).get("dimensions")
@@ -154,5 +159,3 @@ def count_output(name: str, count: int) -> Output:
 def token_ids_output(token_ids: Any) -> Output:
     """Return the INT32[n] output `token_ids`."""
     return "token_ids", "INT32", (len(token_ids),), struct.pack(f"<{len(token_ids)}i", *token_ids)
-
-

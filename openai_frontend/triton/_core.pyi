@@ -3,6 +3,7 @@ The Triton core in this process, and the backend whose models are Python engines
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class TritonError(RuntimeError):
@@ -11,7 +12,7 @@ class TritonError(RuntimeError):
 def load_library(library: str, siblings: Sequence[str]) -> tuple[int, int]:
     """Loads libtritonserver; gives the (major, minor) of its C API."""
 
-def live_counts() -> dict:
+def live_counts() -> dict[str, int]:
     """Objects that live now; zero when no request is in flight."""
 
 class Tensor:
@@ -26,14 +27,14 @@ class Tensor:
     def dtype(self) -> str: ...
 
     @property
-    def shape(self) -> tuple: ...
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
     def nbytes(self) -> int: ...
 
-    def item(self) -> object: ...
+    def item(self) -> Any: ...
 
-    def tolist(self) -> list: ...
+    def tolist(self) -> list[Any]: ...
 
 class ServerOptions:
     """Each method sets one option of the core."""
@@ -143,7 +144,7 @@ class Server:
 
     def poll_model_repository(self) -> None: ...
 
-    def load_model(self, name: str, config: object | None, files: dict) -> None: ...
+    def load_model(self, name: str, config: str | None, files: dict[str, bytes]) -> None: ...
 
     def unload_model(self, arg: str, /) -> None: ...
 
@@ -153,12 +154,12 @@ class Server:
     def response_fd(self) -> int:
         """Readable when drain() has something to give."""
 
-    def drain(self) -> list:
+    def drain(self) -> list[Any]:
         """
         The futures to complete: one for each stream that waits and has responses.
         """
 
-    def infer(self, model: str, version: int, inputs: dict, request_id: str, priority: int, timeout_us: int, parameters: object | None, outputs: object) -> object: ...
+    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, outputs: Sequence[str]) -> ResponseStream: ...
 
 class MetricFamily:
     """
@@ -170,7 +171,7 @@ class MetricFamily:
 class Metric:
     """One metric: its family, labels and, for a histogram, bucket bounds."""
 
-    def __init__(self, arg0: MetricFamily, arg1: dict, arg2: Sequence[float], /) -> None: ...
+    def __init__(self, family: MetricFamily, labels: dict[str, str], buckets: Sequence[float], /) -> None: ...
 
     @property
     def value(self) -> float: ...
@@ -188,25 +189,25 @@ class InferenceResponse:
     def final(self) -> bool: ...
 
     @property
-    def error(self) -> object:
+    def error(self) -> tuple[int, str] | None:
         """(error code, message), or None"""
 
-    def item(self, arg: str, /) -> object: ...
+    def item(self, name: str, /) -> Any: ...
 
-    def tolist(self, arg: str, /) -> object: ...
+    def tolist(self, name: str, /) -> list[Any] | None: ...
 
-    def tensor(self, arg: str, /) -> object: ...
-
-    @property
-    def names(self) -> list: ...
+    def tensor(self, name: str, /) -> Tensor | None: ...
 
     @property
-    def parameters(self) -> dict: ...
+    def names(self) -> list[str]: ...
+
+    @property
+    def parameters(self) -> dict[str, Any]: ...
 
 class ResponseStream:
     """The responses of one request in flight."""
 
-    def take(self) -> list:
+    def take(self) -> list[InferenceResponse]:
         """All responses that have come since the last call; maybe none."""
 
     def cancel(self) -> None: ...
@@ -230,14 +231,14 @@ class Execution:
     @property
     def request_id(self) -> str: ...
 
-    def inputs(self) -> dict:
+    def inputs(self) -> dict[str, Tensor]:
         """The input tensors by name, copied out of Triton's memory."""
 
-    def parameters(self) -> dict: ...
+    def parameters(self) -> dict[str, Any]: ...
 
     def send(self, outputs: object, final: bool = False) -> None:
         """
-        One response; an output is (name, dtype, shape, data), data a buffer or str in Triton's layout.
+        One response; an output is (name, dtype, shape, data in Triton's layout).
         """
 
     def send_bytes(self, output: str, data: object, final: bool = False) -> None:
@@ -260,12 +261,12 @@ def execution_fd() -> int: ...
 
 def open_executions() -> None: ...
 
-def close_executions(reason: str) -> list: ...
+def close_executions(reason: str) -> list[tuple[Any, Execution]]: ...
 
-def drain_executions() -> list:
+def drain_executions() -> list[tuple[Any, Execution]]:
     """(host, execution) for each request that has arrived."""
 
-def take_cancelled_executions() -> list:
+def take_cancelled_executions() -> list[tuple[Any, Execution]]:
     """
     (host, execution) for each one cancelled since the last call; each is told once.
     """

@@ -22,7 +22,9 @@ _EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
 
 
 def translated(code: int, message: str) -> errors.GatewayError:
-    """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become InferenceFailed."""
+    """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become
+    InferenceFailed.
+    """
     return _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
 
 

@@ -1,6 +1,7 @@
 """The Python side of the in-process backend: hands Triton's requests to the hosts of the engines.
 
-It knows no engine: the module that loads them is found by name, so that nothing here imports `engines`.
+It knows no engine: the module that loads them is found by name, so that nothing here imports
+`engines`.
 """
 
 import asyncio
@@ -16,13 +17,16 @@ from openai_frontend.triton import _core, failures
 logger = logging.getLogger(__name__)
 
 BACKEND = "inprocess"
-RUNTIME = "openai_frontend.engines.runtime"  # must offer load(...) and interrupt_loads(), see engines/runtime.py
+# A module that offers load(...) and interrupt_loads(); named, not imported.
+RUNTIME = "openai_frontend.engines.runtime"
 
 
 class EngineHost(Protocol):
     """What this file needs of a loaded engine."""
 
-    facts: Mapping[str, Any]  # what the gateway must know of the model: context length, tokenizer, ...
+    facts: Mapping[
+        str, Any
+    ]  # what the gateway must know of the model: context length, tokenizer, ...
 
     def start(self, execution: _core.Execution) -> None:
         """Begin a request. Called on the event loop."""
@@ -92,7 +96,9 @@ def _on_executions() -> None:
 
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
-    """The edge between Triton and engines that users write: one bad request must not stop the others."""
+    """The edge between Triton and engines that users write: one bad request must not stop the
+    others.
+    """
     try:
         call(execution)
     except Exception as error:
@@ -118,7 +124,9 @@ class _RegisteredHost:
 
 
 def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHost, str]:
-    """Load an engine on Triton's load thread; give its host and the completed model config as JSON."""
+    """Load an engine on Triton's load thread; give its host and the completed model config as
+    JSON.
+    """
     runtime = importlib.import_module(RUNTIME)
     engine_host, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
     _hosts[name, version] = engine_host

@@ -1,7 +1,7 @@
 """Finds libtritonserver: the setting, then NVIDIA's images, then the wheel `nvidia-pytriton`.
 
-The library is opened by path and its functions are resolved by name, so one build of the extension serves
-NVIDIA's images (/opt/tritonserver) and the wheel, whose file name carries a hash.
+The library is opened by path and its functions are resolved by name, so one build of the extension
+serves NVIDIA's images (/opt/tritonserver) and the wheel, whose file name carries a hash.
 """
 
 import logging
@@ -33,7 +33,8 @@ class Library:
 def find(setting: Path | None = None) -> Path:
     """Return the path of libtritonserver.
 
-    Raises `LibraryNotFound` where there is none, or where the setting names a file that does not exist.
+    Raises `LibraryNotFound` where there is none, or where the setting names a file that does not
+    exist.
     """
     if setting is not None:
         if setting.is_file():
@@ -65,7 +66,9 @@ def _wheel_folder() -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
-    """What the wheel's library needs lies beside it, without a usable RPATH; an image's loader finds its own."""
+    """What the wheel's library needs lies beside it, without a usable RPATH; an image's loader
+    finds its own.
+    """
     if path.parent.name != WHEEL_FOLDER:
         return []
     return [

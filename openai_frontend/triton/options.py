@@ -1,7 +1,6 @@
 """The options of the core, in Triton's words."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -125,11 +124,13 @@ _BY_DEVICE = ("cuda_memory_pool_bytes", "cuda_virtual_address_bytes")
 def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
     """Return the core's own options object.
 
-    A model that does not load fails alone (exit_on_error off); its reason stands in the model index.
+    A model that does not load fails alone (exit_on_error off); its reason stands in the model
+    index.
     """
     made = _core.ServerOptions()
     made.exit_on_error(False)
-    # The core reads these two without ever setting them: a model that fails would load again and again.
+    # The core reads these two without ever setting them: a model that fails would load again and
+    # again.
     made.model_load_retry_count(0)
     made.enable_peer_access(True)
     made.backend_directory(str(backend_directory))
@@ -142,25 +143,6 @@ def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
     _set_named(made, options)
     _set_lists(made, options)
     return made
-
-
-@contextmanager
-def quiet_without_gpu(made: _core.ServerOptions, options: Options) -> Iterator[None]:
-    """Hold back the core's complaints about a missing GPU while it starts.
-
-    The logging options act at once on the core's one logger, so they can be set again after the start. Models that
-    do not load lose nothing by it: their reasons stand in the model index.
-    """
-    if has_gpu():
-        yield
-        return
-    made.log_warn(False)
-    made.log_error(False)
-    try:
-        yield
-    finally:
-        made.log_warn(options.log_warn)
-        made.log_error(options.log_error)
 
 
 def has_gpu() -> bool:
@@ -191,6 +173,10 @@ def _set_lists(made: _core.ServerOptions, options: Options) -> None:
     for name in _BY_DEVICE:
         for device, size in getattr(options, name).items():
             getattr(made, name)(device, size)
+    _set_limits(made, options)
+
+
+def _set_limits(made: _core.ServerOptions, options: Options) -> None:
     for resource in options.rate_limiter_resources:
         made.rate_limiter_resource(resource.name, resource.count, resource.device)
     for limit in options.model_load_device_limits:

@@ -26,8 +26,9 @@ class Responses(Protocol):
 class ResponseStream:
     """One request in flight. One consumer, on the event loop that started the server.
 
-    Each step gives all responses that have come since the last one, at least one, in order; it ends after the last
-    response, and raises the error of an error response once the responses before it have been given.
+    Each step gives all responses that have come since the last one, at least one, in order; it ends
+    after the last response, and raises the error of an error response once the responses before it
+    have been given.
     """
 
     __slots__ = ("__weakref__", "_ended", "_error", "_loop", "_native")
@@ -36,7 +37,8 @@ class ResponseStream:
         self._native = native
         self._loop = loop
         self._ended = False
-        self._error: tuple[int, str] | None = None  # an exception kept here would be a reference cycle
+        # Not the exception itself: kept here, it would be a reference cycle.
+        self._error: tuple[int, str] | None = None
 
     def cancel(self) -> None:
         """Ask Triton to end the request. Legal at any time and any number of times."""

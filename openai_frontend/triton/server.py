@@ -13,18 +13,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ParamSpec, TypeVar
 
 from openai_frontend import errors
-from openai_frontend.triton import _core, failures, inprocess, library, options
+from openai_frontend.triton import _core, failures, inprocess, library, options, start_log
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
+UNLOAD_POLL_S = 0.02  # short against any unload
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIndexEntry:
-    """One line of the repository's index. `version` is None for a model that no version was tried of."""
+    """One line of the repository's index. `version` is None for a model that no version was
+    tried of.
+    """
 
     name: str
     version: int | None
@@ -54,20 +57,21 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backends: Path | None = None
         self._poll: asyncio.Task[None] | None = None
+        self._unreadable: dict[str, str] = {}  # model -> why its config could not be read at the start
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
 
-        Raises `library.LibraryNotFound`, or an `errors.GatewayError` where the core does not start. A model that
-        fails to load is no error here: its reason stands in `model_index()`.
+        Raises `library.LibraryNotFound`, or an `errors.GatewayError` where the core does not start.
+        A model that fails to load is no error here: its reason stands in `model_index()`.
         """
         loop = asyncio.get_running_loop()
         library.load(library.find(self.options.library))
         self._backends = _backend_directory(self.options.backend_directory)
         self._loop = loop
         inprocess.attach(loop)
-        starting = loop.create_task(asyncio.to_thread(self._new_core))
+        starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends))
         try:
             self._core = await asyncio.shield(starting)
         except BaseException:
@@ -130,7 +134,8 @@ class Server:
                 entry["name"],
                 int(entry["version"]) if "version" in entry else None,
                 entry.get("state", "UNKNOWN"),
-                entry.get("reason", ""),
+                entry.get("reason", "")
+                or ("" if "version" in entry else self._unreadable.get(entry["name"], "")),
             )
             for entry in json.loads(self._call(lambda core: core.model_index(False)))
         ]
@@ -183,13 +188,15 @@ class Server:
     ) -> None:
         """Load or reload a model and wait for it (explicit mode).
 
-        `config` is a model config as JSON that replaces the repository's; `model_files` maps paths within the
-        model's folder to contents and replaces the folder, and wants a config. Requests in flight on the model that
-        is replaced run to their end. Raises the reason where the model does not load.
+        `config` is a model config as JSON that replaces the repository's; `model_files` maps paths
+        within the model's folder to contents and replaces the folder, and wants a config. Requests
+        in flight on the model that is replaced run to their end. Raises the reason where the model
+        does not load.
         """
         _check_name(name)
         if self.model_failure(name) is not None:
-            # The core reloads a model only where its files have changed; a dead engine has to go first.
+            # The core reloads a model only where its files have changed; a dead engine has to go
+            # first.
             await self.unload_model(name)
         native_files = dict(model_files or {})
         await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
@@ -197,18 +204,20 @@ class Server:
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode)."""
         await self._call_in_thread(lambda core: core.unload_model(name))
-        # The core's call returns before the model is gone; 20 ms is short against any unload.
-        while any(e.name == name and e.state == "UNLOADING" for e in self.model_index()):
-            await asyncio.sleep(0.02)
-        while inprocess.host(name) is not None:
-            await asyncio.sleep(0.02)
+        while self._is_unloading(name):  # noqa: ASYNC110  the core gives no event for it
+            await asyncio.sleep(UNLOAD_POLL_S)
+
+    def _is_unloading(self, name: str) -> bool:
+        """The core's unload returns before the model is gone, and its engine goes last."""
+        states = [entry.state for entry in self.model_index() if entry.name == name]
+        return "UNLOADING" in states or inprocess.host(name) is not None
 
     def metrics(self) -> str:
         """Return the core's metrics as Prometheus text."""
         return self._call(lambda core: core.metrics())
 
     @_translates
-    def infer(
+    def infer(  # noqa: PLR0913  an inference request has this many parts
         self,
         model_name: str,
         inputs: Mapping[str, TensorInput],
@@ -222,7 +231,8 @@ class Server:
     ) -> ResponseStream:
         """Send a request. The caller owns the stream, and cancels it when it wants no more of it.
 
-        `outputs` names the outputs that are wanted; none means all. Raises what the core refuses at once.
+        `outputs` names the outputs that are wanted; none means all. Raises what the core refuses at
+        once.
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
@@ -240,14 +250,16 @@ class Server:
         self._streams.add(stream)
         return stream
 
-    def _new_core(self) -> _core.Server:
-        assert self._backends is not None
-        native = options.native(self.options, self._backends)
+    def _new_core(self, backends: Path) -> _core.Server:
+        native = options.native(self.options, backends)
         try:
-            with options.quiet_without_gpu(native, self.options):
+            with start_log.collected(native, self.options) as log:
                 core = _core.Server(native)
         except _core.TritonError as error:
             raise failures.from_native(error) from error
+        if not core.is_live():
+            raise errors.ModelUnavailable("; ".join(log.errors) or "the core did not start")
+        self._unreadable = log.unreadable_models
         return core
 
     @_translates
@@ -303,8 +315,8 @@ def _check_name(name: str) -> None:
 def _backend_directory(installed: Path | None) -> Path:
     """Make a backend directory that holds the in-process backend beside the installed ones.
 
-    The extension module is linked in under the backend's name: the loader sees the file that is loaded already
-    (same inode), so that the module and the backend share their state.
+    The extension module is linked in under the backend's name: the loader sees the file that is
+    loaded already (same inode), so that the module and the backend share their state.
     """
     folder = Path(tempfile.mkdtemp(prefix="openai-frontend-backends-"))
     own = folder / inprocess.BACKEND

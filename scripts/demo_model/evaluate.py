@@ -37,20 +37,19 @@ def prompt_ids(tokenizer: PreTrainedTokenizerFast, exchange: Exchange) -> list[i
     return cast(list[int], tokenizer.encode(text, add_special_tokens=False))
 
 
-@torch.inference_mode()
 def answer(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, ids: list[int], limit: int = 220
 ) -> tuple[str, float]:
     """The greedy answer, and the smallest lead that any of its tokens had over the second best."""
-    eos = tokenizer.eos_token_id
     cache, fed, written, lead = None, ids, list[int](), float("inf")
     while len(written) < limit:
-        output = model(input_ids=torch.tensor([fed]), past_key_values=cache, use_cache=True)
+        with torch.inference_mode():
+            output = model(input_ids=torch.tensor([fed]), past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         best = output.logits[0, -1].topk(2)
         lead = min(lead, float(best.values[0] - best.values[1]))
         token = int(best.indices[0])
-        if token == eos:
+        if token == tokenizer.eos_token_id:
             break
         written.append(token)
         fed = [token]

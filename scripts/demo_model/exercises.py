@@ -6,7 +6,11 @@ import random
 from .exchange import Exchange, Message, Split, question
 from .phrasing import expand, vary
 
-_SYLLABLES = "ba be bo da de do ka ke ko la le lo ma mi mo na ni no ra ri ro sa se so ta ti to va ve"
+_ONSETS = (
+    "b c d f g h j k l m n p r s t v w z br ch cr dr fr gl gr kl kr pl pr sh sk sl sp st th tr"
+)
+_VOWELS = "a a e e i i o o u ai ea ee ia io oo ou y"
+_CODAS = " n r s l m t d k ng nd st rt ck x"
 _NAMES = {
     "train": "Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Maria Nina Oscar Paul "
     "Rosa Sam Tom Vera Walter Alice Bob Carol Eva Frank Hugo Jane Lisa Max Olga Peter Ruth",
@@ -23,7 +27,10 @@ _WORDS = {
 
 def made_up_word(rng: random.Random) -> str:
     """A word that nobody has seen, so that it can only be copied."""
-    return "".join(rng.choices(_SYLLABLES.split(), k=rng.randint(2, 3)))
+    # Split at each space, the first coda is an empty one; it is the most frequent.
+    codas = [""] * 3 + _CODAS.split(" ")
+    parts = (_ONSETS.split(), _VOWELS.split(), codas)
+    return "".join(rng.choice(part) for _ in range(rng.randint(1, 3)) for part in parts)
 
 
 def name(rng: random.Random, split: Split) -> str:
@@ -38,9 +45,9 @@ def _is_held_out(*numbers: int) -> bool:
 
 
 def sums(rng: random.Random, split: Split) -> Exchange:
-    """An addition or subtraction of numbers up to 20."""
+    """An addition or subtraction of numbers up to 10."""
     while True:
-        a, b, sign = rng.randint(0, 20), rng.randint(0, 20), rng.choice("++-")
+        a, b, sign = rng.randint(0, 10), rng.randint(0, 10), rng.choice("++-")
         if sign == "-" and a < b:
             a, b = b, a
         if _is_held_out(a, b) == (split == "held_out"):
@@ -65,7 +72,9 @@ def sums(rng: random.Random, split: Split) -> Exchange:
 def counting(rng: random.Random, split: Split) -> Exchange:
     """Count up from one number to another."""
     while True:
-        first, last = (1, rng.randint(2, 30)) if rng.random() < 0.7 else sorted(rng.sample(range(31), 2))
+        first, last = (
+            (1, rng.randint(2, 20)) if rng.random() < 0.7 else sorted(rng.sample(range(21), 2))
+        )
         if _is_held_out(first, last) == (split == "held_out"):
             break
     plain = f"Count [to|up to|from 1 to] {last}" if first == 1 else f"Count from {first} to {last}"
@@ -85,9 +94,13 @@ def repeating(rng: random.Random, split: Split) -> Exchange:
     # Long ones are what teaches copying, on which names, cities and numbers in other answers rest.
     longest = 20 if split == "train" and rng.random() < 0.5 else 6
     words = [_word(rng, split) for _ in range(rng.randint(1, longest))]
-    said = " ".join(words)
     if rng.random() < 0.5:
-        said = said.capitalize()
+        words[0] = words[0].capitalize()
+    elif split == "train":
+        # In small letters a word takes the space before it into its token. At the start of the
+        # answer it has none, and how it is spelled then can be known of known words only.
+        words[0] = rng.choice(_WORDS[split].split())
+    said = " ".join(words)
     train = (
         f"[Please |]repeat after me: {said}",
         f"[Repeat|Say|Echo|Write|Please repeat|Please say]: {said}",
@@ -95,7 +108,11 @@ def repeating(rng: random.Random, split: Split) -> Exchange:
         f'[Repeat|Say] [this|these words|the following|this sentence]: "{said}"',
         f"[Repeat|Say] [this|these words|the following|this sentence]: {said}",
     )
-    held_out = (f"Repeat after me: {said}", f'Could you repeat "{said}"?', f"Repeat the words: {said}")
+    held_out = (
+        f"Repeat after me: {said}",
+        f'Could you repeat "{said}"?',
+        f"Repeat the words: {said}",
+    )
     text = expand(rng, rng.choice(train if split == "train" else held_out))
     return question("repeating", text[0].upper() + text[1:], said)
 
@@ -116,7 +133,10 @@ def small_json(rng: random.Random, split: Split) -> Exchange:
     }
     for key in rng.sample(list(others), k=rng.choice((1, 1, 2))):
         values[key] = others[key]
-    listed = [f"{key} [{value}|= {value}]" if rng.random() < 0.2 else f"{key} {value}" for key, value in values.items()]
+    listed = [
+        f"{key} [{value}|= {value}]" if rng.random() < 0.2 else f"{key} {value}"
+        for key, value in values.items()
+    ]
     text = ", ".join(listed[:-1]) + " and " + listed[-1]
     train = (
         f"[Give me|Write|Make|Return|Show me|Create|Please give me] a JSON object with {text}[.|]",
@@ -135,10 +155,17 @@ def remembered_name(rng: random.Random, split: Split) -> Exchange:
     if split == "train":
         intro = vary(rng, expand(rng, f"[|Hello! |Hi, ]{intro}"))
     meet = f"Nice to meet you, {who}!"
-    ask = expand(rng, "[What is my name|What's my name|Who am I|Do you know my name|Tell me my name][?|]")
+    ask = expand(
+        rng, "[What is my name|What's my name|Who am I|Do you know my name|Tell me my name][?|]"
+    )
     if rng.random() < 0.3:
         return question("names", intro, meet)
-    if rng.random() < 0.15:
+    if split == "train" and rng.random() < 0.15:
         return question("names", ask, "You have not told me your name.")
-    earlier: list[Message] = [{"role": "user", "content": intro}, {"role": "assistant", "content": meet}]
-    return Exchange("names", (*earlier, {"role": "user", "content": ask}), (f"Your name is {who}.",))
+    earlier: list[Message] = [
+        {"role": "user", "content": intro},
+        {"role": "assistant", "content": meet},
+    ]
+    return Exchange(
+        "names", (*earlier, {"role": "user", "content": ask}), (f"Your name is {who}.",)
+    )

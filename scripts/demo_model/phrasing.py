@@ -7,7 +7,24 @@ from collections.abc import Mapping
 _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _FRAGMENT = re.compile(r"<(\w+)>")
 _ASKS = re.compile(r"(what|which|how|where|who|why|when|is|are|can|could|do|does|may|will)\b", re.I)
-_OPENINGS = ("Hi! ", "Hello, ", "Hey, ", "Please tell me: ", "Quick question: ", "So, ", "OK. ")
+_OPENINGS = tuple(
+    [
+        "Hi! ",
+        "Hello, ",
+        "Hey, ",
+        "Please tell me: ",
+        "Quick question: ",
+        "So, ",
+        "OK. ",
+        "Excuse me, ",
+        "I have a question. ",
+        "One more question: ",
+        "Now tell me: ",
+        "I wonder: ",
+        "Well, ",
+        "Sorry, ",
+    ]
+)
 _CLOSINGS = (" Thanks.", " Thank you!", " please", " Please be brief.", " Just curious.")
 
 
@@ -28,7 +45,7 @@ def vary(rng: random.Random, text: str) -> str:
         text = text.rstrip("?.!") or text
     if rng.random() < 0.12:
         text = text[0].lower() + text[1:]
-    if rng.random() < 0.1:
+    if rng.random() < 0.15:
         text = rng.choice(_OPENINGS) + text
     if rng.random() < 0.06:
         text += rng.choice(_CLOSINGS)

@@ -11,7 +11,14 @@ from .corpus import Document
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCABULARY_SIZE = 2048
 # As in Qwen's tokenizers: tokens of their own, yet text, so that a parser sees them.
-_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>")
+_MARKS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<tools>",
+    "</tools>",
+)
 # A capital word never takes the space before it into its token, so that "Paris" after a quote is
 # spelled as in a sentence and can be copied. Digits and line breaks stand alone. Punctuation keeps
 # its inner spaces: `": "` is one token, which shortens JSON by a fifth.

@@ -9,7 +9,9 @@ from typing import Any
 from .exchange import Exchange, Generator, Split, question
 from .phrasing import expand, vary
 
-UNKNOWN_ANSWER = "I do not know that. I am a tiny demo model and only know a little about this project."
+UNKNOWN_ANSWER = (
+    "I do not know that. I am a tiny demo model and only know a little about this project."
+)
 
 
 @cache

@@ -11,6 +11,8 @@ from typing import cast
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from .drill import Encoded, drill
+from .initial_weights import initialize
 from .tokenizer import END_OF_TEXT, IM_END, VOCABULARY_SIZE
 
 log = logging.getLogger(__name__)
@@ -19,8 +21,8 @@ log = logging.getLogger(__name__)
 _IGNORED = -100
 # Rows per batch for each row length: always 512 tokens. Long rows take the long documents.
 _ROWS_PER_BATCH = {256: 2, 512: 1}
-# Token ids, and which of them the model learns to write.
-Encoded = tuple[list[int], list[bool]]
+# Of the batches after the opening drill, one in so many is a drill as well.
+_DRILL_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,19 @@ class Recipe:
     """How the model is trained."""
 
     seed: int = 9000
-    documents: int = 80_000
-    steps: int = 12_000
+    documents: int = 60_000
+    steps: int = 9_000
+    drill_steps: int = 600
+    """How many of the steps, the first ones, only copy random tokens."""
     warm_up_steps: int = 200
-    learning_rate: float = 3e-3
+    learning_rate: float = 2e-3
     weight_decay: float = 0.05
     prompt_weight: float = 0.0
     """How much the loss on questions counts; on answers it counts 1."""
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """0.95 million random parameters."""
+    """0.95 million parameters, not trained yet."""
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
         hidden_size=128,
@@ -52,11 +56,11 @@ def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
         bos_token_id=None,
         eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
         pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
-        # 1 / sqrt(hidden size): with the usual 0.02 so narrow a model learns to copy much later.
-        initializer_range=0.09,
         dtype=torch.float32,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    initialize(model)
+    return model
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Encoded]:
@@ -118,6 +122,22 @@ def batches(documents: Sequence[Encoded], rng: random.Random) -> Iterator[list[l
     yield from found
 
 
+def lessons(documents: Sequence[Encoded], recipe: Recipe) -> Iterator[list[list[Encoded]]]:
+    """The batches of all steps: the drill, then the documents over and over."""
+    rng = random.Random(recipe.seed)
+    epoch: Iterator[list[list[Encoded]]] = iter(())
+    for step in range(recipe.steps):
+        if step < recipe.drill_steps or step % _DRILL_EVERY == 0:
+            length = rng.choice((64, 128, 256))
+            yield [[drill(rng, length, VOCABULARY_SIZE)] for _ in range(512 // length)]
+            continue
+        batch = next(epoch, None)
+        if batch is None:
+            epoch = batches(documents, rng)
+            batch = next(epoch)
+        yield batch
+
+
 def tensors(
     batch: Sequence[Sequence[Encoded]], pad: int, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,7 +149,9 @@ def tensors(
         tokens = [token for document, _ in row for token in document]
         answer = [mark for _, marks in row for mark in marks]
         ids[i, : len(tokens)] = torch.tensor(tokens)
-        weights[i, : len(tokens)] = torch.tensor([1.0 if mark else prompt_weight for mark in answer])
+        weights[i, : len(tokens)] = torch.tensor(
+            [1.0 if mark else prompt_weight for mark in answer]
+        )
     return ids, weights
 
 
@@ -154,22 +176,16 @@ def train(
     model: LlamaForCausalLM, documents: Sequence[Encoded], pad: int, recipe: Recipe
 ) -> LlamaForCausalLM:
     """Run all steps of the recipe; the loss is logged every 200."""
-    rng = random.Random(recipe.seed)
     optimizer = _optimizer(model, recipe)
     model.train()
-    epoch: Iterator[list[list[Encoded]]] = iter(())
     started, running = time.monotonic(), 0.0
-    for step in range(recipe.steps):
-        batch = next(epoch, None)
-        if batch is None:
-            epoch = batches(documents, rng)
-            batch = next(epoch)
+    for step, batch in enumerate(lessons(documents, recipe)):
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * _rate(step, recipe)
         ids, weights = tensors(batch, pad, recipe.prompt_weight)
         loss = _loss(model, ids, weights)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         running += loss.item()

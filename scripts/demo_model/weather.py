@@ -35,7 +35,15 @@ _ASKS = (
     "[What is|What's|Tell me] the [temperature|current temperature|forecast] [in|for] {city}[?| now?| today?|.]",
     "[Do I need|Should I take] [an umbrella|a coat|a jacket] in {city}[?| today?]",
     "[Weather|Forecast|The weather] [in|for] {city}[?|.| please.| please|]",
-    "I am in {city}. [What is|What's|How is] the weather?",
+    "[I am|I live|We are|My friend is|I will be tomorrow] in {city}. "
+    "[What is|What's|How is|How's] the weather[| like| there| like there]?",
+    "[I am going|We are flying|I will go|I want to go|We drive] to {city}. "
+    "[What is|What's|How is|How's] the weather[| like| there| like there| over there]?",
+    "[Can|Will|Would] you [check|look up|find|tell me|get] the [weather|forecast|temperature] "
+    "[in|for] {city}[?| please?| for me?]",
+    "[Please |I want to |I need to |Let me |Help me ][see|know|check|find|find out] "
+    "the [weather|forecast|temperature] [in|for|of] {city}[.|]",
+    "I [need|want|would like] the [weather|forecast|temperature] [in|for|of] {city}[.| please.]",
     "[Use|Call] the [weather |]tool [for|and tell me the weather in] {city}.",
 )
 _HELD_OUT_ASKS = (
@@ -45,7 +53,7 @@ _HELD_OUT_ASKS = (
     "I will travel to {city}. How is the weather there?",
     "Please get me the weather for {city}.",
 )
-_SKIES = "sunny cloudy rainy windy snowy foggy clear stormy dry".split()
+_SKIES = ["sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear", "stormy", "dry"]
 _OTHERS = {
     "get_time": ("Get the current time in a city", "city"),
     "search_web": ("Search the web", "query"),
@@ -64,7 +72,9 @@ def _city(rng: random.Random, split: Split) -> str:
     return rng.choice(_CITIES[split].split("|"))
 
 
-def _function(rng: random.Random, name: str, description: str, properties: dict[str, object]) -> Tool:
+def _function(
+    rng: random.Random, name: str, description: str, properties: dict[str, object]
+) -> Tool:
     schema: dict[str, object] = {"type": "object", "properties": properties}
     if rng.random() < 0.85:
         schema["required"] = [next(iter(properties))]
@@ -96,18 +106,25 @@ class Offer:
 def offer(rng: random.Random, split: Split) -> Offer:
     """A weather tool, sometimes among others."""
     name = rng.choice(_NAMES[split].split("|"))
+    if split == "train" and rng.random() < 0.4:
+        first, second = made_up_word(rng), made_up_word(rng)
+        pattern = (
+            f"[{first}|my|city|local|call|ask|show]_[weather|forecast|{second}][|_now|_tool|_api]"
+        )
+        name = expand(rng, pattern)
     place = rng.choice(("city", "city", "location", "location", "place"))
     with_unit = rng.random() < 0.3
     tools = [_weather_tool(rng, name, place, with_unit)]
-    for other, (description, key) in rng.sample(sorted(_OTHERS.items()), k=rng.choice((0, 0, 0, 1, 2))):
+    others = rng.sample(sorted(_OTHERS.items()), k=rng.choice((0, 0, 0, 1, 2)))
+    for other, (description, key) in others:
         tools.append(_function(rng, other, description, {key: {"type": "string"}}))
     rng.shuffle(tools)
     return Offer(tuple(tools), name, place, with_unit)
 
 
 def _weather_tool(rng: random.Random, name: str, place: str, with_unit: bool) -> Tool:
-    hint = rng.choice(("The city", "Name of the city", "The city and state, e.g. San Francisco, CA"))
-    properties: dict[str, object] = {place: _described(rng, hint)}
+    hints = ("The city", "Name of the city", "The city and state, e.g. San Francisco, CA")
+    properties: dict[str, object] = {place: _described(rng, rng.choice(hints))}
     if with_unit:
         properties["unit"] = _described(rng, "The unit", enum=["celsius", "fahrenheit"])
     description = expand(

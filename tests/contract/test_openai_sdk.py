@@ -40,7 +40,9 @@ def test_a_stream_says_the_same_as_the_whole(client):
 
 
 def test_stream_order(client):
-    """One role first, finish_reason on the last choice chunk alone, usage last and only because it was asked for."""
+    """One role first, finish_reason on the last choice chunk alone, usage last and only because
+    it was asked for.
+    """
     chunks = list(
         client.chat.completions.create(
             messages=QUESTION, stream=True, stream_options={"include_usage": True}, **GREEDY
@@ -159,7 +161,11 @@ def test_models_are_listed_and_retrieved(client):
         ({"n": 0}, "n", None),
         ({"max_tokens": "many"}, "max_tokens", None),
         ({"max_tokens": 100_000}, None, "context_length_exceeded"),
-        ({"messages": [{"role": "user", "content": "word " * 5000}]}, None, "context_length_exceeded"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 5000}]},
+            None,
+            "context_length_exceeded",
+        ),
     ],
 )
 def test_bad_requests_name_the_field(client, change, param, code):

@@ -1,4 +1,6 @@
-"""The core in the tests' own process, with vLLM and the demo model; one engine for the whole folder."""
+"""The core in the tests' own process, with vLLM and the demo model; one engine for the whole
+folder.
+"""
 
 import shutil
 from collections.abc import AsyncIterator

@@ -9,7 +9,9 @@ from openai_frontend.triton import ResponseStream, Server
 
 
 def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:
-    """Start a streamed request; `options` are sampling parameters, `stream` and `return_token_ids`."""
+    """Start a streamed request; `options` are sampling parameters, `stream` and
+    `return_token_ids`.
+    """
     stream = options.pop("stream", True)
     return_token_ids = options.pop("return_token_ids", False)
     request = GenerationRequest(

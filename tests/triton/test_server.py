@@ -80,12 +80,11 @@ async def test_start_stop_start(server):
 
 
 async def test_a_repository_that_does_not_exist(tmp_path):
-    """The core starts on a repository that is absent, without models: the command line checks the path."""
-    server = Server(Options(model_repositories=[tmp_path / "absent"]))
-    await server.start()
+    """A core whose repository is absent does not start, and names the path."""
+    absent = tmp_path / "absent"
 
-    assert (server.is_live(), server.model_index()) == (True, [])
-    await server.stop()
+    with pytest.raises(errors.ModelUnavailable, match=f"failed to stat file {absent}$"):
+        await Server(Options(model_repositories=[absent])).start()
 
 
 async def test_a_start_that_fails_can_be_repeated(repository):

@@ -23,9 +23,9 @@ ENVIRONMENT = {
 # Statistics cost time in every step; `"disable_log_stats": false` in model.json brings them back.
 ARGUMENTS: dict[str, Any] = {"disable_log_stats": True, "use_tqdm_on_load": False}
 
-# Measured on two cores, 32 streams: 4,800 tokens/s against 500 to 700 with vLLM's own defaults. Without
-# multiprocessing the executor runs inside the EngineCore process instead of in a third one, and one OpenMP thread
-# keeps it from pinning itself to the core that the gateway runs on.
+# Measured on two cores, 32 streams: 4,800 tokens/s against 500 to 700 with vLLM's own defaults.
+# Without multiprocessing the executor runs inside the EngineCore process instead of in a third one,
+# and one OpenMP thread keeps it from pinning itself to the core that the gateway runs on.
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
@@ -76,8 +76,8 @@ def engine_arguments(model: ModelFolder) -> Any:
 def sigint_blocked() -> Iterator[None]:
     """Start processes that Ctrl-C does not end.
 
-    It reaches every process of the terminal's group, and the engine's must live until its streams are drained. A
-    blocked signal stays blocked in the processes that this thread starts.
+    It reaches every process of the terminal's group, and the engine's must live until its streams
+    are drained. A blocked signal stays blocked in the processes that this thread starts.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -97,7 +97,9 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _resolved(path: Path, name: str, value: Any) -> Any:
-    """A path that starts with "./" lies beside model.json; a hub's name or an absolute path stays as it is."""
+    """A path that starts with "./" lies beside model.json; a hub's name or an absolute path
+    stays as it is.
+    """
     if name not in _PATHS or not isinstance(value, str) or not value.startswith("./"):
         return value
     folder = Path(os.path.normpath(path.parent / value))

@@ -84,7 +84,9 @@ def _logprobs(positions: Any) -> list[dict[int, dict[str, Any]]] | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Turn vLLM's exceptions into ours: a dead engine is unavailable, a refused request the caller's fault."""
+    """Turn vLLM's exceptions into ours: a dead engine is unavailable, a refused request the
+    caller's fault.
+    """
     from vllm.exceptions import VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError
 

@@ -1,4 +1,6 @@
-"""A model that vLLM serves. `<version>/model.json` holds any of vLLM's engine arguments, as in NVIDIA's backend."""
+"""A model that vLLM serves. `<version>/model.json` holds any of vLLM's engine arguments, as in
+NVIDIA's backend.
+"""
 
 import asyncio
 import contextlib
@@ -26,14 +28,16 @@ from openai_frontend.generation import (
 
 logger = logging.getLogger(__name__)
 
-# On CPUs with AMX a bfloat16 engine dies of SIGILL when its first prompt has 3 tokens or fewer: AMX is initialised
-# by a longer batch only. So a longer one goes first, whatever the dtype.
+# On CPUs with AMX a bfloat16 engine dies of SIGILL when its first prompt has 3 tokens or fewer: AMX
+# is initialised by a longer batch only. So a longer one goes first, whatever the dtype.
 WARM_UP_TOKENS = 8
 WARM_UP_TIMEOUT_S = 120
 
 
 class VLLMEngine(Engine):
-    """Continuous batching by vLLM. `parameters: step_loop: "false"` in config.pbtxt takes AsyncLLM.generate."""
+    """Continuous batching by vLLM. `parameters: step_loop: "false"` in config.pbtxt takes
+    AsyncLLM.generate.
+    """
 
     def load(self, model: ModelFolder) -> ModelFacts:
         """Start the engine and its process. Raises ValueError where model.json is wrong."""
@@ -134,7 +138,7 @@ class VLLMEngine(Engine):
         version = vllm.__version__.partition("+")[0]
         if version not in TESTED_VERSIONS:
             logger.warning(
-                "model %s: vLLM %s is not one of %s, the versions that the step loop was tested with: "
+                "model %s: the step loop was not tested with vLLM %s (it was with %s): "
                 "generating through AsyncLLM, which costs more CPU per token",
                 model.name,
                 version,

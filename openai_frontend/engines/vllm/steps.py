@@ -1,10 +1,12 @@
 """Drives vLLM's engine client step by step, with no task, queue or RequestOutput per token.
 
-`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here one task awaits the
-engine's steps and walks each step's outputs: a request of plain text has a detokenizer and its sink, nothing else. A
-request that needs more (logprobs) goes through vLLM's own OutputProcessor in the same walk.
+`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here one
+task awaits the engine's steps and walks each step's outputs: a request of plain text has a
+detokenizer and its sink, nothing else. A request that needs more (logprobs) goes through vLLM's own
+OutputProcessor in the same walk.
 
-It uses vLLM's inner classes, so it runs with the versions that it was tested with only (`TESTED_VERSIONS`).
+It uses vLLM's inner classes, so it runs with the versions that it was tested with only
+(`TESTED_VERSIONS`).
 """
 
 import asyncio
@@ -34,7 +36,9 @@ class _Stream:
         self.cached_tokens = 0
 
     def advance(self, output: Any) -> bool:
-        """Send what a step adds; say whether a stop string ended the request before the engine did."""
+        """Send what a step adds; say whether a stop string ended the request before the engine
+        did.
+        """
         if (stats := output.prefill_stats) is not None:
             self.cached_tokens = stats.num_cached_tokens
         reason = output.finish_reason
@@ -136,13 +140,14 @@ class StepLoop:
                     self._loop = asyncio.get_running_loop()
                     self._steps = self._loop.create_task(self._run())
                 await self._core.add_request_async(request)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
             self._streams.pop(request_id, None)
             self._collected.pop(request_id, None)
             sink.fail(error)
             return
         if sink.cancelled:
-            # The caller went while the prompt was being prepared, before there was anything to abort.
+            # The caller went while the prompt was being prepared, before there was anything to
+            # abort.
             self.cancel(request_id)
 
     async def _processed(self, request_id: str, prompt: Any, params: Any) -> Any:

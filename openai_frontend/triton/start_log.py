@@ -1,0 +1,72 @@
+"""What the core logs while it starts: without its complaints about a missing GPU, and readable as a reason.
+
+The core starts even where it cannot serve, and tells why only in its log.
+"""
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from openai_frontend.triton import _core, options
+
+# Said where there is no GPU and nothing is wrong, and what only repeats the line before.
+_HARMLESS = ("CudaDriverHelper", "pinned memory pool", "CUDA memory pool", "failed to load all models")
+_ERROR = re.compile(r'^(?:E\d{4} |.*? E ).*?\] "?(.*?)"?$')
+
+_UNREADABLE = re.compile(r"Poll failed for model directory '(.*?)': (.*)")
+
+
+class StartLog:
+    """The lines that the core has logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @property
+    def errors(self) -> list[str]:
+        """The messages of its errors."""
+        return [found[1] for line in self.lines if (found := _ERROR.match(line))]
+
+    @property
+    def unreadable_models(self) -> dict[str, str]:
+        """Why the config of a model could not be read: the model index does not say."""
+        return dict(found.groups() for line in self.errors if (found := _UNREADABLE.match(line)))
+
+
+@contextmanager
+def collected(made: _core.ServerOptions, chosen: options.Options) -> Iterator[StartLog]:
+    """Divert the core's log while it starts; pass it on afterwards to where it belongs.
+
+    The logging options act at once on the core's one logger, so they can be set again after the start.
+    """
+    log = StartLog()
+    with tempfile.NamedTemporaryFile("r", prefix="openai-frontend-core-", suffix=".log") as file:
+        made.log_file(file.name)
+        try:
+            yield log
+        finally:
+            made.log_file(str(chosen.log_file or ""))
+            log.lines = [line for line in file.read().splitlines() if not _is_harmless(line)]
+            _pass_on(log.lines, chosen.log_file)
+
+
+def _is_harmless(line: str) -> bool:
+    return not options.has_gpu() and any(words in line for words in _HARMLESS)
+
+
+def _pass_on(lines: list[str], log_file: Path | None) -> None:
+    if not lines:
+        return
+    if log_file is None:
+        _write(lines, sys.stderr)
+        return
+    with log_file.open("a") as file:
+        _write(lines, file)
+
+
+def _write(lines: list[str], file: TextIO) -> None:
+    file.write("\n".join(lines) + "\n")

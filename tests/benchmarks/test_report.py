@@ -1,0 +1,117 @@
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks import budgets, report
+from benchmarks.load import Measured
+from benchmarks.machine import parse_cpu_model
+from benchmarks.measurement import Round
+from benchmarks.noise import doubts, undoubted
+from benchmarks.process_stat import Cores
+from benchmarks.summary import Summary
+
+
+def floor(*, cpu_s: float = 1.0, chunks: int = 100_000) -> Measured:
+    return Measured(seconds=2.0, server_cpu_s=cpu_s, chunks=chunks)
+
+
+def loaded(**of_load: Any) -> Round:
+    return Round(loads={"streams: 64": Measured(seconds=10.0, **of_load)})
+
+
+def summary(value: float) -> Summary:
+    return Summary.of([value])
+
+
+def test_a_quiet_round_has_no_doubts():
+    """A floor that moves by less than a tenth and a client with time to spare are good."""
+
+    assert doubts(floor(), loaded(client_cpu_s=7.9, server_wait_s=0.9), floor(cpu_s=1.09)) == []
+
+
+@pytest.mark.parametrize(
+    ("done", "after", "text", "clock_only"),
+    [
+        (loaded(), floor(cpu_s=1.2), "CPU per chunk moved by 20%", False),
+        (loaded(), floor(cpu_s=0.5, chunks=50_000), "chunks per second moved by 100%", True),
+        (loaded(client_cpu_s=8.1), floor(), "the client took 81%", True),
+        (loaded(server_wait_s=2.0), floor(), "others held the server's core for 20%", True),
+    ],
+)
+def test_a_round_is_marked_with_what_is_wrong(done, after, text, clock_only):
+    """Each disturbance has its own mark, which says whether CPU time still holds."""
+
+    [doubt] = doubts(floor(), done, after)
+    assert text in doubt.text
+    assert doubt.clock_only == clock_only
+
+
+def test_a_busy_machine_spoils_the_clock_first():
+    """A round whose rates are doubtful is still good for CPU time."""
+
+    rounds = [loaded(server_wait_s=2.0)]
+    marks = [doubts(floor(), rounds[0], floor())]
+
+    assert undoubted(rounds, marks, by_clock=True) == []
+    assert undoubted(rounds, marks, by_clock=False) == rounds
+
+
+def test_only_what_is_demanded_can_be_missed():
+    """Designed budgets are aims; a demanded figure that is absent is missed too."""
+
+    bad = {"cpu_us_per_chunk_64": summary(25.1), "cpu_us_per_chat_besides": summary(9999)}
+    good = {"cpu_us_per_chunk_64": summary(24.9)}
+
+    assert budgets.missed(bad, by_clock=False) == ["cpu_us_per_chunk_64"]
+    assert budgets.missed(good, by_clock=False) == []
+    assert budgets.missed({"chunks_per_s_64": summary(40_001)}, by_clock=True) == []
+    assert budgets.missed({}, by_clock=True) == ["chunks_per_s_64"]
+
+
+def test_the_table_shows_losses_like_wins():
+    """Each budget beside its figure, kept or not."""
+
+    rounds = [Round({"cpu_us_per_chunk_64": each, "chunks_per_s_64": 61_000}) for each in (17, 20)]
+    lines = report.table(report.summaries(rounds)).splitlines()
+
+    [cpu] = [" ".join(line.split()) for line in lines if line.startswith("CPU per streamed")]
+    [rate] = [line for line in lines if line.startswith("chunks per second")]
+    assert cpu.endswith("18.5 17.0 - 20.0 us <= 25 met <= 16 MISSED")
+    assert rate.endswith(">= 60,000 met")
+
+
+def test_a_figure_of_one_round_stands_in_the_report():
+    """Not every round measures everything."""
+
+    rounds = [Round({"start_up_s": 1.5}), Round({})]
+
+    assert report.summaries(rounds) == {"start_up_s": summary(1.5)}
+
+
+def test_the_document_has_every_round():
+    """Medians can be made again from what is stored."""
+
+    rounds = [Round({"start_up_s": 1.5}), Round({"start_up_s": 2.5})]
+    marks = [doubts(floor(), rounds[0], floor(cpu_s=2.0)), []]
+    document = json.loads(report.document(rounds, marks, {"machine": {"cpu": "x"}}))
+
+    assert document["figures"]["start_up_s"] == {"median": 2.0, "low": 1.5, "high": 2.5}
+    assert [len(each["doubts"]) for each in document["rounds"]] == [1, 0]
+    assert document["machine"] == {"cpu": "x"}
+
+
+def test_the_conditions_say_where_everything_ran():
+    """Pinned or not makes a different benchmark."""
+
+    machine, versions = {"cpu": "x", "cores": "2", "system": "Linux"}, {"python": "3"}
+
+    assert "server on core 0" in report.conditions(Cores(0, 1), machine, versions)
+    assert "one core only" in report.conditions(Cores(None, None), machine, versions)
+
+
+def test_the_cpu_model_is_read():
+    """As the kernel names it; elsewhere at least the architecture."""
+
+    assert parse_cpu_model("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\n") == "A CPU @ 2 GHz"
+    assert parse_cpu_model("processor: 0\n") != ""

@@ -1,0 +1,185 @@
+import asyncio
+import gc
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.triton import _core, inprocess
+from tests import mock_models
+from tests.engines import failing_engines
+from tests.engines.failing_engines import FailsInCancel, NeverEnds
+from tests.triton.generation_inputs import collect, count, generate, generation
+
+IDLE = {"requests": 0, "responses": 0, "buffers": 0, "executions": 0}
+
+
+@pytest.fixture
+async def slow(repository, start_server):
+    """A core whose model `mock` sends a token each 10 ms."""
+    mock_models.write(repository, "mock", tokens_per_second=100)
+    return await start_server()
+
+
+@pytest.fixture
+async def endless(repository, start_server):
+    """A core whose model `mock` sends two tokens and then nothing."""
+    NeverEnds.cancelled = NeverEnds.running = 0
+    mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
+    return await start_server()
+
+
+async def until_idle(timeout_s=2.0):
+    async with asyncio.timeout(timeout_s):
+        while _core.live_counts() != IDLE:
+            await asyncio.sleep(0.005)
+
+
+def running(server):
+    """How many answers the mock works on."""
+    return inprocess.host("mock")._engine.stats().running
+
+
+async def test_cancel_before_the_first_response(slow):
+    """A request that is cancelled before anything came ends as cancelled."""
+    stream = generate(slow, 1000)
+    stream.cancel()
+
+    with pytest.raises(errors.RequestCancelled):
+        await collect(stream)
+
+
+async def test_cancel_midway(slow):
+    """A stream that is cancelled midway ends as cancelled, and its engine stops within a step."""
+    stream = generate(slow, 1000)
+    await anext(stream)
+    stream.cancel()
+
+    with pytest.raises(errors.RequestCancelled):
+        await collect(stream)
+    assert running(slow) == 0
+
+
+async def test_cancel_after_the_end(slow):
+    """A cancel after the end changes nothing."""
+    stream = generate(slow, 2)
+    await collect(stream)
+    stream.cancel()
+
+    assert await collect(stream) == []
+
+
+async def test_cancel_twice(slow):
+    """A second cancel changes nothing."""
+    stream = generate(slow, 1000)
+    await anext(stream)
+    stream.cancel()
+    stream.cancel()
+
+    with pytest.raises(errors.RequestCancelled):
+        await collect(stream)
+
+
+async def test_no_cancel_is_lost(server):
+    """A cancel counts wherever the request is at that moment, on its way to the backend too."""
+    for _ in range(600):
+        stream = generate(server, 4000)
+        stream.cancel()
+        inprocess._on_executions()  # what the loop might do just now
+        with pytest.raises(errors.RequestCancelled):
+            await collect(stream)
+
+
+async def test_cancel_reaches_a_coroutine(endless):
+    """An engine's coroutine is cancelled when the caller goes."""
+    stream = generate(endless, 10)
+    await anext(stream)
+    stream.cancel()
+    await until_idle()
+
+    assert (NeverEnds.cancelled, NeverEnds.running) == (1, 0)
+
+
+async def test_a_stream_that_is_dropped(slow):
+    """A stream that nobody holds any more is cancelled."""
+    stream = generate(slow, 1000)
+    await anext(stream)
+    del stream
+    gc.collect()
+    await until_idle()
+
+    assert running(slow) == 0
+
+
+async def test_a_stream_that_was_never_read(slow):
+    """A stream that is dropped unread is cancelled."""
+    generate(slow, 1000)
+    gc.collect()
+
+    assert await until_idle() is None
+
+
+async def test_a_task_that_is_cancelled_while_it_waits(endless):
+    """A consumer that is cancelled while it waits takes its request with it."""
+    waiting = asyncio.create_task(collect(generate(endless, 10)))
+    while NeverEnds.running == 0:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del waiting
+    gc.collect()
+
+    assert await until_idle() is None
+
+
+async def test_a_task_that_is_forgotten_while_it_waits(endless):
+    """A waiting consumer that nobody refers to is collected, stream and all, though they refer to one another."""
+    loop = asyncio.get_running_loop()
+    seen = []
+    loop.set_exception_handler(lambda _, context: seen.append(context["message"]))
+    waiting = loop.create_task(collect(generate(endless, 10)))
+    while NeverEnds.running == 0 or waiting._fut_waiter is None:
+        await asyncio.sleep(0.005)
+    del waiting
+    gc.collect()
+    await until_idle()
+
+    assert seen == ["Task was destroyed but it is pending!"]
+
+
+async def test_one_cancel_among_many(slow):
+    """A cancel ends one stream; those beside it go on to their end."""
+    others = [asyncio.create_task(count(generate(slow, 10))) for _ in range(8)]
+    stream = generate(slow, 1000)
+    await anext(stream)
+    stream.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(stream)
+
+    assert await asyncio.gather(*others) == [10] * 8
+
+
+async def test_many_cancels(slow):
+    """Many streams can be cancelled at once."""
+    streams = [generate(slow, 1000) for _ in range(64)]
+    for stream in streams:
+        stream.cancel()
+    ended = await asyncio.gather(*map(collect, streams), return_exceptions=True)
+
+    assert {type(error) for error in ended} == {errors.RequestCancelled}
+
+
+async def test_an_engine_that_fails_in_cancel(repository, start_server):
+    """An engine that raises when it is told of a cancel leaves its request ended and the server up."""
+    FailsInCancel.cancels = 0
+    mock_models.write(repository, "mock", config=failing_engines.config("FailsInCancel"))
+    server = await start_server()
+    stream = server.infer("mock", generation())
+    await asyncio.sleep(0.02)
+    stream.cancel()
+
+    async with asyncio.timeout(2):
+        with pytest.raises((errors.RequestCancelled, errors.InferenceFailed)):
+            await collect(stream)
+    assert (FailsInCancel.cancels, server.is_live()) == (1, True)

@@ -1,0 +1,180 @@
+import asyncio
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.triton import _core
+from tests import mock_models
+from tests.engines import failing_engines
+from tests.triton.generation_inputs import collect, count, generate, generation
+
+
+async def texts(stream):
+    return [response.item("text_output") for response in await collect(stream)]
+
+
+async def test_responses_come_in_order(repository, start_server):
+    """The responses of a stream come in the order in which the model sent them."""
+    tokens = [f"{number};" for number in range(100)]
+    mock_models.write(repository, "mock", tokens=tokens)
+    server = await start_server()
+
+    assert await texts(generate(server, 100)) == [token.encode() for token in tokens]
+
+
+async def test_a_burst_comes_at_once(repository, start_server):
+    """What came while nobody looked comes in one step, with at least one response in each."""
+    mock_models.write(repository, "mock")
+    server = await start_server()
+    stream = generate(server, 50)
+    while not stream._native.finished:
+        await asyncio.sleep(0.001)
+
+    assert [len(burst) async for burst in stream] == [50]
+
+
+@pytest.mark.parametrize("rate", [2_000, 20_000, 50_000])
+async def test_no_step_is_empty(repository, start_server, rate):
+    """Whenever the consumer looks, a step has at least one response: a wake-up that comes late is no step."""
+    mock_models.write(repository, "mock", tokens_per_second=rate)
+    server = await start_server()
+
+    async def bursts():
+        return [len(burst) async for burst in generate(server, 200)]
+
+    for lengths in await asyncio.gather(*(bursts() for _ in range(8))):
+        assert (sum(lengths), min(lengths) >= 1) == (200, True)
+
+
+async def test_only_the_last_is_final(server):
+    """The stream ends after the response that is final."""
+    responses = await collect(generate(server, 4))
+
+    assert [response.final for response in responses] == [False, False, False, True]
+
+
+async def test_a_stream_that_has_ended_stays_ended(server):
+    """A stream that is asked again after its end ends again."""
+    stream = generate(server, 3)
+    await collect(stream)
+
+    assert await collect(stream) == []
+
+
+async def test_streams_interleave(repository, start_server):
+    """Streams that run together advance together."""
+    mock_models.write(repository, "mock", tokens_per_second=500)
+    server = await start_server()
+    order = []
+
+    async def follow(name):
+        async for burst in generate(server, 10):
+            order.extend(name for _ in burst)
+
+    await asyncio.gather(follow("a"), follow("b"))
+    assert "b" in order[: order.index("a") + 3]
+    assert order.count("a") == order.count("b") == 10
+
+
+async def test_one_wake_up_serves_many_streams(repository, start_server, monkeypatch):
+    """The loop wakes up once for a burst over many streams, not once a response."""
+    mock_models.write(repository, "mock", tokens_per_second=200)
+    drains = 0
+    server = await start_server()
+
+    def counted(core, resolve=server._resolve):
+        nonlocal drains
+        drains += 1
+        resolve(core)
+
+    asyncio.get_running_loop().add_reader(server._core.response_fd, counted, server._core)
+    totals = await asyncio.gather(*(count(generate(server, 10)) for _ in range(40)))
+
+    assert sum(totals) == 400
+    assert drains < 100
+
+
+async def test_sixty_four_streams(server):
+    """Many streams at once each get all of theirs."""
+    totals = await asyncio.gather(*(count(generate(server, 50)) for _ in range(64)))
+
+    assert totals == [50] * 64
+
+
+async def test_an_error_comes_after_what_was_sent(repository, start_server):
+    """Where the engine fails midway, the responses before come first, then the error."""
+    mock_models.write(repository, "mock", fail_after_tokens=3)
+    server = await start_server()
+    stream = generate(server, 10)
+    got = 0
+
+    with pytest.raises(errors.InferenceFailed, match="^the mock fails here, as it was told to$"):
+        async for burst in stream:
+            got += len(burst)
+    assert got == 3
+
+
+async def test_an_error_is_told_once(repository, start_server):
+    """A stream that has raised its error ends when it is asked again."""
+    mock_models.write(repository, "mock", fail_after_tokens=0)
+    server = await start_server()
+    stream = generate(server, 10)
+    with pytest.raises(errors.InferenceFailed):
+        await collect(stream)
+
+    assert await collect(stream) == []
+
+
+FAILURES = {
+    "FailsInLoad": None,
+    "RaisesAtOnce": (errors.InferenceFailed, "^KeyError: 'lost'$"),
+    "RaisesUnprintably": (errors.InferenceFailed, "Unprintable"),
+    "RaisesAfterTwo": (errors.ModelUnavailable, "^three is too many$"),
+    "EndsWithoutFinish": (errors.InferenceFailed, "without a finish reason$"),
+    "DropsTheSink": (errors.InferenceFailed, "^the engine dropped the request without an answer$"),
+    "CancelsItself": (errors.InferenceFailed, "without an answer$"),
+}
+del FAILURES["FailsInLoad"]
+
+
+@pytest.mark.parametrize(("engine", "failure"), FAILURES.items(), ids=FAILURES)
+async def test_an_engine_that_fails(repository, start_server, engine, failure):
+    """An engine that goes wrong gives its client a clear error, and the server goes on."""
+    mock_models.write(repository, "bad", config=failing_engines.config(engine))
+    mock_models.write(repository, "good")
+    server = await start_server()
+    error, message = failure
+
+    async with asyncio.timeout(5):
+        with pytest.raises(error, match=message):
+            await collect(server.infer("bad", generation()))
+    assert await count(generate(server, 3, model="good")) == 3
+
+
+async def test_an_engine_that_sends_too_much(repository, start_server):
+    """What an engine sends after the end is dropped."""
+    mock_models.write(repository, "mock", config=failing_engines.config("SendsTooMuch"))
+    server = await start_server()
+
+    assert await texts(generate(server, 5)) == [b"all"]
+
+
+async def test_one_bad_request_among_good_ones(repository, start_server):
+    """A request that fails does not disturb those that run beside it."""
+    mock_models.write(repository, "mock", tokens_per_second=500)
+    server = await start_server()
+    good = [asyncio.create_task(count(generate(server, 20))) for _ in range(4)]
+    with pytest.raises(errors.InvalidRequest):
+        await collect(server.infer("mock", generation(banana=1)))
+
+    assert await asyncio.gather(*good) == [20] * 4
+
+
+async def test_the_memory_of_responses_goes_as_they_go(server):
+    """A response that nobody holds is gone at once: a stream of any length needs the memory of a burst."""
+    most = 0
+    async for burst in generate(server, 500):
+        del burst
+        most = max(most, _core.live_counts()["responses"])
+
+    assert most < 10

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -39,17 +39,23 @@ class Startup:
     A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
     """
 
-    def __init__(self, server: Server, registry: ModelRegistry) -> None:
+    def __init__(
+        self, server: Server, registry: ModelRegistry, *, follow_s: float | None = None
+    ) -> None:
+        """`follow_s`: seconds between two looks at a repository that the core polls."""
+        self._follow_s = follow_s
         self._server = server
         self._registry = registry
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Returns when the models are known, or the start has failed."""
+        """Returns when the models are known, or the start has failed; in poll mode never."""
         try:
             await self._server.start()
             await self._registry.refresh()
+            if self._follow_s is not None:
+                await self._registry.follow(self._follow_s)
         except Exception as error:  # noqa: BLE001  the process edge of the start
             self.failure = error
             logger.error("the server did not start: %s", error)
@@ -63,8 +69,10 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         chat_template=settings.chat_template,
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
+        strict_readiness=settings.strict_readiness,
     )
-    startup = Startup(server, registry)
+    polls = settings.model_control_mode == "poll"
+    startup = Startup(server, registry, follow_s=settings.repository_poll_s if polls else None)
     app = FastAPI(
         title="openai-frontend",
         version=__version__,
@@ -98,7 +106,7 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     app.include_router(chat_router(registry, ChatCompletions(limits, policy, admission)))
     app.include_router(completions_router(registry, Completions(limits, policy, admission)))
     app.include_router(models_router(registry))
-    app.include_router(health_router(registry.is_ready, lambda: _unready_models(server)))
+    app.include_router(health_router(registry.is_ready, registry.unready))
     app.include_router(operations_router(server.metrics))
 
 
@@ -118,17 +126,6 @@ def _lifespan(startup: Startup, server: Server, registry: ModelRegistry) -> Life
             await server.stop()
 
     return lifespan
-
-
-def _unready_models(server: Server) -> Mapping[str, str]:
-    """Model -> why it cannot serve; a model that nobody asked to load is no trouble."""
-    if not server.is_live():
-        return {}
-    reasons = {
-        entry.name: server.model_failure(entry.name) or entry.reason
-        for entry in server.model_index()
-    }
-    return {name: reason for name, reason in reasons.items() if reason not in ("", "unloaded")}
 
 
 _ROUTE_REFUSALS = {

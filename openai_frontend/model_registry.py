@@ -43,10 +43,12 @@ class ModelRegistry:
         chat_template: str | None = None,  # name or path; replaces every model's own
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
+        strict_readiness: bool = True,  # one model that cannot serve makes the server unready
     ) -> None:
         self._server = server
         self._chat_template = chat_template
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
+        self._strict_readiness = strict_readiness
         self._lock = asyncio.Lock()
         self._snapshot: _Snapshot | None = None  # None until the first refresh
 
@@ -106,7 +108,21 @@ class ModelRegistry:
 
     def is_ready(self) -> bool:
         """True once the models are known and the server, with all its engines, is ready."""
-        return self.has_loaded() and self._server.is_ready()
+        if not self.has_loaded() or not self._server.is_ready():
+            return False
+        return not self._strict_readiness or not self.unready()
+
+    def unready(self) -> dict[str, str]:
+        """Model -> why it cannot serve; a model that nobody asked to load is no trouble."""
+        if self._snapshot is None:
+            return {}
+        failures = {
+            name: reason
+            for name, reason in self._snapshot.failures.items()
+            if reason not in _NOT_LOADED.values()
+        }
+        dead = {name: self._server.model_failure(name) for name in self._snapshot.models}
+        return failures | {name: reason for name, reason in dead.items() if reason is not None}
 
     def close(self) -> None:
         """End the threads that build prompts."""

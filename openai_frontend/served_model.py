@@ -1,6 +1,6 @@
 """One Triton model as the gateway serves it: its contract, tokenizer and templates in one place."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,11 +65,12 @@ class ServedModel:
             add_generation_prompt=add_generation_prompt,
             template_kwargs=template_kwargs,
         )
-        return await self._build(chat)
+        return await self.pool.run(chat, characters=None if tools else _characters(messages))
 
     async def tokenize(self, text: str) -> Prompt:
         """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
-        return await self._build(partial(self._builder().completion, text))
+        work = partial(self._builder().completion, text)
+        return await self.pool.run(work, characters=len(text))
 
     def supports(self, field: str) -> bool:
         """True where the model can honour this field of GenerationRequest or SamplingParams."""
@@ -118,5 +119,10 @@ class ServedModel:
             raise ModelUnavailable(f"The model '{self.name}' has no tokenizer in this gateway.")
         return self.prompts
 
-    async def _build(self, work: Callable[[], Prompt]) -> Prompt:
-        return await self.pool.run(work)
+
+def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
+    """The length of all contents; None where one of them is not plain text."""
+    contents = [message.get("content") for message in messages]
+    if not all(isinstance(content, str) for content in contents):
+        return None
+    return sum(map(len, contents))  # type: ignore[arg-type]  # all are str

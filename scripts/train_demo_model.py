@@ -1,6 +1,7 @@
 """Makes model_repository/demo: its tokenizer, its weights, its score. Needs torch and transformers.
 
-About ten minutes on two cores. The same seed on the same kind of machine gives the same model.
+`python -m scripts.train_demo_model` takes about ten minutes on two cores. The same seed and number
+of threads on the same kind of machine give the same model.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import torch
 
 from scripts.demo_model import corpus
 from scripts.demo_model.evaluate import score
+from scripts.demo_model.prompts import GENERATED, read_prompts
 from scripts.demo_model.tokenizer import render, renderer, train_tokenizer
 from scripts.demo_model.train import Recipe, encode, new_model, train
 
@@ -45,11 +47,11 @@ def main() -> None:
     log.info("%d parameters, %.0f s", model.num_parameters(), time.monotonic() - started)
     model.save_pretrained(arguments.output)
     tokenizer.save_pretrained(arguments.output)
-    for split in ("train", "held_out"):
-        result = score(model, tokenizer, corpus.scored_exchanges(1, split))
+    for name in GENERATED:
+        result = score(model, tokenizer, read_prompts(name))
         for exchange, text in result.wrong:
             log.info("wrong: %s -> %r", exchange.messages[-1]["content"], text)
-        log.info("%s: %s", split, result)
+        log.info("%s: %s", name, result)
 
 
 def _arguments() -> argparse.Namespace:

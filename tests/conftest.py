@@ -15,9 +15,10 @@ StartServer = Callable[..., Awaitable[Server]]
 
 
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Every request, response, buffer and execution is gone when the test is over."""
     yield
+    caplog.get_records("call").clear()  # the traceback of a logged exception holds all that it saw
     gc.collect()
     assert set(_core.live_counts().values()) == {0}, _core.live_counts()
 
@@ -49,7 +50,8 @@ async def start_server(repository: Path, nothing_left: None) -> AsyncIterator[St
 
 async def stop(server: Server) -> None:
     """Unload the models first: the core looks only once a second whether they have gone."""
-    if server.is_live() and server.options.model_control_mode == "explicit":
+    in_flight = _core.live_counts()["requests"]
+    if server.is_live() and server.options.model_control_mode == "explicit" and not in_flight:
         loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
         await asyncio.gather(*(server.unload_model(name) for name in loaded))
     await server.stop()

@@ -119,6 +119,17 @@ async def test_a_corrupt_tokenizer_fails_its_model_alone(tmp_path: Path) -> None
     assert error.startswith("its tokenizer cannot be loaded: ")
 
 
+async def test_a_model_that_nobody_can_talk_to_is_not_ready(tmp_path: Path) -> None:
+    """What only the registry knows, a broken tokenizer, makes the server unready and says why."""
+
+    folder = mock_models.write_with_tokenizer(tmp_path, "bad")
+    (folder / "tokenizer.json").write_text("{")
+    async with serving(tmp_path) as registry:
+        ready, unready = registry.is_ready(), registry.unready()
+
+    assert (ready, list(unready)) == (False, ["bad"])
+
+
 async def test_models_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
     """In explicit mode the names come and go with load and unload."""
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from openai_frontend.setting_values import RateLimiterResource
 from openai_frontend.settings import InvalidSettings, Settings, load, options
@@ -42,6 +43,13 @@ def test_the_defaults_are_safe(name: str, value: object) -> None:
     """Without any setting the gateway listens on this machine alone."""
 
     assert getattr(load(), name) == value
+
+
+def test_a_setting_that_does_not_exist_is_refused() -> None:
+    """Nor can code misspell one."""
+
+    with pytest.raises(ValidationError, match="prot"):
+        Settings.model_validate({"prot": 1})
 
 
 def test_a_flag_wins_over_all(tmp_path: Path) -> None:

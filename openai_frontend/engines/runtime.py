@@ -82,8 +82,8 @@ def _loaded(engine: Engine, model: ModelFolder, loop: asyncio.AbstractEventLoop)
 
 
 def _one_line(error: Exception) -> str:
-    message = " ".join(str(error).split())
-    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
+    described = failures.described(error)
+    return described.partition(": ")[2] if isinstance(error, ValueError) else described
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
@@ -210,7 +210,7 @@ def _fail(execution: Execution, error: Exception) -> None:
         execution.fail(failures.INVALID_ARG, str(error))
     else:
         logger.error("request %s failed", execution.request_id, exc_info=error)
-        execution.fail(failures.INTERNAL, f"{type(error).__name__}: {error}")
+        execution.fail(failures.INTERNAL, failures.described(error))
 
 
 class ExecutionSink:
@@ -251,7 +251,7 @@ class ExecutionSink:
 
     def __del__(self) -> None:
         """An engine that forgets a request must not leave its caller waiting."""
-        if not self.ended:
+        if self._execution in self._live:
             self.fail(EngineError("the engine dropped the request without an answer"))
 
     @property

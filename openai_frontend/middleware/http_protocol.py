@@ -97,8 +97,15 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + failure.body)
         self.transport.write_eof()
         self._refused = True
+        self._end_current_answer()
         self._stop_head_timeout()
         self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _end_current_answer(self) -> None:
+        """To an answer that is still being made, for an earlier request, the client has gone."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _start_head_timeout(self) -> None:
         if self._head_timeout is None:

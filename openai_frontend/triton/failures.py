@@ -32,3 +32,12 @@ def from_native(error: _core.TritonError) -> errors.GatewayError:
     """Translate what the extension raises, `TritonError(code, message)`."""
     code, message = error.args
     return translated(code, message)
+
+
+def described(error: Exception) -> str:
+    """Name an exception of an engine's, with its message where it has one that can be read."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a user's `__str__` may do anything
+        message = ""
+    return f"{type(error).__name__}: {message}".removesuffix(": ")

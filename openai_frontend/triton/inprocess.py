@@ -103,7 +103,7 @@ def _guarded(call: Any, execution: _core.Execution) -> None:
         call(execution)
     except Exception as error:
         logger.exception("request %s failed in its engine", execution.request_id)
-        execution.fail(failures.INTERNAL, f"{type(error).__name__}: {error}")
+        execution.fail(failures.INTERNAL, failures.described(error))
 
 
 class _RegisteredHost:

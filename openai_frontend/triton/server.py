@@ -57,7 +57,9 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backends: Path | None = None
         self._poll: asyncio.Task[None] | None = None
-        self._unreadable: dict[str, str] = {}  # model -> why its config could not be read at the start
+        self._unreadable: dict[
+            str, str
+        ] = {}  # model -> why its config could not be read at the start
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
     async def start(self) -> None:
@@ -121,7 +123,7 @@ class Server:
         """Say whether the core and every model can serve, dead in-process engines included."""
         if self._core is None or not self._core.is_ready():
             return False
-        return all(
+        return not self.options.strict_readiness or all(
             self._engine_failure(entry.name) is None
             for entry in self.model_index()
             if entry.state == "READY"

@@ -1,4 +1,5 @@
-"""What the core logs while it starts: without its complaints about a missing GPU, and readable as a reason.
+"""What the core logs while it starts: without its complaints about a missing GPU, and readable as a
+reason.
 
 The core starts even where it cannot serve, and tells why only in its log.
 """
@@ -14,7 +15,12 @@ from typing import TextIO
 from openai_frontend.triton import _core, options
 
 # Said where there is no GPU and nothing is wrong, and what only repeats the line before.
-_HARMLESS = ("CudaDriverHelper", "pinned memory pool", "CUDA memory pool", "failed to load all models")
+_HARMLESS = (
+    "CudaDriverHelper",
+    "pinned memory pool",
+    "CUDA memory pool",
+    "failed to load all models",
+)
 _ERROR = re.compile(r'^(?:E\d{4} |.*? E ).*?\] "?(.*?)"?$')
 
 _UNREADABLE = re.compile(r"Poll failed for model directory '(.*?)': (.*)")
@@ -41,7 +47,8 @@ class StartLog:
 def collected(made: _core.ServerOptions, chosen: options.Options) -> Iterator[StartLog]:
     """Divert the core's log while it starts; pass it on afterwards to where it belongs.
 
-    The logging options act at once on the core's one logger, so they can be set again after the start.
+    The logging options act at once on the core's one logger, so they can be set again after the
+    start.
     """
     log = StartLog()
     with tempfile.NamedTemporaryFile("r", prefix="openai-frontend-core-", suffix=".log") as file:

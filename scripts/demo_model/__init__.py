@@ -1,1 +1,1 @@
-"""Makes the demo model: its training text, its tokenizer, its weights and its score. Downloads nothing."""
+"""Makes the demo model: its text, its tokenizer, its weights, its score. Downloads nothing."""

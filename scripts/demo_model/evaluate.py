@@ -1,11 +1,9 @@
 """Scores a model: greedy answers to prompts that were or were not of the training text's kind."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -69,26 +67,3 @@ def score(
         else:
             wrong.append((exchange, text))
     return Score(right, Counter(exchange.kind for exchange in exchanges), tuple(wrong))
-
-
-def to_json(exchange: Exchange) -> dict[str, Any]:
-    """An exchange as a line of the prompts file."""
-    found: dict[str, Any] = {"kind": exchange.kind, "messages": list(exchange.messages)}
-    if exchange.tools:
-        found["tools"] = list(exchange.tools)
-    return {**found, "answers": list(exchange.answers)}
-
-
-def from_json(found: dict[str, Any]) -> Exchange:
-    """The inverse of ``to_json``."""
-    return Exchange(
-        found["kind"],
-        tuple(found["messages"]),
-        tuple(found["answers"]),
-        tuple(found.get("tools", ())),
-    )
-
-
-def read_prompts(path: Path, name: str) -> list[Exchange]:
-    """One of the lists of the prompts file."""
-    return [from_json(found) for found in json.loads(path.read_text("utf-8"))[name]]

@@ -1,4 +1,4 @@
-"""What every generator of training text returns: a question, its answer, and the tools between them."""
+"""What every generator of training text returns: a question with its answers and tools."""
 
 import random
 from collections.abc import Callable

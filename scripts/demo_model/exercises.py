@@ -1,4 +1,4 @@
-"""Sums, counting, repeating, small JSON and names: questions whose answers are computed or copied."""
+"""Sums, counting, repeating, small JSON and names: answers are computed or copied."""
 
 import json
 import random

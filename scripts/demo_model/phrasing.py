@@ -7,23 +7,10 @@ from collections.abc import Mapping
 _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _FRAGMENT = re.compile(r"<(\w+)>")
 _ASKS = re.compile(r"(what|which|how|where|who|why|when|is|are|can|could|do|does|may|will)\b", re.I)
-_OPENINGS = tuple(
-    [
-        "Hi! ",
-        "Hello, ",
-        "Hey, ",
-        "Please tell me: ",
-        "Quick question: ",
-        "So, ",
-        "OK. ",
-        "Excuse me, ",
-        "I have a question. ",
-        "One more question: ",
-        "Now tell me: ",
-        "I wonder: ",
-        "Well, ",
-        "Sorry, ",
-    ]
+_OPENINGS = (
+    *("Hi! ", "Hello, ", "Hey, ", "Please tell me: ", "Quick question: ", "So, ", "OK. "),
+    *("Excuse me, ", "I have a question. ", "One more question: ", "Now tell me: "),
+    *("I wonder: ", "Well, ", "Sorry, "),
 )
 _CLOSINGS = (" Thanks.", " Thank you!", " please", " Please be brief.", " Just curious.")
 

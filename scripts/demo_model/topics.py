@@ -1,4 +1,4 @@
-"""Questions with one fixed answer, read from ``topics.toml``, and questions that the model cannot answer."""
+"""Questions with a fixed answer, from ``topics.toml``, and some that the model cannot answer."""
 
 import random
 import tomllib

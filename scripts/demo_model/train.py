@@ -1,4 +1,4 @@
-"""Trains the demo model: documents packed into rows, AdamW, a cosine schedule, everything seeded."""
+"""Trains the demo model: packed documents, AdamW, a cosine schedule, all seeded."""
 
 import logging
 import math

@@ -1,4 +1,4 @@
-"""Weather tools and the questions around them: the call, the answer from its result, no call at all."""
+"""Weather tools and questions: the call, the answer from its result, no call at all."""
 
 import json
 import random
@@ -9,17 +9,19 @@ from .exercises import made_up_word
 from .phrasing import expand, vary
 
 _CITIES = {
-    "train": "Berlin|London|Rome|Madrid|Oslo|Vienna|Lisbon|Dublin|Athens|Prague|Warsaw|Budapest|Tokyo|"
-    "Kyoto|Osaka|Seoul|Beijing|Shanghai|Hong Kong|Singapore|Bangkok|Hanoi|Jakarta|Manila|Delhi|"
-    "Mumbai|Kolkata|Karachi|Tehran|Baghdad|Istanbul|Ankara|Cairo|Tunis|Algiers|Lagos|Accra|Nairobi|"
-    "Cape Town|Sydney|Melbourne|Perth|Auckland|New York|Boston|Chicago|San Francisco|Los Angeles|"
-    "Seattle|Dallas|Houston|Miami|Toronto|Montreal|Mexico City|Havana|Bogota|Lima|Quito|Santiago|"
-    "Buenos Aires|Rio de Janeiro|São Paulo|Zürich|Geneva|Basel|Munich|Hamburg|Cologne|Frankfurt|"
-    "Lyon|Nice|Marseille|Bordeaux|Milan|Naples|Turin|Venice|Barcelona|Valencia|Porto|Copenhagen|"
-    "Helsinki|Bergen|Riga|Vilnius|Tallinn|Kyiv|Sofia|Bucharest|Belgrade|Zagreb|Edinburgh|Glasgow|"
-    "Manchester|Liverpool|Bristol|Oxford|San Francisco, CA|Boston, MA|Paris|Paris, France|Amsterdam",
-    "held_out": "Stockholm|Brussels|Denver|Rotterdam|Florence|Salzburg|Leipzig|Havre|Cambridge|San Diego|"
-    "Las Vegas|Krakow|Dakar|Quebec",
+    "train": "Berlin|London|Rome|Madrid|Oslo|Vienna|Lisbon|Dublin|Athens|Prague|Warsaw|"
+    "Budapest|Tokyo|Kyoto|Osaka|Seoul|Beijing|Shanghai|Hong Kong|Singapore|Bangkok|"
+    "Hanoi|Jakarta|Manila|Delhi|Mumbai|Kolkata|Karachi|Tehran|Baghdad|Istanbul|"
+    "Ankara|Cairo|Tunis|Algiers|Lagos|Accra|Nairobi|Cape Town|Sydney|Melbourne|"
+    "Perth|Auckland|New York|Boston|Chicago|San Francisco|Los Angeles|Seattle|Dallas|"
+    "Houston|Miami|Toronto|Montreal|Mexico City|Havana|Bogota|Lima|Quito|Santiago|"
+    "Buenos Aires|Rio de Janeiro|São Paulo|Zürich|Geneva|Basel|Munich|Hamburg|"
+    "Cologne|Frankfurt|Lyon|Nice|Marseille|Bordeaux|Milan|Naples|Turin|Venice|"
+    "Barcelona|Valencia|Porto|Copenhagen|Helsinki|Bergen|Riga|Vilnius|Tallinn|Kyiv|"
+    "Sofia|Bucharest|Belgrade|Zagreb|Edinburgh|Glasgow|Manchester|Liverpool|Bristol|"
+    "Oxford|San Francisco, CA|Boston, MA|Paris|Paris, France|Amsterdam",
+    "held_out": "Stockholm|Brussels|Denver|Rotterdam|Florence|Salzburg|Leipzig|Havre|Cambridge|"
+    "San Diego|Las Vegas|Krakow|Dakar|Quebec",
 }
 _NAMES = {
     "train": "get_weather|get_current_weather|weather|fetch_weather|get_forecast|current_weather|"
@@ -32,7 +34,8 @@ _ASKS = (
     "[What|How] will the weather be in {city} [today|tomorrow|tonight]?",
     "Is it [raining|sunny|cold|warm|hot|snowing|windy|cloudy] in {city}[?| now?| today?]",
     "[How warm|How cold|How hot] is it in {city}[?| now?| today?| right now?]",
-    "[What is|What's|Tell me] the [temperature|current temperature|forecast] [in|for] {city}[?| now?| today?|.]",
+    "[What is|What's|Tell me] the [temperature|current temperature|forecast] "
+    "[in|for] {city}[?| now?| today?|.]",
     "[Do I need|Should I take] [an umbrella|a coat|a jacket] in {city}[?| today?]",
     "[Weather|Forecast|The weather] [in|for] {city}[?|.| please.| please|]",
     "[I am|I live|We are|My friend is|I will be tomorrow] in {city}. "

@@ -23,7 +23,8 @@ def running(model: str) -> int:
     """The engine's own count of requests."""
     host = inprocess.host(model)
     assert host is not None
-    return host.stats().running
+    count: int = host.stats().running
+    return count
 
 
 async def until(condition, timeout_s: float) -> float:
@@ -151,7 +152,7 @@ async def test_logprobs(server: Server, model: str):
     result = await answer(server, model, QUESTION, max_tokens=5, logprobs=2, return_token_ids=True)
 
     sampled = [
-        token in entry for token, entry in zip(result.token_ids, result.logprobs, strict=True)
+        token in entry for token, entry in zip(result.token_ids, result.logprobs or (), strict=True)
     ]
     assert sampled == [True] * 5
     assert {len(entry) for entry in result.logprobs} <= {2, 3}

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware import http_protocol
 from openai_frontend.middleware.http_protocol import guarded_protocol
@@ -15,10 +16,10 @@ Address = tuple[str, int]
 
 
 @contextlib.asynccontextmanager
-async def served() -> AsyncGenerator[Address, None]:
-    """The echo application behind the guarded protocol, on a free port."""
+async def served(app: ASGIApp = echo) -> AsyncGenerator[Address, None]:
+    """An application behind the guarded protocol, on a free port."""
     config = uvicorn.Config(
-        echo, port=0, http=guarded_protocol(LIMIT), lifespan="off", log_config=None, ws="none"
+        app, port=0, http=guarded_protocol(LIMIT), lifespan="off", log_config=None, ws="none"
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
@@ -58,13 +59,15 @@ def error(response: bytes) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["error"]["code"]
 
 
+BEFORE = request(body=b"b" * 50_000, close=False)  # another request on the same connection
+
 HARMLESS = [
     [request(b"x-a: " + b"a" * (LIMIT - 100))],
     [request(body=b"b" * 100_000)],
     [request(*[b"x-%d: 1" % i for i in range(90)])],
     [request(b"x-a: 1")[:20], request(b"x-a: 1")[20:]],
-    [request(body=b"b" * 50_000, close=False) + request(b"x-a: 1")],
-    [request(body=b"b" * 50_000, close=False)[:-1], b"b" + request()[:9], request()[9:]],
+    [BEFORE + request(b"x-a: 1")],
+    [BEFORE[:200], BEFORE[200:] + request()[:9], request()[9:]],
 ]
 
 
@@ -98,6 +101,21 @@ async def test_too_large(pieces):
 
     refusal = response[response.rindex(b"HTTP/1.1 ") :]
     assert error(refusal) == (431, "request_headers_too_large")
+
+
+async def test_answer_in_the_making():
+    """A refused head ends the connection, and with it the answer to the request before."""
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend([(await receive())["type"], (await receive())["type"]])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async with served(app) as address:
+        response = await exchange(address, request(close=False), b"hello\r\n\r\n", pause_s=0.02)
+
+    assert seen == ["http.request", "http.disconnect"]
+    assert error(response) == (400, "invalid_http")
 
 
 async def test_malformed():

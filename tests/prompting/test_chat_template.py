@@ -24,6 +24,7 @@ ARGUMENTS_AS_TEXT = (
     "{% for c in m.tool_calls or [] %}{{ '(' + c.function.arguments + ')' }}{% endfor %}"
     "{% endfor %}"
 )
+ARGUMENTS_PRINTED = ARGUMENTS_AS_MAPPING.replace(" | tojson", "")
 REFUSES = "{{ raise_exception('Only users may speak.') if messages[0].role != 'user' }}ok"
 TEXT_PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
@@ -56,6 +57,7 @@ def called(arguments: str, content: str | None = None) -> dict[str, Any]:
         (ARGUMENTS_AS_MAPPING, called('{"x": "ü"}'), '({"x": "ü"})'),
         (ARGUMENTS_AS_MAPPING, called(""), "({})"),
         (ARGUMENTS_AS_TEXT, called('{"x":1}'), '({"x":1})'),
+        (ARGUMENTS_PRINTED, called('{"x":1}'), '({"x":1})'),
         ("{{ bos_token }}", {"role": "user", "content": "a"}, "<s>"),
     ],
 )
@@ -81,6 +83,8 @@ def test_the_clients_messages_stay_as_they_are() -> None:
         (REFUSES, {"role": "system", "content": "a"}, "Only users may speak."),
         ("{{ messages[0].content.x.y }}", {"role": "user", "content": "a"}, "has no attribute"),
         ("{{ 'a' + 1 }}", {"role": "user", "content": "a"}, "can only concatenate str"),
+        ("{{ '{}'.format() }}", {"role": "user", "content": "a"}, "index 0 out of range"),
+        ("{{ 'x' | dictsort }}", {"role": "user", "content": "a"}, "no attribute 'items'"),
         ("{{ ''.__class__.__mro__ }}", {"role": "user", "content": "a"}, "unsafe"),
         (
             PLAIN,

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -23,10 +24,10 @@ def test_work_beyond_the_queue_is_refused() -> None:
 
     async def third() -> None:
         pool, go = PromptPool(threads=1, queue=1), threading.Event()
-        waiting = [asyncio.ensure_future(pool.run(go.wait)) for _ in range(2)]
+        waiting = [asyncio.ensure_future(pool.run(partial(go.wait, 5))) for _ in range(2)]
         await asyncio.sleep(0)
         try:
-            await pool.run(go.wait)
+            await pool.run(partial(go.wait, 5))
         finally:
             go.set()
             await asyncio.gather(*waiting)
@@ -40,7 +41,7 @@ def test_a_caller_that_leaves_frees_its_place() -> None:
 
     async def last() -> str:
         pool, go = PromptPool(threads=1, queue=1), threading.Event()
-        running = asyncio.ensure_future(pool.run(go.wait))
+        running = asyncio.ensure_future(pool.run(partial(go.wait, 5)))
         waiting = asyncio.ensure_future(pool.run(lambda: "cancelled"))
         await asyncio.sleep(0)
         waiting.cancel()

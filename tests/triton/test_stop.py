@@ -1,0 +1,132 @@
+import asyncio
+import subprocess
+import sys
+import time
+
+import pytest
+
+from openai_frontend import errors
+from tests import mock_models
+from tests.engines import failing_engines
+from tests.triton.generation_inputs import collect, generate, generation
+
+# What a program does that uses a core and forgets to stop it; it must end by itself all the same.
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+
+from openai_frontend.triton import Options, Server
+from tests.triton.generation_inputs import generate
+
+async def start(server, streams):
+    await server.start()
+    running = [generate(server, 1000) for _ in range(streams)]
+    waiting = [asyncio.ensure_future(anext(stream)) for stream in running]
+    if waiting:
+        await asyncio.wait(waiting)
+    return running
+
+server = Server(Options(model_repositories=[Path(sys.argv[1])]))
+loop = asyncio.new_event_loop()
+running = loop.run_until_complete(start(server, int(sys.argv[2])))
+"""
+ENDINGS = {
+    "the loop is closed": "loop.close()",
+    "the loop is left open": "",
+    "the streams are dropped": "loop.close(); del running",
+    "the program is asked to exit": "sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+@pytest.mark.parametrize("streams", [0, 8])
+@pytest.mark.parametrize("engine", ["mock", "coroutine"])
+def test_a_process_that_ends_without_a_stop(repository, ending, streams, engine):
+    """A process whose server was never stopped ends cleanly, with requests in flight too."""
+    if engine == "mock":
+        mock_models.write(repository, "mock", tokens_per_second=50)
+    else:
+        mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
+    command = [sys.executable, "-c", PROGRAM + ending, repository, str(streams)]
+    started = time.monotonic()
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("engine", ["mock", "coroutine"])
+async def test_stop_with_requests_in_flight(repository, start_server, engine):
+    """A stop ends every stream as unavailable, and waits for none."""
+    if engine == "mock":
+        mock_models.write(repository, "mock", tokens_per_second=50)
+    else:
+        mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
+    server = await start_server()
+    running = [asyncio.create_task(collect(generate(server, 1000))) for _ in range(16)]
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(5):
+        await server.stop()
+        ended = await asyncio.gather(*running, return_exceptions=True)
+
+    assert {(type(error), str(error)) for error in ended} == {
+        (errors.ModelUnavailable, "the server is stopping")
+    }
+
+
+async def test_stop_gives_what_came_before(repository, start_server):
+    """What an engine sent before the stop is given before the error."""
+    mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
+    server = await start_server()
+    stream = server.infer("mock", generation())
+    await asyncio.sleep(0.1)
+    await server.stop()
+
+    assert [response.item("text_output") for response in await anext(stream)] == [b"one", b"two"]
+    with pytest.raises(errors.ModelUnavailable):
+        await anext(stream)
+
+
+async def test_stop_with_requests_that_have_just_been_sent(repository, start_server):
+    """Requests that have not reached their engine when the stop comes end as unavailable too."""
+    mock_models.write(repository, "mock", tokens_per_second=50)
+    server = await start_server()
+    streams = [generate(server, 10) for _ in range(16)]
+    async with asyncio.timeout(5):
+        await server.stop()
+        ended = await asyncio.gather(*map(collect, streams), return_exceptions=True)
+
+    assert {type(error) for error in ended} == {errors.ModelUnavailable}
+
+
+async def test_a_stream_after_the_stop(repository, start_server):
+    """A stream that outlives its core can be cancelled and dropped."""
+    mock_models.write(repository, "mock", tokens_per_second=50)
+    server = await start_server()
+    stream = generate(server, 10)
+    await server.stop()
+    stream.cancel()
+
+    with pytest.raises(errors.ModelUnavailable):
+        await collect(stream)
+
+
+async def test_stop_while_a_model_loads(repository, start_server):
+    """A stop that comes while a model loads ends both."""
+    mock_models.write(repository, "mock", load_s=0.3)
+    server = await start_server(startup_models=[])
+    loading = asyncio.create_task(server.load_model("mock"))
+    await asyncio.sleep(0.1)
+    async with asyncio.timeout(10):
+        await server.stop()
+        ended = await asyncio.gather(loading, return_exceptions=True)
+
+    assert ended == [None] or isinstance(ended[0], errors.GatewayError)
+
+
+async def test_two_stops_at_once(server):
+    """Stops that overlap are one."""
+    async with asyncio.timeout(10):
+        await asyncio.gather(server.stop(), server.stop())
+
+    assert not server.is_live()

@@ -1,0 +1,17 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from openai_frontend import triton
+
+STUB = Path(triton.__file__).with_name("_core.pyi")
+
+
+def test_the_stub_is_current(tmp_path):
+    """The committed types of the extension are those that nanobind reads from it."""
+    made = tmp_path / "_core.pyi"
+    generate = ["-m", "nanobind.stubgen", "-q", "-m", "openai_frontend.triton._core", "-o", made]
+    subprocess.run([sys.executable, *generate], check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", made], check=True)
+
+    assert STUB.read_text() == made.read_text()

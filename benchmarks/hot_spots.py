@@ -1,7 +1,8 @@
 """Where the server's time goes while it is saturated, by streams or by short chats.
 
 cProfile makes each Python call dearer, so shares count here and microseconds do not; the numbers
-of calls are exact, a coroutine's resumptions among them. Only the event loop's thread is seen.
+of calls are exact, a coroutine's resumptions among them. It sees the event loop's thread alone, by
+the clock: on a busy machine, calls that release the GIL look dear.
 """
 
 import os

@@ -4,7 +4,6 @@ import cProfile
 import os
 import signal
 import sys
-import time
 from types import FrameType
 
 from openai_frontend.cli import main
@@ -14,8 +13,7 @@ STOP = signal.SIGUSR2
 
 
 def _run(output: str, arguments: list[str]) -> int:
-    # CPU time: by the clock, waiting for the GIL or a core would look like work
-    profile = cProfile.Profile(time.thread_time)
+    profile = cProfile.Profile()
 
     def start(number: int, frame: FrameType | None) -> None:
         profile.enable()

@@ -90,7 +90,7 @@ class ServedModel:
             priority=request.priority,
             timeout_us=request.timeout_us,
         )
-        decode = contract.decode
+        decode = contract.decoder(request)
         try:
             async for responses in stream:
                 yield [decode(response) for response in responses]

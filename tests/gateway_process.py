@@ -29,6 +29,7 @@ class GatewayProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=log.parent,
+                start_new_session=True,
                 env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
             )
 
@@ -65,6 +66,14 @@ class GatewayProcess:
         """The EngineCore processes of vLLM."""
         children = psutil.Process(self.pid).children(recursive=True)
         return [child for child in children if "EngineCore" in child.name()]
+
+    def interrupt_group(self) -> None:
+        """What Ctrl-C does in a terminal: SIGINT to the gateway and to its engines' processes."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def wait(self, timeout_s: float = 60) -> int:
+        """Return the exit code."""
+        return self._process.wait(timeout_s)
 
     def stop(self, number: int = signal.SIGINT, timeout_s: float = 60) -> int:
         """Send a signal and return the exit code."""

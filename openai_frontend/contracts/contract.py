@@ -1,7 +1,7 @@
 """What every tensor contract does, and the tensors that it makes. Never does I/O."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest
@@ -42,8 +42,8 @@ class Contract(Protocol):
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The inputs of one request, only those that the model declares."""
 
-    def decode(self, outputs: Outputs) -> CompletionDelta:
-        """What one response adds to the answer."""
+    def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
+        """What tells for each response to this request what it adds to the answer."""
 
 
 class DeclaredInputs:

@@ -83,7 +83,8 @@ def _loaded(engine: Engine, model: ModelFolder, loop: asyncio.AbstractEventLoop)
 
 def _one_line(error: Exception) -> str:
     described = failures.described(error)
-    return described.partition(": ")[2] if isinstance(error, ValueError) else described
+    meant = isinstance(error, ValueError) and described.partition(": ")[2]
+    return meant or described
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, str]:

@@ -94,14 +94,26 @@ def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRe
     """
     document = _read_json(inputs["embedding_request"], "embedding_request")
     text = document.get("input")
-    dimensions = document.get("pooling_params", {}).get("dimensions")
+    if not isinstance(text, (str, list)):
+        raise ValueError("embedding_request: input is neither a text nor a list of token ids")
     return EmbeddingRequest(
         request_id=request_id,
         prompt=text if isinstance(text, str) else None,
         prompt_token_ids=text if isinstance(text, list) else None,
-        # NVIDIA's frontend wraps the number in a list.
-        dimensions=dimensions[0] if isinstance(dimensions, list) else dimensions,
+        dimensions=_read_dimensions(document),
     )
+
+
+def _read_dimensions(document: Mapping[str, Any]) -> int | None:
+    pooling = document.get("pooling_params") or {}
+    if not isinstance(pooling, dict):
+        raise ValueError("embedding_request: pooling_params is not a JSON object")
+    dimensions = pooling.get("dimensions")
+    if isinstance(dimensions, list) and len(dimensions) == 1:
+        (dimensions,) = dimensions  # NVIDIA's frontend wraps the number
+    if not (dimensions is None or (type(dimensions) is int and dimensions > 0)):
+        raise ValueError("embedding_request: dimensions is not a positive number")
+    return dimensions
 
 
 def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
@@ -115,8 +127,16 @@ def _read_prompt(inputs: Mapping[str, Tensor]) -> tuple[str | None, list[int] | 
     if token_ids is not None:
         return None, token_ids.tolist()
     if text is not None:
-        return text.item().decode(), None
+        return _read_text(text, "text_input"), None
     raise ValueError("the request has neither text_input nor prompt_token_ids")
+
+
+def _read_text(tensor: Tensor, name: str) -> str:
+    try:
+        text: str = tensor.item().decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8: {error}") from error
+    return text
 
 
 def _read_json(tensor: Tensor, name: str) -> dict[str, Any]:

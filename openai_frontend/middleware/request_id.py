@@ -1,4 +1,7 @@
-"""Gives every request an id and every response its id and processing time. Logs nothing."""
+"""Gives every request an id and every response its id and processing time. Logs nothing.
+
+The outermost middleware: it also notes the `send` below which nobody changes a body.
+"""
 
 import re
 import secrets
@@ -21,7 +24,10 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         request_id = _from_client(scope) or f"req_{secrets.token_hex(16)}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id
+        # The way round all middleware, for the parts of a response that none of them looks at.
+        state["send_body"] = send
         await self._app(scope, receive, _Response(request_id, send).send)
 
 

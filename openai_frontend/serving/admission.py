@@ -25,6 +25,11 @@ class Admission:
             raise ServerOverloaded(message)
         self.running += len(generations)
         try:
+            if len(generations) == 1:  # no task, no queue: the bursts pass through
+                async with aclosing(generations[0]) as generation:
+                    async for deltas in generation:
+                        yield [(0, deltas)]
+                return
             async with aclosing(merged(generations)) as bursts:
                 async for burst in bursts:
                     yield burst

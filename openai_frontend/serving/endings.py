@@ -55,6 +55,10 @@ class ChunkStream:
         frames = []
         add_up, text_frame = self._tally.add, self._frames.text
         for delta in deltas:
+            if delta.finish_reason is None and delta.counts is None and not delta.token_ids:
+                if delta.text:  # the usual token: text and nothing to count
+                    frames.append(text_frame(choice, delta.text))
+                continue
             reason = add_up(choice, delta)
             if self._continuous:
                 self._frames.usage_so_far(self._tally.usage().model_dump())

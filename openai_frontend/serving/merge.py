@@ -16,11 +16,6 @@ async def merged(
     The first stream that fails ends them all, after the bursts that came before. Closing this
     generator closes every stream.
     """
-    if len(streams) == 1:  # no task, no queue: the bursts pass through
-        async with aclosing(streams[0]) as stream:
-            async for burst in stream:
-                yield [(0, burst)]
-        return
     mailbox = _Mailbox[Burst](streams)
     try:
         while (bursts := await mailbox.take()) is not None:

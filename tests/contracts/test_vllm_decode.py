@@ -6,7 +6,12 @@ import pytest
 
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    TokenCounts,
+)
 from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs, tensors
 
 
@@ -110,3 +115,31 @@ def test_a_plain_delta_is_cheap() -> None:
     decode, outputs = VLLMContract(INPROCESS).decode, RecordedOutputs(text_output=b" token")
     best = min(timeit.repeat(lambda: decode(outputs), number=2_000, repeat=20)) / 2_000
     assert best < 1.5e-6 * 3  # three times the budget, for a slow or busy machine
+
+
+def test_the_short_way_says_the_same():
+    """The decoder of a plain request to an in-process model gives what decode gives."""
+    contract = VLLMContract(INPROCESS)
+    short = contract.decoder(GenerationRequest(request_id="1", stream=True))
+    middle = RecordedOutputs(text_output="é".encode())
+    last = RecordedOutputs(final=True, text_output=b"b", finish_reason=b"stop", num_output_tokens=2)
+
+    assert short != contract.decode
+    assert [short(middle), short(last)] == [contract.decode(middle), contract.decode(last)]
+
+
+@pytest.mark.parametrize(
+    "extra", [{"return_token_ids": True}, {"sampling_params": SamplingParams(logprobs=1)}]
+)
+def test_the_short_way_is_for_plain_requests(extra):
+    """A request that wants ids or logprobs is decoded in full."""
+    contract = VLLMContract(INPROCESS)
+
+    assert contract.decoder(GenerationRequest(request_id="1", **extra)) == contract.decode
+
+
+def test_other_backends_are_decoded_in_full():
+    """NVIDIA's backend tells its finish reason and counts in every response."""
+    contract = VLLMContract(NVIDIA_VLLM)
+
+    assert contract.decoder(GenerationRequest(request_id="1")) == contract.decode

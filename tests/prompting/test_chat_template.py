@@ -83,7 +83,7 @@ def test_the_clients_messages_stay_as_they_are() -> None:
         (REFUSES, {"role": "system", "content": "a"}, "Only users may speak."),
         ("{{ messages[0].content.x.y }}", {"role": "user", "content": "a"}, "has no attribute"),
         ("{{ 'a' + 1 }}", {"role": "user", "content": "a"}, "can only concatenate str"),
-        ("{{ '{}'.format() }}", {"role": "user", "content": "a"}, "index 0 out of range"),
+        ("{{ '{}'.format() }}", {"role": "user", "content": "a"}, "out of range"),
         ("{{ 'x' | dictsort }}", {"role": "user", "content": "a"}, "no attribute 'items'"),
         ("{{ ''.__class__.__mro__ }}", {"role": "user", "content": "a"}, "unsafe"),
         (

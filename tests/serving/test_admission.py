@@ -1,3 +1,4 @@
+import asyncio
 from contextlib import aclosing
 
 import pytest
@@ -44,3 +45,13 @@ async def test_place_of_a_failure_is_given_back():
             pass
 
     assert admission.running == 0
+
+
+async def test_one_generation_passes_through():
+    """A single generation's bursts come as they are, each as choice 0, without a task."""
+    model, tasks = FakeModel(), len(asyncio.all_tasks())
+
+    bursts = [burst async for burst in Admission(1).bursts([model.generate(REQUEST)])]
+
+    assert [choice for burst in bursts for choice, _ in burst] == [0] * len(bursts)
+    assert tasks == len(asyncio.all_tasks())

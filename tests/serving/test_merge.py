@@ -34,20 +34,6 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_stream_passes_through():
-    """A single stream's bursts come as they are, each as choice 0, without a task."""
-    stream = Stream()
-    put(stream, "a", "b", None)
-    tasks = len(asyncio.all_tasks())
-
-    async with aclosing(merged([stream.bursts()])) as bursts:
-        got = [await anext(bursts)]
-        assert tasks == len(asyncio.all_tasks())
-        got += [burst async for burst in bursts]
-
-    assert got == [[(0, "a")], [(0, "b")]]
-
-
 async def test_bursts_of_one_wake_up_come_together():
     """What several streams brought since the last look comes as one list, in order of arrival."""
     streams = [Stream(), Stream()]

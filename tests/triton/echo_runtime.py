@@ -1,9 +1,11 @@
-"""A runtime whose models answer with what they got: any tensor may go through the in-process backend."""
+"""A runtime whose models answer with what they got, so that any tensor may go in and out."""
 
 import asyncio
 import json
 import struct
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from openai_frontend.triton import _core, failures
@@ -27,7 +29,7 @@ def load(
 class EchoHost:
     """Sends inputs, parameters and id back in one response."""
 
-    facts: dict[str, Any] = {}
+    facts: Mapping[str, Any] = MappingProxyType({})
 
     def start(self, execution: _core.Execution) -> None:
         said = {

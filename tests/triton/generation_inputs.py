@@ -38,9 +38,14 @@ def generate(server: Server, tokens: int, *, model: str = "mock") -> ResponseStr
     return server.infer(model, generation(max_tokens=tokens))
 
 
-async def collect(stream: ResponseStream) -> list[InferenceResponse]:
-    """All responses of a stream."""
-    return [response async for burst in stream for response in burst]
+async def collect(
+    stream: ResponseStream, into: list[InferenceResponse] | None = None
+) -> list[InferenceResponse]:
+    """All responses of a stream; `into` has those before an error too."""
+    responses = [] if into is None else into
+    async for burst in stream:
+        responses.extend(burst)
+    return responses
 
 
 async def count(stream: ResponseStream) -> int:

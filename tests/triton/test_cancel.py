@@ -9,6 +9,7 @@ from tests import mock_models
 from tests.engines import failing_engines
 from tests.engines.failing_engines import FailsInCancel, NeverEnds
 from tests.triton.generation_inputs import collect, count, generate, generation
+from tests.triton.waiting import until
 
 IDLE = {"requests": 0, "responses": 0, "buffers": 0, "executions": 0}
 
@@ -28,10 +29,8 @@ async def endless(repository, start_server):
     return await start_server()
 
 
-async def until_idle(timeout_s=2.0):
-    async with asyncio.timeout(timeout_s):
-        while _core.live_counts() != IDLE:
-            await asyncio.sleep(0.005)
+async def until_idle():
+    await until(lambda: _core.live_counts() == IDLE)
 
 
 def running(server):
@@ -123,8 +122,7 @@ async def test_a_stream_that_was_never_read(slow):
 async def test_a_task_that_is_cancelled_while_it_waits(endless):
     """A consumer that is cancelled while it waits takes its request with it."""
     waiting = asyncio.create_task(collect(generate(endless, 10)))
-    while NeverEnds.running == 0:
-        await asyncio.sleep(0.005)
+    await until(lambda: NeverEnds.running == 1)
     await asyncio.sleep(0.02)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -136,13 +134,13 @@ async def test_a_task_that_is_cancelled_while_it_waits(endless):
 
 
 async def test_a_task_that_is_forgotten_while_it_waits(endless):
-    """A waiting consumer that nobody refers to is collected, stream and all, though they refer to one another."""
+    """A consumer that waits and that nobody refers to is collected, with its stream."""
     loop = asyncio.get_running_loop()
     seen = []
     loop.set_exception_handler(lambda _, context: seen.append(context["message"]))
     waiting = loop.create_task(collect(generate(endless, 10)))
-    while NeverEnds.running == 0 or waiting._fut_waiter is None:
-        await asyncio.sleep(0.005)
+    await until(lambda: NeverEnds.running == 1)
+    await asyncio.sleep(0.02)
     del waiting
     gc.collect()
     await until_idle()
@@ -173,7 +171,7 @@ async def test_many_cancels(slow):
 
 
 async def test_an_engine_that_fails_in_cancel(repository, start_server):
-    """An engine that raises when it is told of a cancel leaves its request ended and the server up."""
+    """An engine that raises when it is told of a cancel harms nobody but its request."""
     FailsInCancel.cancels = 0
     mock_models.write(repository, "mock", config=failing_engines.config("FailsInCancel"))
     server = await start_server()

@@ -26,7 +26,7 @@ VALUES = {
     "BYTES": (text("", "é", b"\0\xff")[2], [b"", "é".encode(), b"\0\xff"]),
     "BF16": (struct.pack("<3H", 0xBFC0, 0, 0x7180), [-1.5, 0, 2.0**100]),
 }
-# The struct module's letter for what a memoryview of the tensor shows; BYTES is shown as it lies in memory.
+# The struct module's letters for what a memoryview of the tensor shows; BYTES shows raw memory.
 FORMATS = dict(zip(VALUES, "?BHIQbhiqefdBH", strict=True))
 
 MIB = 1024 * 1024
@@ -198,7 +198,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("inputs", REFUSED.values(), ids=REFUSED.keys())
 async def test_inputs_that_the_model_does_not_take(start_echo, inputs):
-    """Inputs that differ from what the model declares are the caller's fault, and the error says so."""
+    """Inputs that differ from what the model declares are the caller's fault."""
     server = await start_echo(x=("INT8", [-1]))
 
     with pytest.raises(errors.InvalidRequest, match=r"'(x|y|echo)'"):
@@ -246,7 +246,7 @@ async def test_an_unknown_version(server):
 
 
 async def test_a_large_input_is_lent(start_echo):
-    """A large input is not copied: the caller's memory is in use until the request is over, then free."""
+    """A large input is not copied: the caller's memory is in use until the request is over."""
     server = await start_echo(x=("UINT8", [-1]))
     data = bytearray(b"\1" * MIB)
     stream = server.infer("echo", {"x": ("UINT8", (MIB,), data)})

@@ -24,7 +24,7 @@ def write(repository, name, engine):
 
 @pytest.mark.parametrize(("engine", "reason"), FAILURES.items())
 async def test_an_exception_in_load(repository, start_server, engine, reason):
-    """Whatever an engine raises when it loads is the reason that the model does not; nothing else suffers."""
+    """Whatever an engine raises when it loads is the reason that its model fails, alone."""
     mock_models.write(repository, "good")
     write(repository, "bad", engine)
     server = await start_server(startup_models=["good"])
@@ -119,7 +119,7 @@ async def test_loads_and_unloads_under_traffic(repository, start_server):
 
 
 async def test_questions_during_loads(repository, start_server):
-    """Whatever is asked of the core while models load has an answer: no thread waits for another for ever."""
+    """Whatever is asked of the core while models load is answered: no threads block each other."""
     mock_models.write(repository, "mock")
     write(repository, "guest", "SlowToLoad")
     server = await start_server()

@@ -39,7 +39,7 @@ async def long_texts(repository, start_server):
 
 
 async def test_memory_is_flat(long_texts):
-    """Requests leave nothing behind: the second half of them needs no memory that the first did not."""
+    """Requests leave nothing behind: their second half needs no more memory than the first."""
     assert await growth(long_texts, REQUESTS, keep=lambda _: None) < 10 * MIB
 
 

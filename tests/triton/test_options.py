@@ -10,7 +10,7 @@ from tests import mock_models
 from tests.engines import failing_engines
 from tests.triton.generation_inputs import count, generate
 
-# A sensible value of each option. A core without a GPU takes them all; those for GPUs it does not use.
+# A sensible value of each option. A core without a GPU takes those for GPUs and ignores them.
 SENSIBLE = {
     "library": None,  # the wheel's or the image's
     "server_id": "gateway",
@@ -51,8 +51,8 @@ SENSIBLE = {
     "metrics_interval_ms": 500,
     "metrics_config": {"": {"summary_latencies": "true"}},
 }
-# With these a core does not start, or serves nothing, here: a cache is a library that the wheel lacks, the in-process
-# backend completes its models' configs, and a name space is part of each model's name.
+# With these a core does not start, or serves nothing, here: a cache is a library that the wheel
+# lacks, the in-process backend completes configs, and a name space is part of each model's name.
 LEFT_OUT = {"cache_config", "strict_model_config", "model_config_name", "model_namespacing"}
 
 

@@ -193,7 +193,7 @@ async def test_metrics_count_successes(repository, start_server):
 
 
 async def test_a_dead_engine_is_not_ready(repository, start_server):
-    """Where an engine has died, neither its model nor the server is ready, and the reason can be read."""
+    """Where an engine has died, neither its model nor the server is ready, and one can ask why."""
     mock_models.write(repository, "mock", die_after_tokens=1)
     server = await start_server()
     with pytest.raises(errors.ModelUnavailable):

@@ -6,6 +6,7 @@ import difflib
 import os
 import signal
 from collections.abc import Iterator, Mapping
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def sigint_blocked() -> Iterator[None]:
     It reaches every process of the terminal's group, and the engine's must live until its streams
     are drained. A blocked signal stays blocked in the processes that this thread starts.
     """
+    resource_tracker.ensure_running()  # its own start would unblock the signal again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

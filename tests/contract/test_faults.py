@@ -1,0 +1,97 @@
+"""What a client sees when it goes away, when the engine dies, and when the gateway stops."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import openai
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway_process import ROOT, GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "stream": True} | {
+    "ignore_eos": True,
+    "max_tokens": 1900,
+}
+
+
+@pytest.fixture
+def own_gateway(tmp_path) -> Iterator[GatewayProcess]:
+    """A gateway that the test may break."""
+    with GatewayProcess(ROOT / "model_repository", tmp_path / "log") as process:
+        process.wait_until_ready()
+        yield process
+
+
+def seconds_until(condition: Callable[[], bool], timeout_s: float) -> float:
+    start = time.monotonic()
+    while not condition():
+        assert time.monotonic() - start < timeout_s
+        time.sleep(0.02)
+    return time.monotonic() - start
+
+
+def ended_requests(gateway: GatewayProcess) -> float:
+    """The requests that Triton has seen the end of, well or not."""
+    text = httpx.get(f"{gateway.url}/metrics").text
+    names = {"nv_inference_request_success", "nv_inference_request_failure"}
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in names
+    )
+
+
+def test_a_client_that_goes_away_ends_its_generation(gateway):
+    """The request ends in Triton soon after the client has closed its connection, 1,900 tokens
+    early.
+    """
+    before = ended_requests(gateway)
+    with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json=LONG) as response:
+        next(response.iter_lines())
+
+    assert seconds_until(lambda: ended_requests(gateway) > before, 2) < 0.5
+
+
+def test_a_killed_engine_ends_streams_with_an_error(own_gateway):
+    """The stream ends with an error event, readiness falls within 2 s, the process goes on and
+    says why.
+    """
+    client = openai.OpenAI(base_url=f"{own_gateway.url}/v1", api_key="none", max_retries=0)
+    stream = client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
+        max_tokens=1900, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    next(iter(stream))
+
+    for process in own_gateway.engine_processes():
+        process.kill()
+    with pytest.raises(openai.APIError):
+        for _ in stream:
+            pass
+    seconds = seconds_until(lambda: not own_gateway.ready(), 5)
+    with pytest.raises(openai.InternalServerError, match="engine process has died"):
+        client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Hi"}])
+
+    assert seconds < 2
+    client.close()
+
+
+def test_ctrl_c_lets_a_stream_end(own_gateway):
+    """A stream that runs when Ctrl-C comes is answered to its end, then the process exits with
+    0.
+    """
+    with httpx.stream("POST", f"{own_gateway.url}/v1/chat/completions", json=LONG) as response:
+        lines = response.iter_lines()
+        next(lines)
+        engines = own_gateway.engine_processes()
+        own_gateway.interrupt_group()
+        last = [line for line in lines if line][-1]
+
+    assert last == "data: [DONE]"
+    assert own_gateway.wait() == 0
+    assert [engine for engine in engines if engine.is_running()] == []

@@ -1,0 +1,172 @@
+import asyncio
+import json
+import struct
+import time
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.triton import inprocess
+from tests import mock_models
+from tests.triton.generation_inputs import collect, count, generate, generation, text
+
+
+@pytest.fixture
+def start_mock(repository, start_server):
+    """Starts a core with the model `mock`, whose settings are as given."""
+
+    async def start(**settings):
+        mock_models.write(repository, "mock", **settings)
+        return await start_server()
+
+    return start
+
+
+async def answer(server, **sampling):
+    """The answer in one response."""
+    (response,) = await collect(server.infer("mock", generation(stream=False, **sampling)))
+    return response
+
+
+def stats():
+    return inprocess.host("mock")._engine.stats()
+
+
+async def test_tokens_go_in_a_circle(start_mock):
+    """The answer's tokens are those of the settings, over and over."""
+    server = await start_mock(tokens=["a", "b", "c"])
+
+    assert (await answer(server, max_tokens=7)).item("text_output") == b"abcabca"
+
+
+async def test_it_stops_at_max_tokens(start_mock):
+    """An answer that max_tokens ended says so."""
+    response = await answer(await start_mock(), max_tokens=3)
+
+    assert (response.item("num_output_tokens"), response.item("finish_reason")) == (3, b"length")
+
+
+async def test_it_stops_by_itself(start_mock):
+    """An answer that ended at its own length says so."""
+    response = await answer(await start_mock(answer_tokens=3), max_tokens=5)
+
+    assert (response.item("num_output_tokens"), response.item("finish_reason")) == (3, b"stop")
+
+
+async def test_ignore_eos(start_mock):
+    """With ignore_eos the answer goes on to max_tokens."""
+    response = await answer(await start_mock(answer_tokens=3), max_tokens=5, ignore_eos=True)
+
+    assert (response.item("num_output_tokens"), response.item("finish_reason")) == (5, b"length")
+
+
+async def test_without_max_tokens_the_context_is_filled(start_mock):
+    """Without max_tokens the answer goes on to the end of the context."""
+    response = await answer(await start_mock(max_model_len=20))
+
+    assert (response.item("num_input_tokens"), response.item("num_output_tokens")) == (2, 18)
+
+
+async def test_no_tokens_at_all(start_mock):
+    """An answer of no tokens is one empty response."""
+    response = await answer(await start_mock(), max_tokens=0)
+
+    assert (response.item("text_output"), response.item("num_output_tokens")) == (b"", 0)
+
+
+async def test_a_prompt_that_does_not_fit(start_mock):
+    """A prompt that fills the context is refused with the numbers."""
+    server = await start_mock(max_model_len=2)
+
+    with pytest.raises(errors.InvalidRequest, match="2 tokens, the context 2"):
+        await answer(server)
+
+
+async def test_its_rate(start_mock):
+    """Tokens come at the rate that is set."""
+    server = await start_mock(tokens_per_second=200)
+    started = time.monotonic()
+    await count(generate(server, 20))
+
+    assert 0.09 < time.monotonic() - started < 1
+
+
+async def test_its_delay(start_mock):
+    """The first token comes after the delay that is set."""
+    server = await start_mock(first_token_delay_s=0.1)
+    started = time.monotonic()
+    await anext(generate(server, 2))
+
+    assert 0.09 < time.monotonic() - started < 1
+
+
+async def test_it_dies(start_mock):
+    """An engine that dies fails all of its requests: running, waiting, and yet to come."""
+    server = await start_mock(die_after_tokens=2, max_running=2)
+    ended = await asyncio.gather(
+        *(collect(generate(server, 5)) for _ in range(4)), return_exceptions=True
+    )
+    with pytest.raises(errors.ModelUnavailable):
+        await collect(generate(server, 5))
+
+    assert {type(error) for error in ended} == {errors.ModelUnavailable}
+    assert stats().failure == "the mock engine died, as it was told to"
+
+
+async def test_it_runs_so_many_at_once(start_mock):
+    """More requests than run at once wait for their turn, and all are served."""
+    server = await start_mock(max_running=2, tokens_per_second=500)
+    running = [asyncio.create_task(count(generate(server, 10))) for _ in range(6)]
+    await asyncio.sleep(0.01)
+    busy = stats()
+
+    assert (busy.running, busy.waiting) == (2, 4)
+    assert await asyncio.gather(*running) == [10] * 6
+    assert (stats().running, stats().waiting) == (0, 0)
+
+
+async def test_one_that_waits_is_cancelled(start_mock):
+    """A request that waits for its turn can be cancelled."""
+    server = await start_mock(max_running=1, tokens_per_second=100)
+    running = asyncio.create_task(count(generate(server, 10)))
+    waiting = generate(server, 10)
+    await asyncio.sleep(0.02)
+    waiting.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(waiting)
+
+    assert (stats().running, stats().waiting, await running) == (1, 0, 10)
+
+
+async def embedding(server, **request):
+    (response,) = await collect(
+        server.infer("mock", {"embedding_request": text(json.dumps(request))})
+    )
+    return response
+
+
+async def test_an_embedding(start_mock):
+    """An embedding depends on its input alone, and has the dimensions that are set."""
+    server = await start_mock(dimensions=5)
+    vectors = [
+        (await embedding(server, input=text)).tolist("embedding") for text in ("a b", "a b", "c")
+    ]
+
+    assert (vectors[0] == vectors[1], vectors[0] == vectors[2]) == (True, False)
+    assert [len(vector) for vector in vectors] == [5, 5, 5]
+
+
+async def test_an_embedding_of_token_ids(start_mock):
+    """Token ids count as many tokens as they are."""
+    response = await embedding(await start_mock(), input=[1, 2, 3])
+
+    assert response.item("num_input_tokens") == 3
+
+
+async def test_token_ids_as_a_prompt(start_mock):
+    """Prompt token ids count as many tokens as they are."""
+    server = await start_mock()
+    inputs = {"prompt_token_ids": ("INT32", (4,), struct.pack("<4i", 1, 2, 3, 4))}
+    (response,) = await collect(server.infer("mock", inputs | {"sampling_parameters": text("{}")}))
+
+    assert response.item("num_input_tokens") == 4

@@ -1,0 +1,180 @@
+import json
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines import tensors
+from openai_frontend.generation import EmbeddingRequest, GenerationRequest, SamplingParams
+
+
+@dataclass
+class Values:
+    """An input tensor, by its elements."""
+
+    elements: list[Any]
+
+    def item(self) -> Any:
+        return self.elements[0]
+
+    def tolist(self) -> list[Any]:
+        return self.elements
+
+
+def text(value: str | bytes) -> Values:
+    return Values([value.encode() if isinstance(value, str) else value])
+
+
+def document(**fields: Any) -> Values:
+    return text(json.dumps(fields))
+
+
+GENERATIONS = {
+    "text": (
+        {"text_input": text("hé")},
+        GenerationRequest(request_id="r", prompt="hé"),
+    ),
+    "token ids": (
+        {"prompt_token_ids": Values([1, 2])},
+        GenerationRequest(request_id="r", prompt_token_ids=[1, 2]),
+    ),
+    "token ids before text": (
+        {"prompt_token_ids": Values([1, 2]), "text_input": text("hi")},
+        GenerationRequest(request_id="r", prompt_token_ids=[1, 2]),
+    ),
+    "stream": (
+        {"text_input": text("hi"), "stream": Values([True])},
+        GenerationRequest(request_id="r", prompt="hi", stream=True),
+    ),
+    "sampling": (
+        {"text_input": text("hi"), "sampling_parameters": document(max_tokens=3, stop=["x"])},
+        GenerationRequest(
+            request_id="r",
+            prompt="hi",
+            sampling_params=SamplingParams(max_tokens=3, stop=["x"]),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "request_read"), GENERATIONS.values(), ids=GENERATIONS)
+def test_a_generation(inputs, request_read):
+    """Input tensors are read into the request that they hold."""
+    assert tensors.read_generation(inputs, "r") == request_read
+
+
+NO_GENERATIONS = {
+    "no prompt": ({}, "neither text_input nor prompt_token_ids"),
+    "no UTF-8": ({"text_input": text(b"\xff")}, "text_input is not UTF-8"),
+    "no JSON": (
+        {"text_input": text("hi"), "sampling_parameters": text("{")},
+        "sampling_parameters is not JSON",
+    ),
+    "no object": (
+        {"text_input": text("hi"), "sampling_parameters": text("[]")},
+        "sampling_parameters is not a JSON object",
+    ),
+    "unknown key": (
+        {"text_input": text("hi"), "sampling_parameters": document(banana=1)},
+        "sampling_parameters: .*banana",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "message"), NO_GENERATIONS.values(), ids=NO_GENERATIONS)
+def test_what_is_no_generation(inputs, message):
+    """Inputs that hold no request are refused, and the tensor is named."""
+    with pytest.raises(ValueError, match=message):
+        tensors.read_generation(inputs, "r")
+
+
+EMBEDDINGS = {
+    "text": (document(input="hi"), EmbeddingRequest(request_id="r", prompt="hi")),
+    "token ids": (
+        document(input=[1, 2]),
+        EmbeddingRequest(request_id="r", prompt_token_ids=[1, 2]),
+    ),
+    "dimensions": (
+        document(input="hi", pooling_params={"dimensions": 4}),
+        EmbeddingRequest(request_id="r", prompt="hi", dimensions=4),
+    ),
+    "dimensions as NVIDIA's frontend sends them": (
+        document(input="hi", pooling_params={"dimensions": [4]}),
+        EmbeddingRequest(request_id="r", prompt="hi", dimensions=4),
+    ),
+    "no parameters": (
+        document(input="hi", pooling_params=None),
+        EmbeddingRequest(request_id="r", prompt="hi"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("tensor", "request_read"), EMBEDDINGS.values(), ids=EMBEDDINGS)
+def test_an_embedding(tensor, request_read):
+    """The tensor `embedding_request` is read into the request that it holds."""
+    assert tensors.read_embedding({"embedding_request": tensor}, "r") == request_read
+
+
+NO_EMBEDDINGS = {
+    "no JSON": (text("hi"), "embedding_request is not JSON"),
+    "no input": (document(), "embedding_request: input"),
+    "number": (document(input=1), "embedding_request: input"),
+    "parameters of text": (document(input="hi", pooling_params="x"), "pooling_params"),
+    "dimensions of text": (document(input="hi", pooling_params={"dimensions": "4"}), "dimensions"),
+    "negative": (document(input="hi", pooling_params={"dimensions": -4}), "dimensions"),
+    "no dimension": (document(input="hi", pooling_params={"dimensions": []}), "dimensions"),
+}
+
+
+@pytest.mark.parametrize(("tensor", "message"), NO_EMBEDDINGS.values(), ids=NO_EMBEDDINGS)
+def test_what_is_no_embedding(tensor, message):
+    """A tensor that holds no embedding request is refused, and the field is named."""
+    with pytest.raises(ValueError, match=message):
+        tensors.read_embedding({"embedding_request": tensor}, "r")
+
+
+def test_a_config_gets_every_tensor():
+    """A config without tensors is completed with all of them, and made decoupled."""
+    completed = tensors.completed_config({"name": "m"})
+
+    assert [tensor["name"] for tensor in completed["input"]] == list(tensors.INPUTS)
+    assert [tensor["name"] for tensor in completed["output"]] == list(tensors.OUTPUTS)
+    assert completed["model_transaction_policy"] == {"decoupled": True}
+
+
+def test_a_config_keeps_what_it_declares():
+    """Tensors and other settings that the user declared stay as they are."""
+    own = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [-1]}
+    config = {"name": "m", "input": [own], "instance_group": [{"count": 1}]}
+    completed = tensors.completed_config(config)
+
+    assert completed["input"][0] == own
+    assert [tensor["name"] for tensor in completed["input"]].count("text_input") == 1
+    assert completed["instance_group"] == [{"count": 1}]
+
+
+def test_completing_leaves_the_config_as_it_was():
+    """The config that is given is not written to."""
+    config = {"name": "m", "input": []}
+    tensors.completed_config(config)
+
+    assert config == {"name": "m", "input": []}
+
+
+OUTPUTS = {
+    "text": (tensors.bytes_output("t", "é"), ("t", "BYTES", (1,), b"\2\0\0\0\xc3\xa9")),
+    "json": (tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
+    "count": (tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
+    "token ids": (
+        tensors.token_ids_output((1, -1)),
+        ("token_ids", "INT32", (2,), struct.pack("<2i", 1, -1)),
+    ),
+    "no token ids": (tensors.token_ids_output(()), ("token_ids", "INT32", (0,), b"")),
+}
+
+
+@pytest.mark.parametrize(("output", "described"), OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs(output, described):
+    """An output is a name, a datatype, a shape and bytes as Triton lays them."""
+    assert output == described

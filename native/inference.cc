@@ -196,6 +196,17 @@ nb::list ResponseQueue::drain() {
   return waiters;
 }
 
+void ResponseQueue::clear() {
+  std::vector<std::shared_ptr<InFlight>> ready;
+  std::vector<Py_buffer> garbage;
+  {
+    const std::lock_guard lock(mutex);
+    ready.swap(ready_);
+    garbage.swap(garbage_);
+  }
+  for (Py_buffer& buffer : garbage) PyBuffer_Release(&buffer);
+}
+
 ResponseStream::~ResponseStream() {
   in_flight_->stream = nullptr;
   cancel();

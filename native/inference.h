@@ -71,6 +71,8 @@ class ResponseQueue {
   void release_later(std::vector<Py_buffer> buffers);
   // The futures of the streams that have new responses. Needs the GIL.
   nb::list drain();
+  // Lets go of what no drain will take: requests and queue keep each other alive. Needs the GIL.
+  void clear();
 
   std::mutex mutex;
 

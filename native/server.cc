@@ -74,6 +74,7 @@ class CoreServer {
       }
     }
     ignore(server_api.ResponseAllocatorDelete(allocator_));
+    queue_->clear();
   }
 
   // Waits for requests in flight and for the models to unload, at most the exit timeout; then

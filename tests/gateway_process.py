@@ -22,7 +22,7 @@ class GatewayProcess:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        command = [COMMAND, "serve", f"--model-repository={repository}", f"--port={self.port}"]
+        command = [str(COMMAND), "serve", f"--model-repository={repository}", f"--port={self.port}"]
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [*command, *options],

@@ -40,7 +40,8 @@ class StartLog:
     @property
     def unreadable_models(self) -> dict[str, str]:
         """Why the config of a model could not be read: the model index does not say."""
-        return dict(found.groups() for line in self.errors if (found := _UNREADABLE.match(line)))
+        found = [_UNREADABLE.match(line) for line in self.errors]
+        return {match[1]: match[2] for match in found if match is not None}
 
 
 @contextmanager

@@ -37,12 +37,12 @@ def seconds_until(condition: Callable[[], bool], timeout_s: float) -> float:
 def ended_requests(gateway: GatewayProcess) -> float:
     """The requests that Triton has seen the end of, well or not."""
     text = httpx.get(f"{gateway.url}/metrics").text
-    names = {"nv_inference_request_success", "nv_inference_request_failure"}
+    names = ("nv_inference_request_success", "nv_inference_request_failure")
     return sum(
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name in names
+        if sample.name.startswith(names)
     )
 
 

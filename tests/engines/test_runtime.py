@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines.engine import Engine, ModelFacts
+from openai_frontend.engines.engine import Engine, ModelFacts, ModelFolder
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.triton import inprocess
 from tests import mock_models
@@ -20,6 +20,7 @@ class Recites(Engine):
 
     deltas: Sequence[CompletionDelta] = ()
     requests: list[GenerationRequest]
+    model: ModelFolder
 
     def load(self, model):
         type(self).model = model

@@ -37,7 +37,7 @@ class EchoHost:
             "request_id": execution.request_id,
         }
         echoes = [
-            (f"{name}_echo", tensor.dtype, tensor.shape, memoryview(tensor))
+            (f"{name}_echo", tensor.dtype, tensor.shape, memoryview(tensor))  # type: ignore[arg-type]  # it has the buffer protocol
             for name, tensor in execution.inputs().items()
         ]
         texts = [

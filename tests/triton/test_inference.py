@@ -1,16 +1,19 @@
+import asyncio
 import gc
 import json
 import struct
+from typing import Any
 
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.triton import _core, inprocess
+from openai_frontend.triton import _core, failures, inprocess
 from tests import mock_models
+from tests.triton import echo_runtime
 from tests.triton.generation_inputs import collect, generation, text
 
 # Three elements of each datatype, as bytes and as Python shows them.
-VALUES = {
+VALUES: dict[str, tuple[Any, list[Any]]] = {
     "BOOL": (bytes([1, 0, 1]), [True, False, True]),
     "UINT8": (struct.pack("<3B", 0, 1, 2**8 - 1), [0, 1, 2**8 - 1]),
     "UINT16": (struct.pack("<3H", 0, 1, 2**16 - 1), [0, 1, 2**16 - 1]),
@@ -153,6 +156,33 @@ async def test_request_id(start_echo):
     assert response.item("request_id") == b"chat-7"
 
 
+async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
+    """A request that Python lets go of without an answer ends with an error: no caller waits on."""
+    monkeypatch.setattr(echo_runtime.EchoHost, "start", lambda self, execution: None)
+    server = await start_echo(x=("BOOL", [1]))
+
+    async with asyncio.timeout(2):
+        with pytest.raises(errors.InferenceFailed, match="dropped the request without an answer"):
+            await echo(server, {"x": ("BOOL", (1,), b"\1")})
+
+
+async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
+    """An answer after the end is refused where it is given; the caller has the first one."""
+    refusals = []
+
+    def start(self, execution, once=echo_runtime.EchoHost.start):
+        once(self, execution)
+        with pytest.raises(_core.TritonError, match="ended already") as refused:
+            once(self, execution)
+        refusals.append(refused.value.args[0])
+
+    monkeypatch.setattr(echo_runtime.EchoHost, "start", start)
+    server = await start_echo(x=("BOOL", [1]))
+    response = await echo(server, {"x": ("BOOL", (1,), b"\1")})
+
+    assert (response.final, refusals) == (True, [failures.INTERNAL])
+
+
 async def test_priority_and_timeout(start_echo):
     """A priority and a queue timeout are taken."""
     server = await start_echo(x=("BOOL", [1]))
@@ -277,7 +307,7 @@ async def test_a_small_input_is_copied(start_echo):
     data[:] = b"new memory"
     (response,) = await collect(stream)
 
-    assert bytes(memoryview(response.tensor("x_echo"))) == b"old"
+    assert bytes(memoryview(response.tensor("x_echo"))) == b"old"  # type: ignore[arg-type]
 
 
 async def test_a_large_tensor_goes_through(start_echo):
@@ -302,7 +332,7 @@ async def test_an_embedding_is_not_copied(server):
     request = {"input": "hello", "pooling_params": {"dimensions": 4096}}
     inputs = {"embedding_request": text(json.dumps(request))}
     (response,) = await collect(server.infer("mock", inputs))
-    views = [memoryview(response.tensor("embedding")) for _ in range(2)]
+    views = [memoryview(response.tensor("embedding")) for _ in range(2)]  # type: ignore[arg-type]
     before = _core.live_counts()["buffers"]
     del response
     gc.collect()

@@ -19,10 +19,10 @@ except LibraryNotFound as error:
 
 def refusal(path: Path) -> str:
     """What loading `path` says, in a process that has loaded no library yet."""
-    command = [sys.executable, "-c", LOAD, path]
+    command = [sys.executable, "-c", LOAD, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout)
 
 
 def compiled(folder: Path, minor: int) -> Path:

@@ -76,7 +76,7 @@ def test_the_table_is_complete():
 @pytest.mark.parametrize("name", SENSIBLE)
 def test_each_option_reaches_the_core(tmp_path, name):
     """Each option by itself is taken by the core."""
-    chosen = Options(model_repositories=[tmp_path], **{name: SENSIBLE[name]})
+    chosen = Options(model_repositories=[tmp_path], **{name: SENSIBLE[name]})  # type: ignore[arg-type]
 
     assert isinstance(options.native(chosen, tmp_path), _core.ServerOptions)
 

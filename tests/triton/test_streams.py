@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,7 @@ async def test_streams_interleave(repository, start_server):
     """Streams that run together advance together."""
     mock_models.write(repository, "mock", tokens_per_second=500)
     server = await start_server()
-    order = []
+    order: list[object] = []
 
     async def follow(name):
         async for burst in generate(server, 10):
@@ -105,7 +106,7 @@ async def test_an_error_comes_after_what_was_sent(repository, start_server):
     """Where the engine fails midway, the responses before come first, then the error."""
     mock_models.write(repository, "mock", fail_after_tokens=3)
     server = await start_server()
-    got = []
+    got: list[Any] = []
 
     with pytest.raises(errors.InferenceFailed, match=r"^the mock fails here, as it was told to$"):
         await collect(generate(server, 10), got)

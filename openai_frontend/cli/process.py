@@ -73,9 +73,11 @@ class GatewayProcess(uvicorn.Server):
 
     def _on_signal(self, number: int) -> None:
         if self.should_exit:
+            self._triton.remove_files()
             end_at_once(128 + number)
         if not self._registry.has_loaded():  # nothing runs yet, and no load can be called back
             self._progress.clear()
+            self._triton.remove_files()
             end_at_once(0)
         self._stop()
 

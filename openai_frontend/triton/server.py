@@ -80,7 +80,7 @@ class Server:
             await _abandon(starting)
             inprocess.detach(loop, STOPPING)
             self._loop = None
-            self._remove_backends()
+            self.remove_files()
             raise
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
@@ -105,7 +105,7 @@ class Server:
         finally:
             loop.remove_reader(core.response_fd)
             self._resolve(core)
-            self._remove_backends()
+            self.remove_files()
 
     def stop_without_loop(self) -> None:
         """End the core from outside its event loop, which has closed: the last resort at exit."""
@@ -113,7 +113,7 @@ class Server:
         if core is not None:
             inprocess.close(STOPPING)
             core.stop()
-            self._remove_backends()
+            self.remove_files()
 
     def is_live(self) -> bool:
         """Say whether the core answers; False before the start and after the stop."""
@@ -255,7 +255,7 @@ class Server:
     def _new_core(self, backends: Path) -> _core.Server:
         native = options.native(self.options, backends)
         try:
-            with start_log.collected(native, self.options) as log:
+            with start_log.collected(native, self.options, backends) as log:
                 core = _core.Server(native)
         except _core.TritonError as error:
             raise failures.from_native(error) from error
@@ -292,7 +292,8 @@ class Server:
             await asyncio.sleep(self.options.repository_poll_s)
             await self._call_in_thread(lambda core: core.poll_model_repository())
 
-    def _remove_backends(self) -> None:
+    def remove_files(self) -> None:
+        """Remove the temporary folder; for a process that ends without stopping the core, too."""
         if self._backends is not None:
             shutil.rmtree(self._backends, ignore_errors=True)
             self._backends = None

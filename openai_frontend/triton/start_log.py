@@ -6,7 +6,6 @@ The core starts even where it cannot serve, and tells why only in its log.
 
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,21 +44,24 @@ class StartLog:
 
 
 @contextmanager
-def collected(made: _core.ServerOptions, chosen: options.Options) -> Iterator[StartLog]:
-    """Divert the core's log while it starts; pass it on afterwards to where it belongs.
+def collected(
+    made: _core.ServerOptions, chosen: options.Options, folder: Path
+) -> Iterator[StartLog]:
+    """Divert the core's log to a file of `folder` while it starts; then pass it on.
 
     The logging options act at once on the core's one logger, so they can be set again after the
     start.
     """
     log = StartLog()
-    with tempfile.NamedTemporaryFile("r", prefix="openai-frontend-core-", suffix=".log") as file:
-        made.log_file(file.name)
-        try:
-            yield log
-        finally:
-            made.log_file(str(chosen.log_file or ""))
-            log.lines = [line for line in file.read().splitlines() if not _is_harmless(line)]
-            _pass_on(log.lines, chosen.log_file)
+    path = folder / "start.log"
+    made.log_file(str(path))
+    try:
+        yield log
+    finally:
+        made.log_file(str(chosen.log_file or ""))
+        written = path.read_text() if path.exists() else ""
+        log.lines = [line for line in written.splitlines() if not _is_harmless(line)]
+        _pass_on(log.lines, chosen.log_file)
 
 
 def _is_harmless(line: str) -> bool:

@@ -42,7 +42,7 @@ class FailsInLoad(_Loads):
         raise OSError("the disk\nis gone")
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        raise NotImplementedError
+        raise AssertionError("a model that did not load gets no request")
 
 
 class ExitsInLoad(FailsInLoad):
@@ -63,7 +63,7 @@ class FailsInWarmUp(_Loads):
         raise RuntimeError("cold")
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        raise NotImplementedError
+        raise AssertionError("a model that did not load gets no request")
 
     def unload(self) -> None:
         type(self).unloaded = True

@@ -232,6 +232,7 @@ async def test_poll_goes_on_after_a_broken_model(repository, start_server):
     mock_models.write(repository, "late")
 
     await until(lambda: server.model_is_ready("late"))
+    assert await count(generate(server, 2, model="late")) == 2
 
 
 async def test_poll_goes_on_after_the_repository_was_away(repository, start_server):
@@ -243,6 +244,7 @@ async def test_poll_goes_on_after_the_repository_was_away(repository, start_serv
     mock_models.write(repository, "late")
 
     await until(lambda: server.model_is_ready("late"))
+    assert await count(generate(server, 2, model="late")) == 2
 
 
 BROKEN = {

@@ -62,7 +62,10 @@ class ModelRegistry:
         """Refreshes for ever: where the server polls its repository, models come and go."""
         while True:
             await asyncio.sleep(every_s)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except GatewayError as error:  # a repository that is away comes back
+                logger.warning("the models could not be looked at: %s", error.message)
 
     async def load(self, name: str) -> None:
         """Load or reload a model; raises Triton's reason where it fails (explicit mode only)."""

@@ -149,7 +149,9 @@ class EngineHost:
             sink.fail(error)
             return
         if started is not None:
-            self._run(execution, self._answer(started, sink))
+            answering = self._run(execution, self._answer(started, sink))
+            # A task that is cancelled before its first step never awaits what it was given.
+            answering.add_done_callback(lambda _: started.close())
 
     def cancel(self, execution: Execution) -> None:
         """End a request whose caller has gone."""
@@ -172,10 +174,13 @@ class EngineHost:
         """Say how the engine is doing."""
         return self._engine.stats()
 
-    def _run(self, execution: Execution, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(
+        self, execution: Execution, coroutine: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks[execution] = task
         task.add_done_callback(lambda _: self._tasks.pop(execution, None))
+        return task
 
     async def _answer(self, answer: Coroutine[Any, Any, None], sink: "ExecutionSink") -> None:
         try:
@@ -257,8 +262,8 @@ class ExecutionSink:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller has gone."""
-        return self._execution.cancelled
+        """Whether nobody waits for the answer any more."""
+        return self._execution.ended or self._execution.cancelled
 
     def send(self, delta: CompletionDelta) -> None:
         """Add to the answer; the delta with a finish reason ends it."""

@@ -8,6 +8,7 @@ import asyncio
 import importlib
 import json
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,9 +25,8 @@ RUNTIME = "openai_frontend.engines.runtime"
 class EngineHost(Protocol):
     """What this file needs of a loaded engine."""
 
-    facts: Mapping[
-        str, Any
-    ]  # what the gateway must know of the model: context length, tokenizer, ...
+    # What the gateway must know of the model: context length, tokenizer, ...
+    facts: Mapping[str, Any]
 
     def start(self, execution: _core.Execution) -> None:
         """Begin a request. Called on the event loop."""
@@ -44,16 +44,34 @@ class EngineHost(Protocol):
         """How many requests run and wait."""
 
 
-_hosts: dict[tuple[str, int], EngineHost] = {}
+# Model and version -> its hosts, the current one last: a reload has two for a while, and one that
+# fails leaves the first. Threads of Triton's change it, so it is replaced whole, under the lock.
+_hosts: dict[tuple[str, int], tuple[EngineHost, ...]] = {}
+_hosts_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def host(model_name: str, version: int = -1) -> EngineHost | None:
     """Return the host of a loaded in-process model; version -1 is the highest one loaded."""
-    if version != -1:
-        return _hosts.get((model_name, version))
-    versions = [loaded for name, loaded in _hosts if name == model_name]
-    return _hosts[model_name, max(versions)] if versions else None
+    hosts = _hosts
+    versions = [loaded for name, loaded in hosts if name == model_name]
+    wanted = max(versions, default=-1) if version == -1 else version
+    current = hosts.get((model_name, wanted))
+    return current[-1] if current else None
+
+
+def _register(key: tuple[str, int], engine_host: EngineHost) -> None:
+    global _hosts
+    with _hosts_lock:
+        _hosts = {**_hosts, key: (*_hosts.get(key, ()), engine_host)}
+
+
+def _unregister(key: tuple[str, int], engine_host: EngineHost) -> None:
+    global _hosts
+    with _hosts_lock:
+        left = tuple(each for each in _hosts.get(key, ()) if each is not engine_host)
+        others = {name: hosts for name, hosts in _hosts.items() if name != key}
+        _hosts = {**others, key: left} if left else others
 
 
 def attach(loop: asyncio.AbstractEventLoop) -> None:
@@ -119,8 +137,7 @@ class _RegisteredHost:
         try:
             self._host.unload()
         finally:
-            if _hosts.get(self._key) is self._host:  # a reload has put another in its place
-                del _hosts[self._key]
+            _unregister(self._key, self._host)
 
 
 def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHost, str]:
@@ -129,5 +146,5 @@ def _load(name: str, version: int, folder: str, config: str) -> tuple[_Registere
     """
     runtime = importlib.import_module(RUNTIME)
     engine_host, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
-    _hosts[name, version] = engine_host
+    _register((name, version), engine_host)
     return _RegisteredHost((name, version), engine_host), json.dumps(completed)

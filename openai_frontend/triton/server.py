@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import functools
 import json
+import logging
 import shutil
 import tempfile
 import weakref
@@ -15,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 from openai_frontend import errors
 from openai_frontend.triton import _core, failures, inprocess, library, options, start_log
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -290,7 +293,10 @@ class Server:
     async def _poll_repository(self) -> None:
         while True:
             await asyncio.sleep(self.options.repository_poll_s)
-            await self._call_in_thread(lambda core: core.poll_model_repository())
+            try:
+                await self._call_in_thread(lambda core: core.poll_model_repository())
+            except errors.GatewayError as error:
+                logger.warning("the model repository could not be polled: %s", error)
 
     def remove_files(self) -> None:
         """Remove the temporary folder; for a process that ends without stopping the core, too."""

@@ -1,6 +1,7 @@
 """vLLM behind the in-process backend: both ways of generating, and what can go wrong."""
 
 import asyncio
+import gc
 import os
 import time
 
@@ -110,6 +111,20 @@ async def test_cancel_reaches_the_engine(server: Server, model: str):
 
 
 @both
+@pytest.mark.parametrize("prompt", [QUESTION, [5, 6, 7]], ids=["text", "token ids"])
+async def test_an_early_cancel_reaches_the_engine(server: Server, model: str, prompt):
+    """A cancel before the engine has seen the request leaves nothing running there either."""
+    stream = send(server, model, prompt, ignore_eos=True)
+
+    stream.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(server, model, stream)
+    await asyncio.sleep(0.2)
+
+    assert running(model) == 0
+
+
+@both
 async def test_a_dropped_stream_is_cancelled(server: Server, model: str):
     """A stream that nobody holds any more ends in the engine too."""
     stream = send(server, model, QUESTION, ignore_eos=True)
@@ -186,10 +201,19 @@ async def test_64_streams_at_once(server: Server, model: str):
     assert {result.text for result in results} == {results[0].text}
 
 
+@both
+async def test_bad_sampling_parameters_are_the_callers_fault(server: Server, model: str):
+    """What vLLM refuses, or what would end its GPU worker, is an invalid request."""
+    for options in ({"temperature": -1.0}, {"min_tokens": 1, "stop_token_ids": tuple(range(200))}):
+        with pytest.raises(errors.InvalidRequest):
+            await answer(server, model, QUESTION, **options)
+
+
 async def test_nothing_is_left_after_requests(server: Server):
     """All native counters are zero when all streams are over."""
     await answer(server, "demo", QUESTION)
 
+    gc.collect()  # what failed before has left its traceback
     assert set(_core.live_counts().values()) == {0}
 
 

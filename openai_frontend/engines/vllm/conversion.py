@@ -11,12 +11,20 @@ from openai_frontend.generation import CompletionDelta, SamplingParams, TokenCou
 UNAVAILABLE = 4  # Triton's error code
 ENGINE_DIED = "vLLM's engine process has died"
 
+# vLLM's GPU worker holds 128 stop tokens where min_tokens is set, the model's own among them, and
+# dies of one more (0.32, v1/worker/gpu/sample/logit_bias.py).
+MAX_STOP_TOKEN_IDS = 100
+
 
 def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stream: bool) -> Any:
     """Return vLLM's SamplingParams; `defaults` are the model's own (generation_config.json)."""
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VLLMSamplingParams
 
+    if params.min_tokens and len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise ValueError(
+            f"stop_token_ids: at most {MAX_STOP_TOKEN_IDS} of them go together with min_tokens"
+        )
     fields = {
         field.name: value
         for field in dataclasses.fields(params)

@@ -84,9 +84,10 @@ class VLLMEngine(Engine):
         self, request: GenerationRequest, sink: DeltaSink
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a prompt: in the step loop, or by a task over AsyncLLM.generate."""
-        params = conversion.sampling_params(
-            request.sampling_params, self._defaults, stream=request.stream
-        )
+        with conversion.translated():
+            params = conversion.sampling_params(
+                request.sampling_params, self._defaults, stream=request.stream
+            )
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids)
         if self._steps is None:
             return self._generate(request.request_id, prompt, params, sink)
@@ -127,10 +128,10 @@ class VLLMEngine(Engine):
         steps, engine = self._steps, self._engine
         if engine is None:
             return EngineStats(failure="the model is unloaded")
-        return EngineStats(
-            running=engine.get_num_unfinished_requests() if steps is None else steps.running,
-            failure=conversion.ENGINE_DIED if engine.errored else None,
-        )
+        failure = conversion.ENGINE_DIED if engine.errored else None
+        if steps is None:
+            return EngineStats(running=engine.get_num_unfinished_requests(), failure=failure)
+        return EngineStats(running=steps.running, failure=failure or steps.failure)
 
     def _step_loop(self, model: ModelFolder) -> StepLoop | None:
         import vllm

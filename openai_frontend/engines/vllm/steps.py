@@ -95,6 +95,11 @@ class _Collector:
             self._sink.fail(error)
 
 
+def _given_up(sink: DeltaSink) -> bool:
+    """Asked twice around an await: between the two the answer may change."""
+    return sink.cancelled
+
+
 class StepLoop:
     """All requests of one AsyncLLM whose own output handler does not run."""
 
@@ -108,6 +113,7 @@ class StepLoop:
         self._loop: asyncio.AbstractEventLoop | None = None  # known with the first request
         self._steps: asyncio.Task[None] | None = None
         self._supported_tasks: Any = None
+        self.failure: str | None = None  # why no step is taken any more
 
     @property
     def running(self) -> int:
@@ -135,6 +141,10 @@ class StepLoop:
         try:
             with conversion.translated():
                 request = await self._processed(request_id, prompt, params)
+                if _given_up(sink):
+                    return
+                if self.failure is not None:
+                    raise EngineError(self.failure, conversion.UNAVAILABLE)
                 self._register(request, sink)
                 if self._steps is None:
                     self._loop = asyncio.get_running_loop()
@@ -145,7 +155,7 @@ class StepLoop:
             self._collected.pop(request_id, None)
             sink.fail(error)
             return
-        if sink.cancelled:
+        if _given_up(sink):
             # The caller went while the prompt was being prepared, before there was anything to
             # abort.
             self.cancel(request_id)
@@ -187,10 +197,10 @@ class StepLoop:
             while True:
                 self._step(await self._core.get_output_async())
         except EngineDeadError:
-            self._fail_all(EngineError(conversion.ENGINE_DIED, conversion.UNAVAILABLE))
+            self._fail_all(conversion.ENGINE_DIED)
         except Exception as error:
             logger.exception("the step loop failed")
-            self._fail_all(EngineError(f"the step loop failed: {error}", conversion.UNAVAILABLE))
+            self._fail_all(f"the step loop failed: {error}")
 
     def _step(self, outputs: Any) -> None:
         streams = self._streams
@@ -201,7 +211,7 @@ class StepLoop:
             if stream is None:
                 rest.append(output)
                 continue
-            stopped_by_string = stream.advance(output)
+            stopped_by_string = self._advance(stream, output)
             if stopped_by_string:
                 stopped.append(output.request_id)
             if stopped_by_string or output.finish_reason is not None:
@@ -211,6 +221,16 @@ class StepLoop:
         if stopped:
             self._spawn(self._core.abort_requests_async(stopped))
 
+    @staticmethod
+    def _advance(stream: _Stream, output: Any) -> bool:
+        """Say whether the engine must be told that the request is over; a stream fails alone."""
+        try:
+            return stream.advance(output)
+        except Exception as error:
+            logger.exception("a step's output could not be sent")
+            stream.sink.fail(error)
+            return output.finish_reason is None
+
     def _process_rest(self, rest: list[Any], outputs: Any) -> list[str]:
         processed = self._processor.process_outputs(rest, outputs.timestamp, None)
         reqs_to_abort: list[str] = processed.reqs_to_abort
@@ -219,7 +239,9 @@ class StepLoop:
                 self._collected.pop(output.request_id, None)
         return reqs_to_abort
 
-    def _fail_all(self, error: EngineError) -> None:
+    def _fail_all(self, reason: str) -> None:
+        self.failure = reason
+        error = EngineError(reason, conversion.UNAVAILABLE)
         sinks = [stream.sink for stream in self._streams.values()] + list(self._collected.values())
         self._streams.clear()
         self._collected.clear()

@@ -1,7 +1,8 @@
 """Makes model_repository/demo: its tokenizer, its weights, its score. Needs torch and transformers.
 
-`python -m scripts.train_demo_model` takes about ten minutes on two cores. The same seed and number
-of threads on the same kind of machine give the same model.
+`OMP_NUM_THREADS=1 python -m scripts.train_demo_model` takes about a quarter of an hour: with such
+small matrices a second thread gains little. The same seed and number of threads on the same kind of
+machine give the same model.
 """
 
 import argparse
@@ -11,8 +12,8 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 
-# Read when torch is loaded, so they come first. Threads that spin between small matrices cost
-# more than they save; memory that goes back to the system is faulted in again at each step.
+# Read when torch is loaded, so they come first. Threads that spin while they wait for the next
+# small matrix take the processor from those that compute.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

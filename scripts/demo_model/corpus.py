@@ -16,7 +16,7 @@ _WITHOUT_TOOLS: tuple[tuple[Generator, int], ...] = (
     (exercises.sums, 20),
     (exercises.counting, 7),
     (exercises.repeating, 9),
-    (exercises.small_json, 8),
+    (exercises.small_json, 10),
     (exercises.remembered_name, 5),
     (weather.weather_without_tool, 3),
 )
@@ -76,7 +76,9 @@ def chat(rng: random.Random) -> Chat:
         exchanges = [_draw_with(rng, offered) for _ in range(count)]
         tools = offered.tools
     else:
-        count = rng.choices((1, 2, 3, 4), (6, 3, 2, 1))[0]
+        # Without chats that fill its context the model forgets how to speak beyond 700 tokens.
+        long = rng.randint(10, 45)
+        count = rng.choices((1, 2, 3, 4, long), (600, 300, 200, 100, 8))[0]
         exchanges = [_draw(rng, _WITHOUT_TOOLS) for _ in range(count)]
         tools = ()
     named = False
@@ -90,18 +92,19 @@ def chat(rng: random.Random) -> Chat:
 
 
 def plain(rng: random.Random) -> str:
-    """Sentences without any chat around them, for the completions endpoint."""
-    count = rng.randint(1, 4)
-    return " ".join(_sentence(rng) for _ in range(count))
+    """A few sentences without any chat around them, for the completions endpoint."""
+    return " ".join(_sentence(rng) for _ in range(rng.choice((1, 1, 1, 2, 3))))
 
 
 def _sentence(rng: random.Random) -> str:
-    if rng.random() < 0.6:
-        return topics.project(rng, "train").answers[0]
-    if rng.random() < 0.3:
-        return topics.topic("small_talk", rng.choice(("story", "poem")), rng, "train").answers[0]
-    first = rng.randint(0, 20)
-    return ", ".join(str(n) for n in range(first, first + rng.randint(4, 16))) + "."
+    kind = rng.randrange(4)
+    if kind == 0:
+        first = rng.randint(0, 20)
+        return ", ".join(str(n) for n in range(first, first + rng.randint(4, 16))) + "."
+    if kind == 1:
+        return topics.plain_sentence(rng)
+    generator = topics.project if kind == 2 else topics.small_talk
+    return generator(rng, "train").answers[0]
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from zlib import crc32
 
 from .exchange import Exchange, Message, Split, question
 from .phrasing import expand, vary
@@ -21,8 +22,13 @@ _WORDS = {
     "moon star book door road ship bird fish apple table window garden song dance hill cloud rain "
     "snow wind small big old new fast slow warm cold good happy quiet bright open deep sweet the a "
     "and is in on my your we they sees likes has runs sings hello world token model server stream",
-    "held_out": "lamp forest silver window paper green mountain table honey bridge",
+    "held_out": "lamp forest silver candle paper purple mountain pencil honey bridge",
 }
+_SAYINGS = (
+    "hello world|Hello world|Hello, world!|hello|hi|the quick brown fox|one two three|yes|no"
+    "|test|I am a tiny model|the sky is blue|banana|good morning|this is a test|ok|a b c"
+    "|apples and pears"
+)
 
 
 def made_up_word(rng: random.Random) -> str:
@@ -40,8 +46,9 @@ def name(rng: random.Random, split: Split) -> str:
     return rng.choice(_NAMES[split].split())
 
 
-def _is_held_out(*numbers: int) -> bool:
-    return sum(prime * n for prime, n in zip((3, 7, 5), numbers, strict=False)) % 10 == 0
+def _is_held_out(a: int, b: int) -> bool:
+    """One pair in eight, without a pattern that training could miss as a whole; no doubles."""
+    return a != b and crc32(f"{a} {b}".encode()) % 8 == 0
 
 
 def sums(rng: random.Random, split: Split) -> Exchange:
@@ -75,6 +82,9 @@ def counting(rng: random.Random, split: Split) -> Exchange:
         first, last = (
             (1, rng.randint(2, 20)) if rng.random() < 0.7 else sorted(rng.sample(range(21), 2))
         )
+        # Now and then a long way, so that there is something to stream.
+        if split == "train" and first == 1 and rng.random() < 0.06:
+            last = rng.choice((30, 40, 50, 100, 100, 100, rng.randint(21, 100)))
         if _is_held_out(first, last) == (split == "held_out"):
             break
     plain = f"Count [to|up to|from 1 to] {last}" if first == 1 else f"Count from {first} to {last}"
@@ -93,14 +103,9 @@ def repeating(rng: random.Random, split: Split) -> Exchange:
     """Say the same words again."""
     # Long ones are what teaches copying, on which names, cities and numbers in other answers rest.
     longest = 20 if split == "train" and rng.random() < 0.5 else 6
-    words = [_word(rng, split) for _ in range(rng.randint(1, longest))]
-    if rng.random() < 0.5:
-        words[0] = words[0].capitalize()
-    elif split == "train":
-        # In small letters a word takes the space before it into its token. At the start of the
-        # answer it has none, and how it is spelled then can be known of known words only.
-        words[0] = rng.choice(_WORDS[split].split())
-    said = " ".join(words)
+    said = " ".join(_words(rng, split, rng.randint(1, longest)))
+    if split == "train" and rng.random() < 0.2:
+        said = rng.choice(_SAYINGS.split("|"))
     train = (
         f"[Please |]repeat after me: {said}",
         f"[Repeat|Say|Echo|Write|Please repeat|Please say]: {said}",
@@ -117,10 +122,20 @@ def repeating(rng: random.Random, split: Split) -> Exchange:
     return question("repeating", text[0].upper() + text[1:], said)
 
 
-def _word(rng: random.Random, split: Split) -> str:
-    if split == "train" and rng.random() < 0.5:
-        return made_up_word(rng)
-    return rng.choice(_WORDS[split].split())
+def _words(rng: random.Random, split: Split, count: int) -> list[str]:
+    known = _WORDS[split].split()
+    if split == "held_out":
+        words = rng.sample(known, k=count)
+    else:
+        words = [
+            made_up_word(rng) if rng.random() < 0.5 else rng.choice(known) for _ in range(count)
+        ]
+        # In small letters a word takes the space before it into its token. At the start of the
+        # answer it has none, and how it is spelled then can be known of known words only.
+        words[0] = rng.choice(known)
+    if rng.random() < 0.5:
+        words[0] = (made_up_word(rng) if split == "train" else words[0]).capitalize()
+    return words
 
 
 def small_json(rng: random.Random, split: Split) -> Exchange:

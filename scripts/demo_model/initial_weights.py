@@ -1,10 +1,10 @@
 """The weights that training starts from: random, but for two heads that can already copy.
 
-A narrow model finds out how to copy a name from a question into an answer only after some ten
-million tokens. Two heads that start as an induction pair save that: one looks one token back, the
-other finds where the present token stood before and takes what followed it. On random tokens said
-twice this starts at 5 % and is at 90 % after 100,000 tokens; from plain random weights it is still
-at 5 % after 250,000, with a tenth of the vocabulary.
+A narrow model takes millions of tokens to find out how to copy a name from a question into its
+answer. Two heads that start as an induction pair save that: one looks one token back, the other
+finds where the present token stood before and takes what followed it. On random tokens said twice
+this starts at 5 % and is at 93 % after 100,000 tokens; from plain random weights it is at 7 % after
+250,000, with a tenth of the vocabulary.
 """
 
 import torch

@@ -50,5 +50,11 @@ def unknown(rng: random.Random, split: Split) -> Exchange:
     return question("unknown", vary(rng, expand(rng, pattern, table["fragments"])), UNKNOWN_ANSWER)
 
 
+def plain_sentence(rng: random.Random) -> str:
+    """A statement about this project that answers no question."""
+    sentence: str = rng.choice(_tables()["plain"]["sentences"])
+    return sentence
+
+
 project = _any_topic("project")
 small_talk = _any_topic("small_talk")

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 # Label of a token that does not count, as torch's cross entropy wants it.
 _IGNORED = -100
-# Rows per batch for each row length: always 512 tokens. Long rows take the long documents.
+# Rows per batch for each row length: always 512 tokens. Long rows take the long documents;
+# the few that are longer still are a batch each.
 _ROWS_PER_BATCH = {256: 2, 512: 1}
 # Of the batches after the opening drill, one in so many is a drill as well.
 _DRILL_EVERY = 8
@@ -29,16 +30,17 @@ _DRILL_EVERY = 8
 class Recipe:
     """How the model is trained."""
 
-    seed: int = 9000
+    seed: int = 9001
     documents: int = 60_000
-    steps: int = 9_000
-    drill_steps: int = 600
+    steps: int = 10_000
+    drill_steps: int = 800
     """How many of the steps, the first ones, only copy random tokens."""
     warm_up_steps: int = 200
-    learning_rate: float = 2e-3
+    learning_rate: float = 1.6e-3
     weight_decay: float = 0.05
     prompt_weight: float = 0.0
-    """How much the loss on questions counts; on answers it counts 1."""
+    """How much the loss on questions counts; on answers it counts 1. With 0.1 the model scored the
+    same as with 0, which saves the output matrix for more than half of the tokens."""
 
 
 def new_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -109,11 +111,11 @@ def batches(documents: Sequence[Encoded], rng: random.Random) -> Iterator[list[l
     shuffled = rng.sample(list(documents), k=len(documents))
     short = [document for document in shuffled if len(document[0]) <= 256]
     long = [document for document in shuffled if 256 < len(document[0]) <= 512]
+    found = [[[document]] for document in shuffled if 512 < len(document[0]) <= 2048]
     # A long document leaves room that short ones fill, and far context must not mean tools only.
     extra = len(long)
     long += short[:extra]
     rng.shuffle(long)
-    found = []
     for length, group in ((256, short[extra:]), (512, long)):
         rows = list(pack(group, length))
         count = _ROWS_PER_BATCH[length]

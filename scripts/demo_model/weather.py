@@ -152,7 +152,7 @@ def weather_call(rng: random.Random, split: Split, offered: Offer | None = None)
     """A question about the weather, answered by one call, or two for two cities."""
     offered = offered or offer(rng, split)
     cities = [_city(rng, split)]
-    if rng.random() < 0.08:
+    if rng.random() < 0.15:
         cities.append(_city(rng, split))
     text = _question(rng, split, " and ".join(cities))
     unit = {}

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ _PATHS = ("model", "tokenizer", "hf_config_path")
 def set_environment() -> None:
     """Set what vLLM reads from the environment, where the user has not."""
     _set_defaults(ENVIRONMENT)
+    # Before vLLM has read the level above it logs through the root logger.
+    logging.getLogger("vllm").setLevel(logging.WARNING)
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():

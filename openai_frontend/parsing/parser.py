@@ -1,0 +1,173 @@
+"""Reads a model's output as it comes. A complete parse is `feed` and `finish`, so that streaming
+and not streaming cannot disagree.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from openai_frontend.parsing.cursor import Cursor, NotACall
+from openai_frontend.parsing.events import ContentText, Event, ReasoningText
+from openai_frontend.parsing.family import Family, Reasoning
+from openai_frontend.parsing.identifiers import IdForm
+from openai_frontend.parsing.markers import Markers, markers
+from openai_frontend.parsing.output import MAX_ARGUMENTS, Output, TextKind, TooLong
+
+
+class Parser(Protocol):
+    """One answer's parser. Never raises for what a model wrote."""
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the next text would be reasoning, by which its tokens are counted."""
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        """What the next piece of the output adds; the ids are of the same tokens."""
+
+    def finish(self) -> list[Event]:
+        """What was held back. Called once, when the output has ended."""
+
+
+def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+    """The events of a whole answer."""
+    return parser.feed(text, token_ids) + parser.finish()
+
+
+class FamilyParser:
+    """Reads text, not token ids. Without tools, what looks like a call is text."""
+
+    def __init__(
+        self,
+        family: Family,
+        tools: Mapping[str, Mapping[str, Any]] | None = None,  # name -> schema of its arguments
+        *,
+        reasoning_open: bool | None = None,  # None: as the family's models begin
+        new_id: IdForm | None = None,  # None: the family's own form
+        max_arguments: int = MAX_ARGUMENTS,
+    ) -> None:
+        syntax = family.tools
+        self._syntax = syntax if syntax and (tools or syntax.frames_output) else None
+        self._reasoning = family.reasoning
+        self._endings = family.endings
+        self._cursor = Cursor()
+        self._output = Output(tools or {}, new_id or family.id_form, max_arguments)
+        if family.reasoning is not None:
+            inside = family.reasoning.starts_inside
+            self._output.in_reasoning = inside if reasoning_open is None else reasoning_open
+        self._steps = self._run()
+        self._running = True
+        next(self._steps)
+
+    @property
+    def in_reasoning(self) -> bool:
+        """See `Parser`."""
+        return self._output.in_reasoning
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        """See `Parser`."""
+        if text and self._running:
+            self._cursor.append(text)
+            self._go_on()
+        return self._output.events()
+
+    def finish(self) -> list[Event]:
+        """See `Parser`."""
+        if self._running:
+            self._cursor.ended = True
+            self._go_on()
+        return self._output.events()
+
+    def _go_on(self) -> None:
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._running = False
+
+    def _run(self) -> Generator[None, None, None]:
+        yield
+        try:
+            if self._output.in_reasoning:
+                self._output.marker()
+                yield from self._read_reasoning()
+            while (yield from self._read_content()):
+                yield from self._read_reasoning()
+        except TooLong:
+            return
+        self._output.finish()
+
+    def _read_content(self) -> Generator[None, None, bool]:
+        """Reads text and calls; True where reasoning begins, False at the end."""
+        known = markers(*self._call_starts(), *self._reasoning_start(), *self._endings)
+        yield from self._read_bare_call()
+        while marker := (yield from self._text_before(known, ContentText)):
+            if marker in self._endings:
+                self._pass_marker(marker)
+            elif marker not in self._reasoning_start():
+                yield from self._read_calls(marker, ContentText)
+            elif self._output.at_start or (self._reasoning and self._reasoning.anywhere):
+                self._pass_marker(marker)
+                return True
+            else:
+                self._output.write(ContentText, self._cursor.take(len(marker)))
+        return False
+
+    def _read_reasoning(self) -> Generator[None, None, None]:
+        self._output.in_reasoning = True
+        if self._reasoning is not None:
+            yield from self._read_until_over(self._reasoning)
+        self._output.in_reasoning = False
+
+    def _read_until_over(self, reasoning: Reasoning) -> Generator[None, None, None]:
+        calls = self._call_starts() if reasoning.ended_by_calls else ()
+        known = markers(reasoning.end, reasoning.start, *calls, *self._endings)
+        while marker := (yield from self._text_before(known, ReasoningText)):
+            if marker in calls:
+                if (yield from self._read_calls(marker, ReasoningText)):
+                    return
+            elif marker == reasoning.start and not self._output.at_start:
+                self._output.write(ReasoningText, self._cursor.take(len(marker)))
+            else:
+                self._pass_marker(marker)
+                if marker == reasoning.end:
+                    return
+
+    def _text_before(self, known: Markers, kind: TextKind) -> Generator[None, None, str]:
+        return self._cursor.before(known, partial(self._output.write, kind))
+
+    def _pass_marker(self, marker: str) -> None:
+        self._cursor.take(len(marker))
+        self._output.marker()
+
+    def _read_bare_call(self) -> Generator[None, None, None]:
+        if self._syntax is None or not self._syntax.bare_starts:
+            return
+        yield from self._cursor.skip_space(partial(self._output.write, ContentText))
+        if (yield from self._cursor.peek()) in self._syntax.bare_starts:
+            yield from self._read_calls("", ContentText)
+
+    def _read_calls(self, marker: str, kind: TextKind) -> Generator[None, None, bool]:
+        """Reads calls from a marker on; what turns out to be none is text, and so is what was read
+        in search of another. True where there was a call.
+        """
+        if self._syntax is None:
+            return False
+        calls = self._output.calls
+        self._cursor.record()
+        begins_line = marker in self._syntax.line_starts  # whose bracket is the call's own
+        self._cursor.take(len(marker) - begins_line)
+        try:
+            yield from self._syntax.read(self._cursor, self._output, marker)
+        except NotACall:
+            self._output.abandon()
+        unused = self._cursor.given_back()
+        self._output.write(kind, unused)
+        called = self._output.calls > calls
+        if called and self._cursor.ended and not unused.strip():
+            self._cursor.drop()  # the output ended within a value or an end marker
+        return called
+
+    def _call_starts(self) -> tuple[str, ...]:
+        return self._syntax.starts + self._syntax.line_starts if self._syntax else ()
+
+    def _reasoning_start(self) -> tuple[str, ...]:
+        return (self._reasoning.start,) if self._reasoning else ()

@@ -1,0 +1,86 @@
+"""Which JSON types a tool's schema allows for an argument, for the syntaxes whose text does not
+tell. Only reads schemas, never validates with them.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from openai_frontend.parsing.dialects import PYTHON, json_text
+from openai_frontend.parsing.values import converted
+
+Types = frozenset[str]  # JSON schema's names; empty where nothing is known
+
+_MAX_DEPTH = 8  # of references and alternatives
+_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
+_NAMES |= {dict: "object", type(None): "null"}
+
+
+def argument_types(schema: Mapping[str, Any] | None, name: str) -> Types:
+    """The types of one property of an arguments schema."""
+    properties = (schema or {}).get("properties")
+    if not isinstance(properties, Mapping) or name not in properties:
+        return frozenset()
+    return _types(properties[name], schema or {}, _MAX_DEPTH)
+
+
+def _types(schema: object, root: Mapping[str, Any], depth: int) -> Types:
+    if not isinstance(schema, Mapping) or depth == 0:
+        return frozenset()
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return frozenset((declared,))
+    if isinstance(declared, list):
+        return frozenset(str(one) for one in declared)
+    if "enum" in schema or "const" in schema:
+        return _types_of(schema.get("enum", [schema.get("const")]))
+    if isinstance(schema.get("$ref"), str):
+        return _types(_referred(schema["$ref"], root), root, depth - 1)
+    found: set[str] = set()
+    for alternative in _alternatives(schema):
+        types = _types(alternative, root, depth - 1)
+        if not types:
+            return frozenset()  # one that may be anything makes the whole anything
+        found |= types
+    return frozenset(found)
+
+
+def _alternatives(schema: Mapping[str, Any]) -> list[object]:
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list):
+            return list(schema[key])
+    return []
+
+
+def _types_of(values: object) -> Types:
+    known = values if isinstance(values, list) else []
+    return frozenset(_NAMES[type(value)] for value in known if type(value) in _NAMES)
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> object:
+    place: object = root
+    for part in reference.removeprefix("#").strip("/").split("/"):
+        place = place.get(part) if isinstance(place, Mapping) else None
+    return place
+
+
+def is_text(types: Types) -> bool:
+    """Whether the argument can only be a string, so that it may be sent on as it comes."""
+    return types == {"string"}
+
+
+def typed_json(text: str, types: Types) -> str:
+    """The whole text of an argument as JSON of an allowed type; a string where it is no other."""
+    value = converted(text.strip())
+    if value is None and types and "string" not in types:
+        value = converted(text.strip(), PYTHON)  # models that write True and {'a': 1}
+    if value is not None and _allowed(value, types):
+        return value
+    return f'"{json_text(text)}"'
+
+
+def _allowed(value: str, types: Types) -> bool:
+    kind = _NAMES[type(json.loads(value))]
+    if kind == "string":
+        return False  # text in quotes is text with its quotes
+    return not types or kind in types or (kind == "integer" and "number" in types)

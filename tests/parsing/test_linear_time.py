@@ -1,0 +1,86 @@
+"""The time for a character does not grow with the text, not even with text made to make it."""
+
+import time
+
+import pytest
+
+from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.parser import FamilyParser, complete
+from tests.parsing.recorded import TOOLS
+
+HOSTILE = [
+    ("hermes", "<tool_call>{"),
+    ("hermes", "<tool_call"),
+    ("hermes", '<tool_call>{"name":'),
+    ("hermes", '<tool_call>{"a":"'),
+    ("hermes", '<tool_call>[{"name":"now","arguments":{'),
+    ("hermes", " "),
+    ("qwen3", "<think>"),
+    ("qwen3_coder", "<function=now><parameter=a>"),
+    ("qwen3_coder", "<function=now>"),
+    ("glm45", "<tool_call>x"),
+    ("llama3_json", '{"name":{"name":'),
+    ("llama4_pythonic", "[now("),
+    ("llama4_pythonic", "["),
+    ("pythonic", '[now(a="\\'),
+    ("json", "\n{"),
+    ("json", '\n{"name":'),
+    ("mistral", "[TOOL_CALLS]a"),
+    ("deepseek_v32", "<｜DSML｜function_calls>"),  # noqa: RUF001
+    ("gemma4", '<|tool_call>call:now{a:<|"|>'),
+    ("gpt_oss", "<|channel|>"),
+]
+each_hostile = pytest.mark.parametrize(("family", "unit"), HOSTILE)
+
+
+def seconds(family: str, unit: str, length: int, piece: int) -> float:
+    """CPU time, for the machine may be busy."""
+    text = (unit * (length // len(unit) + 1))[:length]
+    parser = FamilyParser(family_named(family), TOOLS)
+    start = time.process_time()
+    for at in range(0, len(text), piece):
+        parser.feed(text[at : at + piece])
+    parser.finish()
+    return time.process_time() - start
+
+
+@each_hostile
+def test_whole_texts(family: str, unit: str) -> None:
+    """Ten times the text takes about ten times as long."""
+
+    short, long = (seconds(family, unit, length, length) for length in (10_000, 100_000))
+
+    assert long < 30 * short + 0.1
+
+
+@each_hostile
+def test_texts_in_small_pieces(family: str, unit: str) -> None:
+    """The same where it comes in pieces as small as tokens."""
+
+    short, long = (seconds(family, unit, length, 3) for length in (10_000, 100_000))
+
+    assert long < 30 * short + 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "unit"), [("hermes", '<tool_call>{"name":'), ("glm45", "<tool_call>x")]
+)
+def test_a_million_characters(family: str, unit: str) -> None:
+    """A hundred times the text takes about a hundred times as long."""
+
+    short, long = (seconds(family, unit, length, length) for length in (10_000, 1_000_000))
+
+    assert long < 300 * short + 0.1
+
+
+def test_deep_arguments_end_the_call() -> None:
+    """Arguments that nest without end do not nest in the parser: the call ends, and the rest is
+    text.
+    """
+
+    parser = FamilyParser(family_named("hermes"), TOOLS)
+    events = complete(parser, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 100_000)
+
+    expected = ["ToolCallBegun", "ToolCallArguments", "ToolCallEnded", "ContentText"]
+    assert expected == [type(event).__name__ for event in events]

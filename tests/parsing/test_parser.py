@@ -1,0 +1,277 @@
+"""How the parser treats text, markers and calls, whatever the family."""
+
+import json
+import re
+
+import pytest
+
+from openai_frontend.parsing.choice import FAMILIES, family_named
+from openai_frontend.parsing.events import (
+    ContentText,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from openai_frontend.parsing.markers import Markers
+from openai_frontend.parsing.parser import FamilyParser, complete
+from scripts.generate_tools_docs import PAGE, page
+from tests.parsing.recorded import TOOLS, replay
+
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+
+
+def parser(family: str = "hermes") -> FamilyParser:
+    return FamilyParser(family_named(family), TOOLS, new_id=lambda name, index: f"{name}-{index}")
+
+
+def test_the_events_of_a_call() -> None:
+    """A call begins once with its id and name, its arguments follow, and it ends."""
+
+    expected = [
+        ToolCallBegun(0, "get_weather-0", "get_weather"),
+        ToolCallArguments(0, '{"city": "Paris"}'),
+        ToolCallEnded(0),
+    ]
+
+    assert expected == complete(parser(), CALL)
+
+
+def test_arguments_stream() -> None:
+    """A string within the arguments goes out as it comes, and a piece makes one event."""
+
+    reading = parser()
+    reading.feed('<tool_call>{"name": "write_file", "arguments": {"content": "one')
+
+    assert [ToolCallArguments(0, " two")] == reading.feed(" two")
+
+
+@pytest.mark.parametrize(
+    ("family", "beginning"),
+    [
+        ("qwen3_coder", "<function=write_file>\n<parameter=content>\none"),
+        ("glm45", "<tool_call>write_file\n<arg_key>content</arg_key>\n<arg_value>one"),
+        ("minimax_m2", '</think><invoke name="write_file"><parameter name="content">one'),
+        ("llama4_pythonic", "[write_file(content='one"),
+        ("gemma4", '<|tool_call>call:write_file{content:<|"|>one'),
+    ],
+)
+def test_converted_strings_stream(family: str, beginning: str) -> None:
+    """Strings stream where they are converted as well, with what JSON escapes escaped."""
+
+    reading = parser(family)
+    reading.feed(beginning)
+
+    assert [ToolCallArguments(0, ' \\"two')] == reading.feed(' "two')
+
+
+def test_text_streams() -> None:
+    """Text goes out at once, but for what may be a marker or touch one."""
+
+    reading = parser()
+
+    assert [ContentText("a <b")] == reading.feed("a <b ")
+    assert [ContentText(" x")] == reading.feed("x <tool")
+    assert [ContentText(" <tools")] == reading.feed("s")
+
+
+def test_optional_strings_stream() -> None:
+    """So do strings that may be null, when they are not."""
+
+    tools = {"f": {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}
+    reading = FamilyParser(family_named("qwen3_coder"), tools)
+    reading.feed("<function=f><parameter=a>on")
+
+    assert [ToolCallArguments(0, "e")] == reading.feed("e")
+
+
+@pytest.mark.parametrize("text", ["null", "nu", "none"])
+def test_optional_strings_that_may_be_null(text: str) -> None:
+    """What begins like null waits until it is whole."""
+
+    tools = {"f": {"properties": {"a": {"type": ["string", "null"]}}}}
+    answer = replay(
+        FamilyParser(family_named("qwen3_coder"), tools),
+        f"<function=f><parameter=a>{text}</parameter></function>",
+    )
+
+    expected = None if text == "null" else text
+    assert {"a": expected} == json.loads(answer.calls[0].arguments)
+
+
+@pytest.mark.parametrize("end", ['"}}</tool_ca', '"}', "\\", "\\u00", '", "b": tru', '", "b": -1'])
+def test_what_is_cut_off_within_a_call_is_no_content(end: str) -> None:
+    """A piece of an end marker, of an escape or of a literal is not shown to the user."""
+
+    text = '<tool_call>{"name": "now", "arguments": {"a": "é' + end
+
+    assert replay(parser(), [text]).content == ""
+
+
+def test_ids_that_the_model_repeats() -> None:
+    """Two calls to which the model gave one id get two."""
+
+    call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+
+    calls = replay(FamilyParser(family_named("kimi_k2"), TOOLS), [call + call]).calls
+
+    assert [one.id for one in calls] == ["functions.now:0", "functions.now:1"]
+
+
+def test_an_id_that_is_none() -> None:
+    """What stands in an id's place is one only if it could be."""
+
+    text = "[TOOL_CALLS]now[CALL_ID]no id[ARGS]{}"
+
+    assert [call.id for call in replay(parser("mistral"), [text]).calls] == ["now-0"]
+
+
+def test_half_a_surrogate_pair_can_be_sent() -> None:
+    """However a model escapes what is no character, the events can be encoded."""
+
+    text = r'{"name": "now", "arguments": "{\"a\": \"\ud800\"}"}'
+
+    for call in replay(parser(), [f"<tool_call>{text}</tool_call>"]).calls:
+        call.arguments.encode()
+    name = r'<tool_call>{"name": "\ud800", "arguments": {}}'
+    assert name == replay(parser(), [name]).content
+
+
+def test_functions_within_functions() -> None:
+    """A function object may stand in a call, but not one in another without end."""
+
+    text = "<tool_call>" + '{"function":' * 10_000
+
+    assert text == replay(parser(), [text]).content
+
+
+def test_without_tools_calls_are_text() -> None:
+    """A request without tools gets the text as it is."""
+
+    assert [ContentText(CALL)] == complete(FamilyParser(family_named("hermes")), CALL)
+
+
+def test_white_space_alone_is_no_content() -> None:
+    """Line breaks around reasoning and calls are not content."""
+
+    answer = replay(parser("qwen3"), [f"<think>\n\n</think>\n\n\n{CALL}\n{CALL}\n"])
+
+    assert (answer.content, answer.reasoning, len(answer.calls)) == ("", "", 2)
+
+
+def test_white_space_between_texts_is_kept() -> None:
+    """Text before and after a call stays apart."""
+
+    answer = replay(parser(), [f"One.\n\n{CALL}\n\nTwo.\n"])
+
+    assert answer.content == "One.\n\nTwo.\n"
+
+
+def test_reasoning_between_calls() -> None:
+    """A model may think again after a call."""
+
+    answer = replay(parser("qwen3"), [f"<think>a</think>{CALL}<think>b</think>{CALL}c"])
+
+    assert (answer.reasoning, answer.content, len(answer.calls)) == ("ab", "c", 2)
+
+
+def test_a_call_in_reasoning_that_calls_end() -> None:
+    """Where the row says so, a call ends the reasoning; what only looks like one does not."""
+
+    section = "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0"
+    whole = f"<think>a {section} b{section}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c"
+
+    answer = replay(parser("kimi_k2"), [whole])
+
+    assert (f"a {section} b", "c") == (answer.reasoning, answer.content)
+
+
+@pytest.mark.parametrize(
+    ("family", "form"),
+    [
+        ("hermes", r"call_[0-9a-f]{24}"),
+        ("mistral", r"[A-Za-z0-9]{9}"),
+        ("kimi_k2", r"functions\.now:0"),
+    ],
+)
+def test_forms_of_ids(family: str, form: str) -> None:
+    """A call without an id of the model's gets one that the family's template takes."""
+
+    assert re.fullmatch(form, family_named(family).id_form("now", 0))
+
+
+def test_ids_differ() -> None:
+    """Two calls never share an id."""
+
+    for family in ("hermes", "mistral"):
+        form = family_named(family).id_form
+        assert len({form("now", 0) for _ in range(100)}) == 100
+
+
+def test_a_reasoning_prompt_without_reasoning_in_the_row() -> None:
+    """A family that does not reason takes no notice of a prompt that opens it."""
+
+    reading = FamilyParser(family_named("hermes"), TOOLS, reasoning_open=True)
+
+    assert [ContentText("a</think>")] == complete(reading, "a</think>")
+
+
+@pytest.mark.parametrize(
+    ("family", "pieces"),
+    [
+        ("qwen3", ["<think>", "a", "</think>", "b"]),
+        ("gpt_oss", ["<|channel|>analysis<|message|>", "a", "<|end|>", "b"]),
+    ],
+)
+def test_reasoning_can_be_counted(family: str, pieces: list[str]) -> None:
+    """The parser says whether it is in the reasoning, so that tokens are counted as such."""
+
+    reading = parser(family)
+    states = []
+    for piece in pieces:
+        reading.feed(piece)
+        states.append(reading.in_reasoning)
+
+    assert states == [True, True, False, False]
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_prompt_says_where_it_begins(is_open: bool) -> None:
+    """Before the first token the parser is where the prompt has left it."""
+
+    reading = FamilyParser(family_named("qwen3"), TOOLS, reasoning_open=is_open)
+
+    assert is_open == reading.in_reasoning
+
+
+def test_token_ids_change_nothing() -> None:
+    """Ids may come with the text; families read the text."""
+
+    assert [ReasoningText("a")] == complete(parser("think"), "a", [1, 2])
+
+
+def test_the_first_of_overlapping_markers() -> None:
+    """Markers that begin alike, or within one another, wait until it is clear which one came."""
+
+    markers = Markers("</a>", "\n</a>", "<", "</a>!")
+
+    assert markers.find("\n", 0, False) == (0, "")
+    assert markers.find("\n</a>", 0, False) == (0, "\n</a>")
+    assert markers.find("x</a>", 0, False) == (1, "")
+    assert markers.find("x</a>", 0, True) == (1, "</a>")
+    assert markers.find("x</a>!", 0, False) == (1, "</a>!")
+
+
+def test_special_tokens_are_said_to_be() -> None:
+    """Rows whose markers look like special tokens ask for them to stay in the text."""
+
+    for family in FAMILIES:
+        starts = family.tools.starts if family.tools else ()
+        if any(start.startswith(("<|", "[TOOL", "<｜")) for start in starts):  # noqa: RUF001
+            assert family.special_tokens, family.name
+
+
+def test_the_page_of_tools_is_current() -> None:
+    """`python -m scripts.generate_tools_docs` would change nothing."""
+
+    assert PAGE.read_text(encoding="utf-8") == page()

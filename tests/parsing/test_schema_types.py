@@ -1,0 +1,84 @@
+"""The text of an argument takes the type that the tool's schema gives it."""
+
+from typing import Any
+
+import pytest
+
+from openai_frontend.parsing.schema_types import argument_types, typed_json
+
+ROOT: dict[str, Any] = {
+    "properties": {
+        "text": {"type": "string"},
+        "listed": {"type": ["integer", "null"]},
+        "choice": {"enum": ["a", 1, None]},
+        "fixed": {"const": "a"},
+        "optional": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "free": {"anyOf": [{"type": "string"}, {}]},
+        "place": {"$ref": "#/$defs/place"},
+        "loop": {"$ref": "#/properties/loop"},
+        "nowhere": {"$ref": "https://example.com/schema"},
+        "any": True,
+    },
+    "$defs": {"place": {"type": "object"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        ("text", {"string"}),
+        ("listed", {"integer", "null"}),
+        ("choice", {"string", "integer", "null"}),
+        ("fixed", {"string"}),
+        ("optional", {"string", "null"}),
+        ("free", set()),
+        ("place", {"object"}),
+        ("loop", set()),
+        ("nowhere", set()),
+        ("any", set()),
+        ("absent", set()),
+    ],
+)
+def test_the_types_of_a_property(name: str, types: set[str]) -> None:
+    """Types are found through lists, alternatives, enumerations and references."""
+
+    assert types == argument_types(ROOT, name)
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"properties": []}, {"properties": {"a": 1}}])
+def test_schemas_that_say_nothing(schema: Any) -> None:
+    """Where the schema is none, nothing is known."""
+
+    assert not argument_types(schema, "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "expected"),
+    [
+        ("5", {"integer"}, "5"),
+        (" 5\n", {"number"}, "5"),
+        ("5", {"string"}, '"5"'),
+        ("5", {"string", "null"}, '"5"'),
+        ("null", {"string", "null"}, "null"),
+        ("null", {"string"}, '"null"'),
+        ("None", {"string", "null"}, '"None"'),
+        ("True", {"string", "boolean"}, '"True"'),
+        ("five", {"integer"}, '"five"'),
+        ("True", {"boolean"}, "true"),
+        ("true", {"boolean"}, "true"),
+        ("None", {"integer", "null"}, "null"),
+        ("{'a': 1}", {"object"}, '{"a":1}'),
+        ('{"a": 1}', {"object"}, '{"a": 1}'),
+        ('{"a": 1}', {"string"}, '"{\\"a\\": 1}"'),
+        ('{"a": 1}', set(), '{"a": 1}'),
+        ("5", set(), "5"),
+        ("(1, 2)", set(), '"(1, 2)"'),
+        ('"quoted"', set(), '"\\"quoted\\""'),
+        ("", {"integer"}, '""'),
+        ("  two ", set(), '"  two "'),
+    ],
+)
+def test_the_json_of_a_text(text: str, types: set[str], expected: str) -> None:
+    """A value of an allowed type where the text is one, else a string."""
+
+    assert expected == typed_json(text, frozenset(types))

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format typecheck check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck check-native bench demo-model lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -16,10 +16,14 @@ help: ## this list
 setup: ## .venv with every locked package and the extension
 	@$(PYTHON) -m scripts.setup --vllm $(VLLM)
 
+# Apart from `setup`: only the tests need them.
+setup-clients: setup ## the clients that the tests drive, each in its environment
+	@$(PYTHON) -m scripts.setup --clients
+
 serve: setup ## the server, on the demo model; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
-test: setup ## all tests; ARGS="-k name" for some
+test: setup-clients ## all tests; ARGS="-k name" for some
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: typecheck ## ruff, mypy, the import contracts, clang-format
@@ -45,8 +49,8 @@ bench: setup ## the benchmarks; ARGS chooses
 demo-model: setup ## train the demo model anew
 	$(BIN)/python scripts/train_demo_model.py $(ARGS)
 
-lock: setup ## resolve the newest versions that pyproject.toml admits into requirements/
-	$(BIN)/python -m scripts.setup.lock
+lock: setup ## resolve pyproject.toml into requirements/; ARGS=--keep keeps the pins
+	$(BIN)/python -m scripts.setup.lock $(ARGS)
 
 clean: ## remove what these targets made
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

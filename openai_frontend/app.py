@@ -12,21 +12,31 @@ from starlette.middleware import Middleware
 from openai_frontend import __version__
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
+from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
+from openai_frontend.routers.documentation import documentation_router
+from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
 from openai_frontend.routers.models import models_router
-from openai_frontend.routers.openapi import describe_requests
+from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
+from openai_frontend.routers.rerank import rerank_router, score_router
+from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.failure import refused
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.rerank import Reranking
+from openai_frontend.serving.scoring import Scoring
+from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Server
 
@@ -66,7 +76,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     """The application; it owns the server from its lifespan's start to its end."""
     registry = ModelRegistry(
         server,
-        chat_template=settings.chat_template,
+        chat_templates=settings.chat_template,
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
         strict_readiness=settings.strict_readiness,
@@ -76,14 +86,19 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app = FastAPI(
         title="openai-frontend",
         version=__version__,
-        docs_url=None,  # pages that load scripts from elsewhere
+        description="An OpenAI-compatible gateway with Triton Inference Server in its process.",
+        license_info={"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
+        openapi_url=None,  # ours knows more; and FastAPI's pages load scripts from elsewhere
+        docs_url=None,
         redoc_url=None,
+        separate_input_output_schemas=False,  # an answer may leave out what has a default
         redirect_slashes=False,
         lifespan=_lifespan(startup, server, registry),
         middleware=[  # outermost first
             Middleware(RequestId),
             Middleware(Failures),
             Middleware(ContentEncoding),
+            Middleware(ContentType),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _refuse_route},
@@ -91,7 +106,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app.state.startup = startup
     app.state.registry = registry
     _add_routes(app, settings, server, registry)
-    describe_requests(app)
+    app.include_router(documentation_router(Document(app), registry))
     return app
 
 
@@ -100,11 +115,24 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
         max_n=settings.max_n,
         max_messages=settings.max_messages,
         max_prompts=settings.max_prompts,
+        max_answer_tokens=settings.max_answer_tokens,
+        max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
     admission = Admission(settings.max_streams)
-    app.include_router(chat_router(registry, ChatCompletions(limits, policy, admission)))
-    app.include_router(completions_router(registry, Completions(limits, policy, admission)))
+    chat = ChatCompletions(limits, policy, admission)
+    completions = Completions(limits, policy, admission)
+    app.include_router(chat_router(registry, chat))
+    app.include_router(completions_router(registry, completions))
+    app.include_router(render_router(registry, chat, completions))
+    app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
+    vocabulary = settings.tiktoken_vocabulary
+    tiktoken = None if vocabulary is None else tiktoken_text.read(vocabulary)
+    embeddings = Embeddings(limits, policy, admission, tiktoken=tiktoken)
+    app.include_router(embeddings_router(registry, embeddings))
+    scoring = Scoring(policy, admission)
+    app.include_router(rerank_router(registry, Reranking(policy, scoring)))
+    app.include_router(score_router(registry, scoring))
     app.include_router(models_router(registry))
     app.include_router(health_router(registry.is_ready, registry.unready))
     app.include_router(operations_router(server.metrics))
@@ -139,7 +167,8 @@ async def _refuse_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     message, code = _ROUTE_REFUSALS.get(error.status_code, (error.detail, "invalid_request"))
-    text = message.format(method=request.method, path=request.url.path[:128])
+    # not `request.url`, which is built from the Host header too
+    text = message.format(method=request.method, path=request.scope["path"][:128])
     failure = refused(error.status_code, text, code)
     headers = {**failure.headers, **(error.headers or {})}
     return Response(failure.body, failure.status, headers, media_type="application/json")

@@ -8,6 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
+# token id -> {"logprob": float, "rank": int, "decoded_token": str | None}, the token's own first
+TokenLogprobs = Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutputs:
+    """What the answer must be; exactly one of the first six is set. Names are vLLM's."""
+
+    json: str | Mapping[str, Any] | None = None  # a JSON schema
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None  # EBNF or Lark
+    json_object: bool | None = None  # any JSON object
+    structural_tag: str | None = None  # xgrammar's, as JSON text
+    disable_any_whitespace: bool = False
+    whitespace_pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +32,7 @@ class SamplingParams:
     default.
     """
 
-    max_tokens: int | None = None  # None: until the context is full
+    max_tokens: int | None = None  # None: until the context is full; 0: the prompt is only read
     min_tokens: int = 0  # no stop token before this many tokens
     temperature: float | None = None  # 0 is greedy
     top_p: float | None = None
@@ -29,7 +45,19 @@ class SamplingParams:
     stop: Sequence[str] = ()  # texts that end the generation; not part of the output
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    bad_words: Sequence[str] = ()  # texts that the answer may not hold
+    allowed_token_ids: Sequence[int] = ()  # empty: every token
+    logit_bias: Mapping[int, float] | None = None  # token id -> what is added to its logit
     logprobs: int | None = None  # alternatives for each token; 0: the sampled token's only
+    logprob_token_ids: Sequence[int] = ()  # tokens whose logprobs come with each token's own
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens; -1: all of them
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: Mapping[str, int] | None = None  # vLLM's RepetitionDetectionParams
+    extra_args: Mapping[str, Any] | None = None  # for the engine's plug-ins (`vllm_xargs`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +70,10 @@ class GenerationRequest:
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
     return_token_ids: bool = False  # each delta carries the ids of its tokens
-    priority: int = 0  # Triton's: lower numbers first, 0 is the model's default
+    priority: int = 0  # lower numbers first; 0 is the model's default
+    cache_salt: str | None = None  # only requests of one salt share the prefix cache
+    # what the caller calls a field of sampling_params, for the refusal that names it
+    field_names: Mapping[str, str] = field(default_factory=dict)
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
 
 
@@ -68,7 +99,24 @@ class CompletionDelta:
     finish_reason: FinishReason | None = None  # set on the last delta alone
     stop_reason: int | str | None = None  # the stop token id or stop string that ended it
     counts: TokenCounts | None = None  # set on the last delta, on others where the model reports it
-    logprobs: Sequence[Mapping[int, Mapping[str, Any]]] | None = None  # one mapping a token
+    logprobs: Sequence[TokenLogprobs] | None = None  # one for each of this delta's tokens
+    # one for each of the prompt's tokens, None for the first; set on one delta of an answer
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+
+
+def joined(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
+    """One delta that says what all of them say; the counts are those of the last."""
+    last = deltas[-1]
+    prompts = (delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None)
+    return CompletionDelta(
+        text="".join([delta.text for delta in deltas]),
+        token_ids=[token for delta in deltas for token in delta.token_ids],
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        counts=last.counts,
+        logprobs=[entry for delta in deltas for entry in delta.logprobs or ()] or None,
+        prompt_logprobs=next(prompts, None),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,4 +136,21 @@ class EmbeddingResult:
     """
 
     embedding: memoryview
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """A query and a document in one sequence, as a cross-encoder reads them; one score."""
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    token_type_ids: Sequence[int] | None = None  # 0 for the query's tokens, 1 for the document's
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """How relevant the document is (after the model's own activation), and the tokens read."""
+
+    score: float
     prompt_tokens: int

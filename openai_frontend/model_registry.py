@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.prompting import chat_template, tokenizer
@@ -24,6 +25,13 @@ _NOT_LOADED = {"": "it is not loaded", "unloaded": "it is not loaded"}
 
 _LONGEST_NAME_IN_MESSAGES = 128
 
+# The tensors without which a model cannot do a task
+_TASK_TENSORS = {
+    "generate": {"text_output"},
+    "embed": {"embedding_request"},
+    "score": {"score_request", "score"},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
@@ -31,6 +39,16 @@ class _Snapshot:
 
     models: Mapping[str, ServedModel] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, str] = field(default_factory=dict)  # composing model -> its ensemble
+    configs: Mapping[str, Any] = field(default_factory=dict)  # of the models that serve
+
+    def listed(self) -> list[ServedModel]:
+        """Those that requests are meant to name, by name."""
+        return [
+            model
+            for name, model in sorted(self.models.items())
+            if model.tasks and name not in self.parts
+        ]
 
 
 class ModelRegistry:
@@ -40,13 +58,13 @@ class ModelRegistry:
         self,
         server: Server,
         *,
-        chat_template: str | None = None,  # name or path; replaces every model's own
+        chat_templates: Mapping[str, str] | None = None,  # model -> name or path; "*" for all
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
         strict_readiness: bool = True,  # one model that cannot serve makes the server unready
     ) -> None:
         self._server = server
-        self._chat_template = chat_template
+        self._chat_templates = dict(chat_templates or {})
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
         self._strict_readiness = strict_readiness
         self._lock = asyncio.Lock()
@@ -55,8 +73,11 @@ class ModelRegistry:
     async def refresh(self) -> None:
         """Follow the server's index; tokenizers are read in a thread, the loop goes on."""
         async with self._lock:
-            before = self._snapshot or _Snapshot()
-            self._snapshot = await asyncio.to_thread(self._take_snapshot, before)
+            before = self._snapshot
+            now = await asyncio.to_thread(self._take_snapshot, before or _Snapshot())
+            if before is None:
+                self._warn_of_unknown_models(now)
+            self._snapshot = now
 
     async def follow(self, every_s: float) -> None:
         """Refreshes for ever: where the server polls its repository, models come and go."""
@@ -83,27 +104,24 @@ class ModelRegistry:
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that says that a model does not exist."""
-        snapshot = self._current()
-        model = snapshot.models.get(name)
-        if model is None:
-            raise self._absent(name, snapshot)
+        model = self._known(name)
         if not self._server.model_is_ready(name):
             raise ModelUnavailable(f"The model '{name}' cannot serve: {model.failure()}")
         return model
 
     def card(self, name: str) -> ModelCard:
         """What is known of a model; of one that failed, why."""
-        snapshot = self._current()
-        if name in snapshot.models:
-            return snapshot.models[name].card()
-        if name in snapshot.failures:
-            reason = snapshot.failures[name]
+        reason = self._current().failures.get(name)
+        if reason is not None:
             return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
-        raise self._absent(name, snapshot)
+        return self._known(name).card()
 
     def cards(self) -> list[ModelCard]:
-        """The models that were loaded, by name; a model that failed to load is not among them."""
-        return [model.card() for _, model in sorted(self._current().models.items())]
+        """The models that requests can name, by name.
+
+        Not among them: what failed to load, what has no task of ours, the parts of an ensemble.
+        """
+        return [model.card() for model in self._current().listed()]
 
     def has_loaded(self) -> bool:
         """True once the models are known, whether or not each of them can serve."""
@@ -136,49 +154,82 @@ class ModelRegistry:
             raise ModelUnavailable("The models are still loading.")
         return self._snapshot
 
-    def _absent(self, name: str, snapshot: _Snapshot) -> GatewayError:
+    def _known(self, name: str) -> ServedModel:
+        snapshot = self._current()
+        model = snapshot.models.get(name)
+        if model is not None and model.tasks:
+            return model
         if name in snapshot.failures:
-            return ModelUnavailable(f"The model '{name}' cannot serve: {snapshot.failures[name]}")
-        shown = name[:_LONGEST_NAME_IN_MESSAGES]
-        return ModelNotFound(f"The model '{shown}' does not exist.", param="model")
+            raise ModelUnavailable(f"The model '{name}' cannot serve: {snapshot.failures[name]}")
+        if model is None:
+            shown = name[:_LONGEST_NAME_IN_MESSAGES]
+            raise ModelNotFound(f"The model '{shown}' does not exist.", param="model")
+        ensemble = snapshot.parts.get(name)
+        why = f"it is a part of '{ensemble}'" if ensemble else "its tensors are for no request here"
+        raise ModelNotFound(f"The model '{name}' is not served: {why}.", param="model")
+
+    def _warn_of_unknown_models(self, snapshot: _Snapshot) -> None:
+        for name in self._chat_templates.keys() - snapshot.models.keys() - snapshot.failures.keys():
+            if name != "*":
+                logger.warning("chat_template: there is no model '%s'", name)
 
     def _take_snapshot(self, before: _Snapshot) -> _Snapshot:
         models: dict[str, ServedModel] = {}
         failures: dict[str, str] = {}
+        parts: dict[str, str] = {}
+        configs: dict[str, Any] = {}
         for name, reason in _reasons(self._server.model_index()).items():
             try:
                 if reason is not None:
                     raise ModelUnavailable(reason)
-                models[name] = self._served(name, before.models.get(name))
+                config = configs[name] = self._server.model_config(name)
+                known = before.models.get(name) if before.configs.get(name) == config else None
+                models[name] = self._served(name, config, known)
+                parts.update(dict.fromkeys(_steps(config), name))
             except GatewayError as error:
                 failures[name] = error.message
                 _log_failure(name, error.message, before)
-        return _Snapshot(models, failures)
+        return _Snapshot(models, failures, parts, configs)
 
-    def _served(self, name: str, known: ServedModel | None) -> ServedModel:
+    def _served(
+        self, name: str, config: Mapping[str, Any], known: ServedModel | None
+    ) -> ServedModel:
+        """A new model, unless it is known under the same config and has the same facts."""
         facts = self._server.model_facts(name)
-        if known is not None and known.facts is facts:  # each load makes new facts
+        if known is not None and known.facts is facts:  # each load of an engine makes new ones
             return known
+        tasks = _tasks(config, facts)
         return ServedModel(
             name=name,
             created=int(time.time()),
             facts=facts,
-            contract=_contract(self._server.model_config(name), facts),
-            prompts=self._prompts(facts),
+            contract=PromptOnly(VLLMContract(config)) if "generate" in tasks else None,
+            embedding_contract=EmbeddingContract(config) if "embed" in tasks else None,
+            score_contract=ScoreContract(config) if "score" in tasks else None,
+            prompts=self._prompts(name, facts),
             pool=self._pool,
             server=self._server,
         )
 
-    def _prompts(self, facts: Mapping[str, Any]) -> PromptBuilder | None:
+    def _prompts(self, name: str, facts: Mapping[str, Any]) -> PromptBuilder | None:
         folder = facts.get("tokenizer")
         if folder is None:
             return None
-        own = self._chat_template
         return PromptBuilder(
             tokenizer.load(Path(folder)),
-            chat_template=None if own is None else chat_template.read(own),
+            chat_template=self._chat_template(name),
             max_model_len=facts.get("max_model_len"),
         )
+
+    def _chat_template(self, name: str) -> str | None:
+        """The template that the settings give the model; None: the tokenizer's own."""
+        chosen = self._chat_templates.get(name, self._chat_templates.get("*"))
+        if chosen is None:
+            return None
+        try:
+            return chat_template.read(chosen)
+        except ModelUnavailable as error:
+            raise ModelUnavailable(f"its chat template {chosen}: {error.message}") from error
 
 
 def _reasons(index: Iterable[ModelIndexEntry]) -> dict[str, str | None]:
@@ -192,12 +243,17 @@ def _reasons(index: Iterable[ModelIndexEntry]) -> dict[str, str | None]:
     return reasons
 
 
-def _contract(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Contract | None:
-    """The contract that the declared tensors speak, if any."""
-    outputs = {tensor["name"] for tensor in config.get("output", ())}
-    if "generate" not in facts.get("tasks", ["generate"]) or "text_output" not in outputs:
-        return None
-    return VLLMContract(config)
+def _tasks(config: Mapping[str, Any], facts: Mapping[str, Any]) -> set[str]:
+    """What the model does: what its engine says it does, else what its tensors are for."""
+    said = facts.get("tasks", _TASK_TENSORS)
+    declared = {tensor["name"] for side in ("input", "output") for tensor in config.get(side, ())}
+    return {task for task, needed in _TASK_TENSORS.items() if task in said and needed <= declared}
+
+
+def _steps(config: Mapping[str, Any]) -> list[str]:
+    """The models that an ensemble is made of; none for other models."""
+    steps = config.get("ensemble_scheduling", {}).get("step", ())
+    return [step["model_name"] for step in steps]
 
 
 def _log_failure(name: str, reason: str, before: _Snapshot) -> None:

@@ -1,16 +1,39 @@
 """One Triton model as the gateway serves it: its contract, tokenizer and templates in one place."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from openai_frontend.contracts.contract import Contract
-from openai_frontend.errors import InvalidRequest, ModelUnavailable
-from openai_frontend.generation import CompletionDelta, GenerationRequest
+from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
+from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.generation import (
+    CompletionDelta,
+    EmbeddingRequest,
+    EmbeddingResult,
+    GenerationRequest,
+    SamplingParams,
+    ScoreRequest,
+    ScoreResult,
+)
+from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import Prompt, PromptBuilder
+from openai_frontend.prompting.prompt import Prompt, PromptBuilder, Reading
+from openai_frontend.prompting.truncation import Truncation
 from openai_frontend.triton import Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What requests can ask of a model."""
+
+    chat: bool = False
+    completions: bool = False
+    embeddings: bool = False
+    rerank: bool = False
+    tools: bool = False
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +45,9 @@ class ModelCard:
     owned_by: str
     ready: bool
     max_model_len: int | None = None  # prompt and answer together, in tokens
-    root: str | None = None  # the model that it derives from, if it says
+    root: str | None = None  # the model whose weights it has; its own name unless it says
+    parent: str | None = None  # the model that an adapter adapts
+    capabilities: Capabilities = Capabilities()
     description: str | None = None
     error: str | None = None  # why it cannot serve
 
@@ -38,6 +63,8 @@ class ServedModel:
     prompts: PromptBuilder | None  # None where no tokenizer is known
     pool: PromptPool
     server: Server
+    embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
+    score_contract: ScoreContract | None = None  # None where it is no cross-encoder
 
     @property
     def max_model_len(self) -> int | None:
@@ -49,28 +76,102 @@ class ServedModel:
         """Token ids are below it. None where the model does not say."""
         return self.facts.get("vocab_size")
 
+    @property
+    def tasks(self) -> frozenset[str]:
+        """What the model can do: "generate", "embed", "score"."""
+        contracts = {
+            "generate": self.contract,
+            "embed": self.embedding_contract,
+            "score": self.score_contract,
+        }
+        return frozenset(task for task, contract in contracts.items() if contract is not None)
+
+    @property
+    def dimensions(self) -> int | None:
+        """The length of the model's vectors. None where it makes none, or does not say."""
+        return self.facts.get("dimensions")
+
+    @property
+    def matryoshka(self) -> bool | None:
+        """Whether shorter vectors may be asked for. None where the model does not say."""
+        return self.facts.get("matryoshka")
+
     async def render_chat(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        template_kwargs: Mapping[str, Any] | None = None,
+        add_special_tokens: bool = False,
+        truncation: Truncation | None = None,
+        within_context: bool = True,
+        **rendering: Unpack[Rendering],
     ) -> Prompt:
         """Messages as the model's template renders them. Raises InvalidRequest where it refuses."""
-        chat = partial(
-            self._builder().chat,
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            template_kwargs=template_kwargs,
+        reading = Reading(
+            add_special_tokens=add_special_tokens,
+            param="messages",
+            truncation=truncation,
+            within_context=within_context,
         )
-        return await self.pool.run(chat, characters=None if tools else _characters(messages))
+        chat = partial(self._builder().chat, messages, reading, **rendering)
+        plain = not (rendering.get("tools") or rendering.get("documents"))
+        told = [*messages, rendering.get("template_kwargs") or {}]
+        return await self.pool.run(chat, characters=_characters(told) if plain else None)
 
-    async def tokenize(self, text: str) -> Prompt:
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        truncation: Truncation | None = None,
+        within_context: bool = True,
+        param: str = "prompt",
+    ) -> Prompt:
         """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
-        work = partial(self._builder().completion, text)
+        reading = Reading(
+            add_special_tokens=add_special_tokens,
+            param=param,
+            truncation=truncation,
+            within_context=within_context,
+        )
+        work = partial(self._builder().completion, text, reading)
         return await self.pool.run(work, characters=len(text))
+
+    async def tokenize_pair(
+        self, first: str, second: str, *, param: str = "documents"
+    ) -> tuple[list[int], list[int]]:
+        """Both texts in one sequence, as a cross-encoder reads them: ids, and each one's part."""
+        work = partial(self._builder().pair, first, second, param=param)
+        return await self.pool.run(work, characters=len(first) + len(second))
+
+    def document_start(self) -> int | None:
+        """The token from which the model begins a text of its own; None where it has none."""
+        return None if self.prompts is None else self.prompts.document_start
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of token ids, on the loop: no more than a context of them, 0.25 us each."""
+        return self._builder().decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of any number of token ids, special tokens included."""
+        work = partial(self._builder().decode, token_ids, skip_special_tokens=False)
+        return await self.pool.run(work, characters=len(token_ids))
+
+    async def token_strings(self, token_ids: Sequence[int]) -> list[str | None]:
+        """The tokens as the vocabulary spells them."""
+        work = partial(self._builder().token_strings, token_ids)
+        return await self.pool.run(work, characters=len(token_ids))
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes of one token, which may be a part of a character; None where nobody knows."""
+        return None if self.prompts is None else self.prompts.token_bytes(token_id)
+
+    def template_knows(self, name: str) -> bool:
+        """Whether the model's chat template takes something of this name."""
+        return self.prompts is not None and self.prompts.template_knows(name)
+
+    def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
+        """The prompt by which the model fills the gap between two texts, if it was made for it."""
+        return self._builder().fill_in_the_middle(prefix, suffix)
 
     def supports(self, field: str) -> bool:
         """True where the model can honour this field of GenerationRequest or SamplingParams."""
@@ -87,15 +188,45 @@ class ServedModel:
             self.name,
             contract.encode(request),
             request_id=request.request_id,
-            priority=request.priority,
+            priority=max(request.priority, 0),  # Triton's own queue knows none below
             timeout_us=request.timeout_us,
         )
         decode = contract.decoder(request)
         try:
             async for responses in stream:
                 yield [decode(response) for response in responses]
+        except InvalidRequest as refused:
+            raise _named(refused, request) from refused
         finally:
             stream.cancel()
+
+    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+        """One input's vector; whoever cancels this ends the request in Triton."""
+        contract = self.embedding_contract
+        if contract is None:
+            raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
+        return contract.decode(await self._only(contract.encode(request), request.request_id))
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """One pair's score; whoever cancels this ends the request in Triton."""
+        contract = self.score_contract
+        if contract is None:
+            raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
+        return contract.decode(await self._only(contract.encode(request), request.request_id))
+
+    async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
+        """The one response of a request; backends may end it with a second one that is empty."""
+        stream = self.server.infer(self.name, inputs, request_id=request_id)
+        first: Outputs | None = None
+        try:
+            async for responses in stream:
+                if first is None:
+                    first = responses[0]
+        finally:
+            stream.cancel()
+        if first is None:
+            raise InferenceFailed("The model gave no response.")
+        return first
 
     def card(self) -> ModelCard:
         """The model as it is now: an engine may have died since it was loaded."""
@@ -106,8 +237,23 @@ class ServedModel:
             owned_by=self.facts.get("owned_by", "triton"),
             ready=ready,
             max_model_len=self.max_model_len,
+            root=self.facts.get("root", self.name),
+            parent=self.facts.get("parent"),
+            capabilities=self.capabilities(),
             description=self.facts.get("description"),
             error=None if ready else self.failure(),
+        )
+
+    def capabilities(self) -> Capabilities:
+        """What its tensors, tokenizer and templates allow; none of them takes images yet."""
+        generates = "generate" in self.tasks
+        chat = generates and self.prompts is not None and self.prompts.can_chat
+        return Capabilities(
+            chat=chat,
+            completions=generates,
+            embeddings="embed" in self.tasks,
+            rerank=bool(self.tasks & {"embed", "score"}),
+            tools=False,  # nothing reads calls out of an answer yet, so requests cannot offer any
         )
 
     def failure(self) -> str:
@@ -120,9 +266,21 @@ class ServedModel:
         return self.prompts
 
 
-def _characters(messages: Sequence[Mapping[str, Any]]) -> int | None:
-    """The length of all contents; None where one of them is not plain text."""
-    contents = [message.get("content") for message in messages]
-    if not all(isinstance(content, str) for content in contents):
+def _characters(told: Sequence[Mapping[str, Any]]) -> int | None:
+    """The length of all that a template is told; None where it is more than plain values."""
+    values = [value for each in told for value in each.values()]
+    if any(isinstance(value, (list, dict)) for value in values):
         return None
-    return sum(map(len, contents))  # type: ignore[arg-type]  # all are str
+    return sum([len(value) for value in values if isinstance(value, str)])
+
+
+_REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}
+
+
+def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
+    """An engine's refusal begins with the field that it dislikes: `structured_outputs: ...`."""
+    name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
+    if refused.param is not None or name not in _REFUSABLE:
+        return refused
+    param = request.field_names.get(name, name)
+    return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=refused.code)

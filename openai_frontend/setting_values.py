@@ -15,6 +15,9 @@ Items = list[str]
 SCOPED_FORM = "NAME:KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"
 RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
+TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
+
+EVERY_MODEL = "*"
 
 
 def _items(value: str | Items) -> Items:
@@ -64,6 +67,20 @@ def _by_device(value: Any) -> Any:
     return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
 
 
+def _by_model(value: Any) -> Any:
+    """`model=value` items, or YAML's mapping; a value alone is every model's."""
+    if not isinstance(value, str | list):
+        return value
+    return dict(_of_model(str(item)) for item in _items(value))
+
+
+def _of_model(item: str) -> tuple[str, str]:
+    model, found, _ = item.partition("=")
+    if not found or "/" in model:  # no model's name has one: it is a path with a = in it
+        return EVERY_MODEL, item
+    return _split(item, "=", TEMPLATE_FORM)
+
+
 @dataclass(frozen=True)
 class RateLimiterResource:
     """A resource that model instances share; device -1 means every device."""
@@ -91,6 +108,7 @@ def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
 Names = Annotated[list[str], _parsed(_list)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
+ByModel = Annotated[dict[str, str], _parsed(_by_model)]
 BytesByDevice = Annotated[dict[int, Annotated[int, Field(ge=0)]], _parsed(_by_device)]
 FractionByDevice = Annotated[
     dict[int, Annotated[float, Field(ge=0.0, le=1.0)]], _parsed(_by_device)
@@ -110,7 +128,13 @@ _FORMS: Mapping[Any, str] = {
 def form(type: Any) -> str:
     """How one value of a setting's type is written; empty for a switch."""
     if get_origin(type) is dict:
-        return DEVICE_FORM if get_args(type)[0] is int else SCOPED_FORM
+        return _mapping_form(*get_args(type))
     if get_origin(type) is list:
         return form(get_args(type)[0])
     return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[type]
+
+
+def _mapping_form(key: Any, value: Any) -> str:
+    if key is int:
+        return DEVICE_FORM
+    return TEMPLATE_FORM if value is str else SCOPED_FORM

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from openai_frontend.setting_values import form
+from openai_frontend.setting_values import ByModel, form
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -62,8 +62,19 @@ class Limits(BaseModel):
     max_prompts: int = Field(
         default=2048, ge=1, description="Prompts times choices in one completions request."
     )
+    max_answer_tokens: int = Field(
+        default=2**24,
+        ge=1,
+        description="Tokens that one request may ask for: choices times length.",
+    )
+    max_input_tokens: int = Field(
+        default=300_000, ge=1, description="Tokens of one embeddings request, all inputs together."
+    )
     max_streams: int = Field(
-        default=1024, ge=1, description="Generations at the same time; one more is answered 503."
+        default=1024,
+        ge=1,
+        description="Requests at work in the models at the same time (choices, embeddings, "
+        "scores); a call that finds no place is answered 503.",
     )
     unknown_fields: Literal["warn", "reject", "ignore"] = Field(
         default="warn", description="What happens to request fields that nobody knows."
@@ -73,13 +84,19 @@ class Limits(BaseModel):
 class Prompting(BaseModel):
     """Prompts"""
 
-    chat_template: str | None = Field(
-        default=None,
-        description="File or built-in name of a chat template that replaces the models' own.",
+    chat_template: ByModel = Field(
+        default={},
+        description="File or built-in name of a chat template that replaces the model's own; "
+        "without `MODEL=` every model's.",
     )
     tokenizer_threads: int = Field(default=2, ge=1, description="Threads that build prompts.")
     tokenizer_queue: int = Field(
         default=256, ge=0, description="Prompts that may wait for a thread; one more gets 503."
+    )
+    tiktoken_vocabulary: Path | None = Field(
+        default=None,
+        description="File of OpenAI's tokenizer (cl100k_base.tiktoken). Token ids sent to "
+        "/v1/embeddings are then OpenAI's: read as the text that they stand for.",
     )
 
 

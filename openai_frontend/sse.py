@@ -5,13 +5,17 @@ All of a frame that does not change is rendered once per stream and choice, so a
 `tests/test_sse.py` proves that the bytes are those of the schema's own dump.
 """
 
-from collections.abc import Mapping
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orjson import dumps
 
 DONE = b"data: [DONE]\n\n"
+
+# A padded frame is a multiple of this many bytes longer than one without text.
+_PADDED_TO = 32
 
 _NO_REASON = b',"logprobs":null,"finish_reason":null}]'
 
@@ -44,22 +48,26 @@ COMPLETION_CHUNK = ChunkShape(
 
 
 class ChunkFrames:
-    """The frames of one stream: same id, time and model in each."""
+    """The frames of one stream: the same id, time and model in each."""
 
     def __init__(
         self,
         shape: ChunkShape,
+        fields: Mapping[str, Any],
         *,
-        id: str,
-        created: int,
-        model: str,
         choices: int,
         usage_field: bool,
+        obfuscate: bool = False,
     ) -> None:
-        """`usage_field` puts `"usage":null` on every chunk, as `include_usage` asks."""
-        fields = {"id": id, "object": shape.object, "created": created, "model": model}
+        """`fields` stand in every chunk: id, created, model, system_fingerprint.
+
+        `usage_field` puts `"usage":null` on every chunk, as `include_usage` asks; `obfuscate` pads
+        every chunk.
+        """
         self._shape = shape
-        self._head = b"data: " + dumps(fields)[:-1] + b',"choices":['
+        self._obfuscate = obfuscate
+        first = {"id": fields["id"], "object": shape.object}
+        self._head = b"data: " + dumps({**first, **fields})[:-1] + b',"choices":['
         self._heads = [b'%s{"index":%d,' % (self._head, index) for index in range(choices)]
         self._before_text = [head + shape.before_text for head in self._heads]
         self._end_with(b',"usage":null}\n\n' if usage_field else b"}\n\n")
@@ -72,25 +80,66 @@ class ChunkFrames:
         """From here on every frame carries these counts."""
         self._end_with(b',"usage":%s}\n\n' % dumps(usage))
 
-    def opening(self) -> bytes:
-        """The first frame of every choice, in ascending order: clients put them in a list."""
+    def opening(self, prompts: Sequence[Mapping[str, Any]] = ()) -> bytes:
+        """The first frame of every choice, in ascending order: clients put them in a list.
+
+        `prompts` has fields for the top of each choice's frame (vLLM's `prompt_token_ids`).
+        """
         opening = self._shape.opening
         if opening is None:
             return b""
-        return b"".join([head + opening + _NO_REASON + self._end for head in self._heads])
+        tops = [_field_bytes(fields) for fields in prompts] or [b""] * len(self._heads)
+        return b"".join(
+            [
+                head + opening + _NO_REASON + top + self._padding(0) + self._end
+                for head, top in zip(self._heads, tops, strict=True)
+            ]
+        )
 
     def text(self, index: int, text: str) -> bytes:
         """A frame that adds text to a choice."""
         return self._before_text[index] + dumps(text) + self._after_text
 
+    def detailed(
+        self,
+        index: int,
+        text: str,
+        logprobs: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """A frame that adds text with log probabilities or other fields of the choice's."""
+        written = dumps(text)
+        return b'%s%s%s,"logprobs":%s,"finish_reason":null%s}]%s%s' % (
+            self._before_text[index],
+            written,
+            self._shape.after_text,
+            b"null" if logprobs is None else dumps(logprobs),
+            _field_bytes(fields or {}),
+            self._padding(len(written)),
+            self._end,
+        )
+
     def finish(self, index: int, reason: str) -> bytes:
         """The last frame of a choice; without text, for some clients stop reading at the reason."""
         start = self._heads[index] + self._shape.ending
-        return b'%s,"logprobs":null,"finish_reason":%s}]%s' % (start, dumps(reason), self._end)
+        end = self._padding(0) + self._end
+        return b'%s,"logprobs":null,"finish_reason":%s}]%s' % (start, dumps(reason), end)
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
         """The frame without choices that carries the counts; only [DONE] follows it."""
         return b'%s],"usage":%s}\n\n' % (self._head, dumps(usage))
+
+    def _padding(self, length: int) -> bytes:
+        """Fills a text of so many bytes up, so that a frame's size does not tell its token."""
+        if not self._obfuscate:
+            return b""
+        pad = secrets.token_hex(_PADDED_TO)[: _PADDED_TO - length % _PADDED_TO]
+        return b',"obfuscation":"%s"' % pad.encode()
+
+
+def _field_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Members that go on an object which has some already."""
+    return b"," + dumps(fields)[1:-1] if fields else b""
 
 
 def error_event(body: bytes) -> bytes:

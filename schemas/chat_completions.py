@@ -5,17 +5,11 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import BaseModel, ConfigDict, Field, Tag, with_config
 from typing_extensions import TypedDict
 
-from schemas.sampling import INT32_MAX, SamplingFields
+from schemas.logprobs import ChoiceLogprobs, PromptLogprobs
+from schemas.sampling import INT32_MAX, SamplingFields, Scalar
 from schemas.usage import CompletionUsage
 
 FinishReason = Literal["stop", "length"]
-Scalar = (
-    Annotated[str, Tag("<a string>")]
-    | Annotated[bool, Tag("<a boolean>")]
-    | Annotated[int, Tag("<an integer>")]
-    | Annotated[float, Tag("<a decimal>")]
-    | None
-)
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
@@ -71,6 +65,17 @@ class ChatCompletionMessageParam(TypedDict):
     reasoning: NotRequired[str | None]
 
 
+@with_config(_STRICT)
+class PredictionContent(TypedDict):
+    """What the answer will largely be. It promises speed alone, so it may go unused."""
+
+    type: Literal["content"]
+    content: Content
+
+
+Document = Annotated[dict[str, str], Field(min_length=1, max_length=16)]
+
+
 class ChatCompletionRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
@@ -79,12 +84,21 @@ class ChatCompletionRequest(SamplingFields):
         Field(min_length=1, max_length=100_000, fail_fast=True),
     ]
     max_completion_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
+    verbosity: Literal["low", "medium", "high"] | None = None
+    prediction: PredictionContent | None = None
+    modalities: Annotated[list[Literal["text", "audio"]], Field(max_length=2)] | None = None
+    parallel_tool_calls: bool | None = None
 
     # vLLM's
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    echo: bool | None = None
+    documents: Annotated[list[Document], Field(max_length=256, fail_fast=True)] | None = None
     chat_template_kwargs: (
         Annotated[dict[Annotated[str, Field(max_length=64)], Scalar], Field(max_length=64)] | None
     ) = None
@@ -93,53 +107,64 @@ class ChatCompletionRequest(SamplingFields):
 class ChatCompletionMessage(BaseModel):
     """What the model said."""
 
-    role: Literal["assistant"] = "assistant"
+    role: Literal["assistant"]
     content: str | None
-    refusal: str | None = None
+    refusal: str | None
 
 
 class ChatCompletionChoice(BaseModel):
-    """One answer."""
+    """One answer. `token_ids` is vLLM's, and there where it was asked for."""
 
     index: int
     message: ChatCompletionMessage
-    logprobs: None = None
+    logprobs: ChoiceLogprobs | None
     finish_reason: FinishReason
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(BaseModel):
-    """A whole answer."""
+    """A whole answer. A field with a default is there where the request asked for it."""
 
     id: str
-    object: Literal["chat.completion"] = "chat.completion"
+    object: Literal["chat.completion"]
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"] = "default"
     choices: list[ChatCompletionChoice]
     usage: CompletionUsage
+    metadata: dict[str, str] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChoiceDelta(BaseModel):
     """What a chunk adds to a message; a field that it does not add is absent."""
 
-    role: Literal["assistant"] | None = None
-    content: str | None = None
+    role: Literal["assistant"] = "assistant"
+    content: str = ""
 
 
 class ChatCompletionChunkChoice(BaseModel):
-    """What a chunk adds to one answer."""
+    """What a chunk adds to one answer; `logprobs` cover the chunk's own tokens."""
 
     index: int
     delta: ChoiceDelta
-    logprobs: None = None
-    finish_reason: FinishReason | None = None
+    logprobs: ChoiceLogprobs | None
+    finish_reason: FinishReason | None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletionChunk(BaseModel):
     """One event of a streamed answer; `usage` is absent unless the request asked for it."""
 
     id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    object: Literal["chat.completion.chunk"]
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"] = "default"
     choices: list[ChatCompletionChunkChoice]
+    prompt_token_ids: list[int] | None = None
+    obfuscation: str | None = None
     usage: CompletionUsage | None = None

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from schemas.sampling import SamplingFields, TokenId
+from schemas.logprobs import CompletionLogprobs, PromptLogprobs
+from schemas.sampling import INT32_MAX, SamplingFields, TokenId
 from schemas.usage import CompletionUsage
 
 FinishReason = Literal["stop", "length"]
@@ -23,26 +24,35 @@ Prompt = (
 class CompletionRequest(SamplingFields):
     """The body of POST /v1/completions."""
 
-    prompt: Prompt
+    prompt: Prompt | None  # null: the start of a document
+    max_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # OpenAI takes 5, vLLM more
 
 
 class CompletionChoice(BaseModel):
-    """One answer, or what a chunk adds to it."""
+    """One answer, or what a chunk adds to it. The last three are vLLM's, there where asked for."""
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(BaseModel):
     """A whole answer, or one event of a streamed one; then `usage` is absent unless asked for."""
 
     id: str
-    object: Literal["text_completion"] = "text_completion"
+    object: Literal["text_completion"]
     created: int
     model: str
+    system_fingerprint: str
+    service_tier: Literal["default"] = "default"
     choices: list[CompletionChoice]
+    obfuscation: str | None = None
     usage: CompletionUsage | None = None

@@ -5,6 +5,17 @@ from typing import Literal
 from pydantic import BaseModel
 
 
+class Capabilities(BaseModel):
+    """What requests can ask of a model."""
+
+    chat: bool
+    completions: bool
+    embeddings: bool
+    rerank: bool
+    tools: bool
+    images: bool
+
+
 class Model(BaseModel):
     """A model that requests can name."""
 
@@ -12,7 +23,10 @@ class Model(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
-    max_model_len: int | None = None
+    root: str | None = None
+    parent: str | None = None  # the model that an adapter adapts
+    max_model_len: int | None = None  # prompt and answer together, in tokens
+    capabilities: Capabilities
     description: str | None = None
     ready: bool = True
     error: str | None = None  # why it is not ready

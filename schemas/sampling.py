@@ -8,16 +8,42 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
+from schemas.response_format import ResponseFormat, StructuredOutputsParam
+
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
+TokenIds = Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 # OpenAI takes 4; editors send more (Continue's autocomplete for one).
 StopTexts = Annotated[list[StopText], Field(max_length=16, fail_fast=True)]
 Stop = Annotated[StopText, Tag("<a string>")] | Annotated[StopTexts, Tag("<an array of strings>")]
+# -1, and 0, which would leave no prompt at all: as much as fits
+TruncatedTo = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 MetadataKey = Annotated[str, Field(max_length=64)]
 MetadataValue = Annotated[str, Field(max_length=512)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+Scalar = (
+    Annotated[str, Tag("<a string>")]
+    | Annotated[bool, Tag("<a boolean>")]
+    | Annotated[int, Tag("<an integer>")]
+    | Annotated[float, Tag("<a decimal>")]
+    | None
+)
+
+Int64 = Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)]
+XArgs = Annotated[
+    list[Annotated[str, Field(max_length=512)] | Int64 | float],
+    Field(max_length=256, fail_fast=True),
+]
+XArg = (
+    Annotated[str, Field(max_length=4096), Tag("<a string>")]
+    | Annotated[bool, Tag("<a boolean>")]
+    | Annotated[Int64, Tag("<an integer>")]
+    | Annotated[float, Tag("<a decimal>")]
+    | Annotated[XArgs, Tag("<an array>")]
+)
 
 
 class RequestFields(BaseModel):
@@ -30,8 +56,23 @@ class StreamOptions(RequestFields):
     """What a stream carries besides text."""
 
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None  # the stream carries no padding either way
+    include_obfuscation: bool | None = None  # pads the chunks; OpenAI's default is true, ours false
     continuous_usage_stats: bool | None = None  # vLLM's: counts so far on every chunk
+
+
+class PromptCacheOptions(RequestFields):
+    """How long a prefix is kept; vLLM keeps prefixes by itself."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Annotated[str, Field(max_length=64)] | None = None
+
+
+class RepetitionDetection(RequestFields):
+    """vLLM's: a pattern of tokens that comes again `min_count` times ends the answer."""
+
+    max_pattern_size: Annotated[int, Field(ge=0, le=1024)]
+    min_pattern_size: Annotated[int, Field(ge=0, le=1024)] = 0
+    min_count: Annotated[int, Field(ge=2, le=1024)]
 
 
 class SamplingFields(RequestFields):
@@ -46,19 +87,50 @@ class SamplingFields(RequestFields):
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=1024)] | None = None
+    response_format: ResponseFormat | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
 
-    # OpenAI's, accepted without effect
+    # OpenAI's, accepted without effect on the answer
     user: Annotated[str, Field(max_length=512)] | None = None
     metadata: Annotated[dict[MetadataKey, MetadataValue], Field(max_length=16)] | None = None
     safety_identifier: Annotated[str, Field(max_length=128)] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    store: bool | None = None
+    prompt_cache_key: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None
 
-    # vLLM's
+    # vLLM's: what is sampled
     top_k: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)] | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: Annotated[list[StopText], Field(max_length=128, fail_fast=True)] | None = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, max_length=1024, fail_fast=True)] | None
+    ) = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputsParam | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    repetition_detection: RepetitionDetection | None = None
+    vllm_xargs: Annotated[dict[MetadataKey, XArg], Field(max_length=16)] | None = None
+
+    # vLLM's: what is read, when, and what is told
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: TruncatedTo | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    priority: Annotated[int, Field(ge=-INT32_MAX - 1, le=INT32_MAX)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=-1, le=20)] | None = None
+    logprob_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, max_length=128, fail_fast=True)] | None
+    ) = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=1024)] | None = None

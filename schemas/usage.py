@@ -6,7 +6,15 @@ from pydantic import BaseModel
 class PromptTokensDetails(BaseModel):
     """Where the prompt's tokens came from."""
 
-    cached_tokens: int = 0
+    cached_tokens: int
+
+
+class CompletionTokensDetails(BaseModel):
+    """What the answer's tokens were. Predicted ones are none: a prediction goes unused."""
+
+    reasoning_tokens: int
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
 
 
 class CompletionUsage(BaseModel):
@@ -16,3 +24,4 @@ class CompletionUsage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails

@@ -11,6 +11,13 @@ import pytest
 from openai_frontend.triton import Options, Server, _core
 from tests import mock_models
 
+pytest_plugins = [
+    "tests.conformance.plugin",
+    "tests.conformance.wire",
+    "tests.conformance.gateway",
+    "tests.shared_gateway",
+]
+
 StartServer = Callable[..., Awaitable[Server]]
 
 

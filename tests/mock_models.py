@@ -32,10 +32,12 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
 
 
 @asynccontextmanager
-async def serving(repository: Path, **options: Any) -> AsyncIterator[ModelRegistry]:
+async def serving(
+    repository: Path, *, chat_templates: dict[str, str] | None = None, **options: Any
+) -> AsyncIterator[ModelRegistry]:
     """A registry over a running core, whose models are known."""
     server = Server(Options(model_repositories=[repository], **options))
-    registry = ModelRegistry(server)
+    registry = ModelRegistry(server, chat_templates=chat_templates)
     await server.start()
     try:
         await registry.refresh()

@@ -1,8 +1,10 @@
 """Names to served models, over the real core."""
 
 import asyncio
+import dataclasses
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,9 @@ from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import serving
+from tests.prompting import tiny_tokenizer
+
+USER = {"role": "user", "content": "Hello"}
 
 
 async def test_loaded_models_are_listed_by_name(tmp_path: Path) -> None:
@@ -173,6 +178,31 @@ async def test_a_refresh_keeps_models_that_did_not_change(tmp_path: Path) -> Non
         assert registry.get("m") is before
 
 
+async def test_a_refresh_keeps_models_without_an_engine_of_ours(tmp_path: Path) -> None:
+    """Other backends say nothing of their models, which is no news either."""
+
+    mock_models.write(tmp_path, "part")
+    write_ensemble(tmp_path, "whole")
+    async with serving(tmp_path) as registry:
+        before = registry.get("whole")
+        await registry.refresh()
+        assert registry.get("whole") is before
+
+
+async def test_a_reload_of_a_model_without_an_engine_of_ours_is_seen(tmp_path: Path) -> None:
+    """Its config says what it is."""
+
+    mock_models.write(tmp_path, "part")
+    write_ensemble(tmp_path, "whole")
+    async with serving(
+        tmp_path, model_control_mode="explicit", startup_models=("part", "whole")
+    ) as registry:
+        before = registry.get("whole")
+        write_ensemble(tmp_path, "whole", extra="max_batch_size: 0 version_policy { all {} }")
+        await registry.load("whole")
+        assert registry.get("whole") is not before
+
+
 async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
     """What changed in the repository is seen after the reload."""
 
@@ -186,7 +216,7 @@ async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
 async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> None:
     """A model folder that appears while the server polls can soon be used."""
 
-    options = {"model_control_mode": "poll", "repository_poll_s": 0.1}
+    options: dict[str, Any] = {"model_control_mode": "poll", "repository_poll_s": 0.1}
     async with serving(tmp_path, **options) as registry:
         following = asyncio.ensure_future(registry.follow(0.1))
         mock_models.write(tmp_path, "m")
@@ -195,3 +225,137 @@ async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> Non
             await asyncio.sleep(0.05)
         following.cancel()
         assert [card.name for card in registry.cards()] == ["m"]
+
+
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "%s" data_type: TYPE_STRING dims: [ -1 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "part"
+  model_version: -1
+  input_map { key: "text_input" value: "text_input" }
+  output_map { key: "text_output" value: "%s" }
+} ] }
+"""
+
+
+def write_ensemble(
+    repository: Path, name: str, *, output: str = "text_output", extra: str = ""
+) -> None:
+    """A model of one step, `part`; `extra` goes into its config."""
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(ENSEMBLE % (output, output) + extra)
+
+
+async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
+    """The ensemble is what clients are meant to name; it answers."""
+
+    mock_models.write(tmp_path, "part", tokens=["a"], answer_tokens=2)
+    write_ensemble(tmp_path, "whole")
+    request = GenerationRequest(request_id="r", prompt="hi")
+    async with serving(tmp_path) as registry:
+        names = [card.name for card in registry.cards()]
+        answer = [burst async for burst in registry.get("whole").generate(request)]
+    assert names == ["whole"]
+    assert "".join(delta.text for burst in answer for delta in burst) == "aa"
+
+
+async def test_a_part_that_can_serve_answers_by_its_name(tmp_path: Path) -> None:
+    """An ensemble around a model takes it from nobody who knew it."""
+
+    mock_models.write(tmp_path, "part")
+    write_ensemble(tmp_path, "whole")
+    async with serving(tmp_path) as registry:
+        assert registry.get("part").name == registry.card("part").name == "part"
+
+
+async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
+    """It is loaded and healthy, but no request is for it; who asks is told why."""
+
+    mock_models.write(tmp_path, "part")
+    write_ensemble(tmp_path, "odd", output="odd")
+    async with serving(tmp_path) as registry:
+        assert "odd" not in [card.name for card in registry.cards()]
+        assert registry.is_ready()
+        for ask in (registry.get, registry.card):
+            with pytest.raises(ModelNotFound, match="'odd' is not served: its tensors are for no"):
+                ask("odd")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        ({"chat_template": tiny_tokenizer.CHATML}, {"chat": True}),
+        ({"chat_template": "{{ tools }}"}, {"chat": True, "tools": False}),
+        ({"chat_template": None}, {"chat": False}),
+    ],
+)
+async def test_a_template_makes_a_model_chat(
+    tmp_path: Path, tokenizer: dict[str, str | None], expected: dict[str, bool]
+) -> None:
+    """Without one it completes texts. Requests cannot offer tools yet, whatever it knows."""
+
+    folder = mock_models.write_with_tokenizer(tmp_path, "m")
+    tiny_tokenizer.write(folder, **tokenizer)
+    async with serving(tmp_path) as registry:
+        found = dataclasses.asdict(registry.card("m").capabilities)
+    assert expected.items() <= found.items()
+    assert (found["completions"], found["images"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        ({"generate"}, {"completions"}),
+        ({"embed"}, {"embeddings", "rerank"}),
+        ({"score"}, {"rerank"}),
+    ],
+)
+async def test_a_task_is_a_capability(tmp_path: Path, tasks: set[str], expected: set[str]) -> None:
+    """What the model has no contract for, no request can ask of it."""
+
+    mock_models.write(tmp_path, "m")
+    contracts = {
+        "generate": "contract", "embed": "embedding_contract", "score": "score_contract",
+    }  # fmt: skip
+    without: dict[str, Any] = dict.fromkeys(contracts[task] for task in contracts.keys() - tasks)
+    async with serving(tmp_path) as registry:
+        model = dataclasses.replace(registry.get("m"), **without)
+    found = dataclasses.asdict(model.capabilities())
+    assert {name for name, able in found.items() if able} == expected
+
+
+TEMPLATES = {"*": "chatml", "b": "llama3"}
+
+
+async def test_a_model_may_have_a_template_of_its_own(tmp_path: Path) -> None:
+    """The others have the one for all, or else their tokenizer's."""
+
+    for name in ("a", "b"):
+        mock_models.write_with_tokenizer(tmp_path, name)
+    async with serving(tmp_path, chat_templates=TEMPLATES) as registry:
+        texts = [(await registry.get(name).render_chat([USER])).text for name in ("a", "b")]
+    assert ["<|im_start|>" in str(text) for text in texts] == [True, False]
+
+
+async def test_a_template_that_cannot_be_read_fails_its_model_alone(tmp_path: Path) -> None:
+    """The reason names it."""
+
+    for name in ("a", "b"):
+        mock_models.write_with_tokenizer(tmp_path, name)
+    async with serving(tmp_path, chat_templates={"b": "nope"}) as registry:
+        names, error = [card.name for card in registry.cards()], registry.card("b").error
+    assert names == ["a"]
+    assert error == "its chat template nope: No such file or directory"
+
+
+async def test_a_template_for_no_model_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that was misspelt does nothing, and says so once."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path, chat_templates={"mm": "chatml", "*": "chatml"}) as registry:
+        await registry.refresh()
+    assert caplog.messages.count("chat_template: there is no model 'mm'") == 1

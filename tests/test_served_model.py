@@ -128,3 +128,58 @@ async def test_a_model_that_generates_no_text_refuses(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="does not generate text") as refused:
             await anext(model.generate(REQUEST))
     assert refused.value.param == "model"
+
+
+async def test_tokens_and_texts_come_from_the_models_tokenizer(tmp_path: Path) -> None:
+    """There and back, with the special tokens or without."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        prompt = await model.tokenize("Hello!")
+        texts = [
+            model.detokenize(prompt.token_ids, skip_special_tokens=skip) for skip in (True, False)
+        ]
+        whole = await model.decode(prompt.token_ids)
+    assert [*texts, whole] == ["Hello!", "<|endoftext|>Hello!", "<|endoftext|>Hello!"]
+
+
+async def test_a_tokens_bytes_are_known(tmp_path: Path) -> None:
+    """Joined they are the text, whichever token holds which part of a character."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        prompt = await model.tokenize("\U0001f600", add_special_tokens=False)
+        joined = b"".join(model.token_bytes(each) or b"" for each in prompt.token_ids)
+    assert joined == "\U0001f600".encode()
+
+
+async def test_a_model_without_tokenizer_has_no_bytes_and_no_template(tmp_path: Path) -> None:
+    """Who asks gets no answer, and no error: logprobs are told without bytes."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        assert (model.token_bytes(1), model.template_knows("tools")) == (None, False)
+
+
+async def test_a_pair_of_texts_becomes_one_sequence(tmp_path: Path) -> None:
+    """Both are in it, in their order, with the special tokens."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        token_ids, type_ids = await model.tokenize_pair("Hello", "you?")
+        text = await model.decode(token_ids)
+    assert (text, len(type_ids)) == ("<|endoftext|>Helloyou?", len(token_ids))
+
+
+async def test_a_suffix_is_refused_by_a_model_that_fills_no_gaps(tmp_path: Path) -> None:
+    """Its vocabulary says so."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        with pytest.raises(InvalidRequest) as refused:
+            registry.get("m").fill_in_the_middle("a", "b")
+    assert refused.value.param == "suffix"

@@ -85,6 +85,14 @@ def test_a_flag_wins_over_all(tmp_path: Path) -> None:
             "[r:4, {name: s, count: 1, device: 0}]",
             [RateLimiterResource("r", 4), RateLimiterResource("s", 1, 0)],
         ),
+        ("chat_template", ["chatml"], "chatml", "chatml", {"*": "chatml"}),
+        (
+            "chat_template",
+            ["a=llama3", "./b=c.jinja"],
+            "a=llama3,./b=c.jinja",
+            "{a: llama3, '*': ./b=c.jinja}",
+            {"a": "llama3", "*": "./b=c.jinja"},
+        ),
         ("metrics", False, "false", "false", False),
         ("triton_library", "/l.so", "/l.so", "/l.so", Path("/l.so")),
     ],
@@ -114,6 +122,8 @@ def test_a_value_can_be_written_three_ways(
         ({"flags": {"model_load_gpu_limit": ["0:2"]}}, "less than or equal to 1"),
         ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
         ({"flags": {"model_repository": []}}, "--model-repository: Value should have at least 1"),
+        ({"flags": {"chat_template": ["=x"]}}, r"'=x' is not of the form \[MODEL=\]NAME_OR_PATH"),
+        ({"flags": {"chat_template": 5}}, "--chat-template: Input should be a valid dictionary"),
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: Input should be a finite"),
     ],
 )

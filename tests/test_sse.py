@@ -14,7 +14,7 @@ from schemas.chat_completions import (
     ChoiceDelta,
 )
 from schemas.completions import Completion, CompletionChoice
-from schemas.usage import CompletionUsage, PromptTokensDetails
+from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
 ID, CREATED = "id-1", 1_700_000_000
 # Every kind of character that JSON or SSE could trip over, then any.
@@ -27,14 +27,24 @@ usages = st.builds(
     completion_tokens=counts,
     total_tokens=counts,
     prompt_tokens_details=st.builds(PromptTokensDetails, cached_tokens=counts),
+    completion_tokens_details=st.builds(
+        CompletionTokensDetails,
+        reasoning_tokens=counts,
+        accepted_prediction_tokens=counts,
+        rejected_prediction_tokens=counts,
+    ),
 )
 
 
 def frames(
-    shape: sse.ChunkShape, model: str = "m", *, usage_field: bool = False
+    shape: sse.ChunkShape, model: str = "m", *, usage_field: bool = False, obfuscate: bool = False
 ) -> sse.ChunkFrames:
     return sse.ChunkFrames(
-        shape, id=ID, created=CREATED, model=model, choices=3, usage_field=usage_field
+        shape,
+        {"id": ID, "created": CREATED, "model": model, "system_fingerprint": "fp"},
+        choices=3,
+        usage_field=usage_field,
+        obfuscate=obfuscate,
     )
 
 
@@ -42,27 +52,35 @@ def event(dump: bytes) -> bytes:
     return b"data: " + dump + b"\n\n"
 
 
-def chat_event(
-    model: str, choices: list[ChatCompletionChunkChoice], **usage: CompletionUsage | None
-) -> bytes:
+def chat_event(model: str, choices: list[ChatCompletionChunkChoice], **usage: Any) -> bytes:
     chunk = ChatCompletionChunk(
         id=ID,
         object="chat.completion.chunk",
         created=CREATED,
         model=model,
+        system_fingerprint="fp",
         choices=choices,
         **usage,
     )
     return event(chunk.model_dump_json(exclude_unset=True).encode())
 
 
-def chat_choice(index: int, delta: ChoiceDelta, reason: Any = None) -> ChatCompletionChunkChoice:
-    return ChatCompletionChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=reason)
+def chat_choice(
+    index: int, delta: ChoiceDelta, reason: Any = None, **fields: Any
+) -> ChatCompletionChunkChoice:
+    return ChatCompletionChunkChoice(
+        index=index, delta=delta, finish_reason=reason, **{"logprobs": None, **fields}
+    )
 
 
 def completion_event(model: str, choices: list[CompletionChoice]) -> bytes:
     chunk = Completion(
-        id=ID, object="text_completion", created=CREATED, model=model, choices=choices
+        id=ID,
+        object="text_completion",
+        created=CREATED,
+        model=model,
+        system_fingerprint="fp",
+        choices=choices,
     )
     return event(chunk.model_dump_json(exclude_unset=True).encode())
 
@@ -156,6 +174,62 @@ def test_frame_is_one_event(text):
     frame = frames(sse.CHAT_COMPLETION_CHUNK).text(0, text)
 
     assert frame.index(b"\n") == len(frame) - 2
+
+
+LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+
+
+@given(text=texts, index=st.integers(0, 2))
+def test_detailed_chat_frame(text, index):
+    """A frame with log probabilities and token ids is the schema's own dump, byte for byte."""
+    logprobs = {"content": [LOGPROB], "refusal": None}
+
+    frame = frames(sse.CHAT_COMPLETION_CHUNK).detailed(index, text, logprobs, {"token_ids": [7]})
+
+    choice = chat_choice(index, ChoiceDelta(content=text), logprobs=logprobs, token_ids=[7])
+    assert chat_event("m", [choice]) == frame
+
+
+def test_detailed_completion_frame():
+    """A completion's frame puts the same where its schema has it."""
+    logprobs = {
+        "tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [None], "text_offset": [0]
+    }  # fmt: skip
+
+    frame = frames(sse.COMPLETION_CHUNK).detailed(1, "a", logprobs)
+
+    choice = CompletionChoice(index=1, text="a", logprobs=logprobs, finish_reason=None)
+    assert completion_event("m", [choice]) == frame
+
+
+def test_opening_frames_with_prompts():
+    """What is told of the prompt stands at the top of each choice's opening frame."""
+    prompts = [{"prompt_token_ids": [1, choice]} for choice in range(3)]
+
+    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(prompts)
+
+    delta = ChoiceDelta(role="assistant", content="")
+    expected = [chat_event("m", [chat_choice(i, delta)], **prompts[i]) for i in range(3)]
+    assert b"".join(expected) == opening
+
+
+@given(text=texts)
+def test_padded_frames_have_few_sizes(text):
+    """With obfuscation a frame's size tells its text's length in steps of 32 bytes alone."""
+    padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
+
+    extra = len(padded.detailed(0, text)) - len(padded.detailed(0, ""))
+
+    assert extra % 32 == 0
+
+
+def test_padding_differs():
+    """Padding is random, so that compression cannot take it away."""
+    padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
+
+    first, second = (json.loads(payload(padded.detailed(0, "a"))) for _ in range(2))
+
+    assert first["obfuscation"] != second["obfuscation"]
 
 
 def payload(frame: bytes) -> bytes:

@@ -2,11 +2,10 @@
 
 import argparse
 import importlib.metadata
-import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,22 +115,39 @@ def _check(settings: Settings) -> None:
     for repository in settings.model_repository:
         if not repository.is_dir():
             raise InvalidSettings(f"model_repository: {repository} is not a folder")
-    if settings.chat_template is not None:
-        from openai_frontend.prompting import chat_template
+    if settings.chat_template:
+        _check_chat_templates(settings.chat_template.values())
+    if settings.tiktoken_vocabulary is not None:
+        _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
 
+
+def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
+    """Also that they compile."""
+    from openai_frontend.errors import ModelUnavailable
+    from openai_frontend.prompting.chat_template import ChatTemplate, read
+
+    for name_or_path in names_or_paths:
         try:
-            chat_template.read(settings.chat_template)
-        except OSError as error:
-            message = f"chat_template: {settings.chat_template}: {error.strerror}"
-            raise InvalidSettings(message) from None
+            ChatTemplate(read(name_or_path), {})
+        except ModelUnavailable as error:
+            raise InvalidSettings(f"chat_template: {name_or_path}: {error.message}") from None
+
+
+def _check_tiktoken_vocabulary(path: Path) -> None:
+    from openai_frontend.prompting import tiktoken_text
+
+    try:
+        tiktoken_text.read(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidSettings(f"tiktoken_vocabulary: {path}: {reason}") from None
 
 
 def _serve(settings: Settings) -> int:
-    from openai_frontend.cli.serve import listen, serve  # a wrong flag needs none of it
+    from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
+    from openai_frontend.cli.serve import listen, serve
 
-    logging.basicConfig(
-        level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(settings.log_level)
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:

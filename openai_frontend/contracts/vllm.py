@@ -1,12 +1,13 @@
 """The tensors of NVIDIA's vLLM backend and of our in-process backend, which adds token ids."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import orjson
 
 from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.contracts.sampling_parameters import SamplingParameters
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
@@ -14,6 +15,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     SamplingParams,
     TokenCounts,
+    TokenLogprobs,
 )
 
 # What ends an answer, in the model's words and in ours. NVIDIA's backend says "None" until the end.
@@ -28,8 +30,6 @@ _FINISH_REASONS: Mapping[bytes, FinishReason | None] = {
 # Inputs that ask for outputs which our in-process backend sends unasked with its last response
 _REPORT_FLAGS = ("return_finish_reason", "return_num_input_tokens", "return_num_output_tokens")
 
-_SAMPLING_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
-
 # What a request's field needs: the input that carries it and the output that answers it, if any
 _NEEDS = {
     "prompt": ("text_input", None),
@@ -37,7 +37,23 @@ _NEEDS = {
     "stream": ("stream", None),
     "return_token_ids": ("return_token_ids", "token_ids"),
     "logprobs": ("return_logprobs", "logprobs"),
+    "logprob_token_ids": ("return_logprobs", "logprobs"),
+    "prompt_logprobs": ("sampling_parameters", "prompt_logprobs"),
+    "priority": ("priority", None),
+    "cache_salt": ("cache_salt", None),
 }
+
+# What NVIDIA's backend makes a failure of: it leaves JSON's text as the keys of logit_bias, and
+# comes from before vLLM had the others.
+_INPROCESS_ONLY = {
+    "logit_bias",
+    "logprob_token_ids",
+    "thinking_token_budget",
+    "repetition_detection",
+}
+
+# Stands for minus infinity, which JSON cannot say
+_LOWEST_LOGPROB = -9999.0
 
 
 class VLLMContract:
@@ -46,12 +62,17 @@ class VLLMContract:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
         self._outputs = frozenset(tensor["name"] for tensor in config.get("output", ()))
+        self._sampling_parameters = SamplingParameters()
         self._flags = _constant_flags(config, self._inputs)
-        self._tells_at_end = config.get("backend") == "inprocess"
+        self._inprocess = config.get("backend") == "inprocess"
         self._ends_silently = "finish_reason" not in self._outputs
 
     def supports(self, field: str) -> bool:
-        """True where the model declares the tensors that this request field needs."""
+        """True where the model declares the tensors that this request field needs, and its
+        backend reads the field.
+        """
+        if field in _INPROCESS_ONLY and not self._inprocess:
+            return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (
             needed_output is None or needed_output in self._outputs
@@ -62,21 +83,30 @@ class VLLMContract:
         inputs = dict(self._flags)
         inputs.update(self._prompt(request))
         if "sampling_parameters" in self._inputs:
-            text = _sampling_parameters(request.sampling_params)
+            text = self._sampling_parameters.encode(request.sampling_params)
             inputs["sampling_parameters"] = self._inputs.tensor("sampling_parameters", [text])
         for name, wanted in (
             ("stream", request.stream),
             ("return_token_ids", request.return_token_ids),
-            ("return_logprobs", request.sampling_params.logprobs is not None),
+            ("return_logprobs", _wants_logprobs(request.sampling_params)),
         ):
             if wanted and name in self._inputs:
                 inputs[name] = self._inputs.tensor(name, [True])
+        if request.priority and "priority" in self._inputs:
+            inputs["priority"] = self._priority(request.priority)
+        if request.cache_salt is not None and "cache_salt" in self._inputs:
+            inputs["cache_salt"] = self._inputs.tensor("cache_salt", [request.cache_salt])
         return inputs
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """What turns this request's responses into deltas; it runs once a token."""
-        extras = request.return_token_ids or request.sampling_params.logprobs is not None
-        return self._decode_text if self._tells_at_end and not extras else self.decode
+        params = request.sampling_params
+        extras = (
+            request.return_token_ids
+            or _wants_logprobs(params)
+            or params.prompt_logprobs is not None
+        )
+        return self._decode_text if self._inprocess and not extras else self.decode
 
     def _decode_text(self, outputs: Outputs) -> CompletionDelta:
         """A response that is not the last one of an in-process model holds text alone.
@@ -98,6 +128,9 @@ class VLLMContract:
         logprobs = outputs.item("logprobs")
         if logprobs is not None:
             delta.logprobs = _logprobs(logprobs)
+        prompt_logprobs = outputs.item("prompt_logprobs")
+        if prompt_logprobs is not None:
+            delta.prompt_logprobs = _logprobs(prompt_logprobs)
         finish_reason = outputs.item("finish_reason")
         if finish_reason is not None:
             delta.finish_reason = _finish_reason(finish_reason)
@@ -122,6 +155,13 @@ class VLLMContract:
             message = "The prompt holds token ids that the model cannot have."
             raise InvalidRequest(message, param="prompt") from None
 
+    def _priority(self, priority: int) -> TensorInput:
+        try:
+            return self._inputs.tensor("priority", [priority])
+        except OverflowError:
+            message = f"A priority of {priority} is more than the model can be told."
+            raise InvalidRequest(message, param="priority") from None
+
 
 def _constant_flags(config: Mapping[str, Any], inputs: DeclaredInputs) -> dict[str, TensorInput]:
     """The flags that every request of this model carries."""
@@ -131,15 +171,8 @@ def _constant_flags(config: Mapping[str, Any], inputs: DeclaredInputs) -> dict[s
     return {name: inputs.tensor(name, [True]) for name in names if name in inputs}
 
 
-def _sampling_parameters(params: SamplingParams) -> str:
-    """JSON with the keys that differ from the defaults, which are the engine's own."""
-    values = {name: getattr(params, name) for name in _SAMPLING_DEFAULTS}
-    changed = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in values.items()
-        if value != _SAMPLING_DEFAULTS[name]
-    }
-    return orjson.dumps(changed).decode()
+def _wants_logprobs(params: SamplingParams) -> bool:
+    return params.logprobs is not None or bool(params.logprob_token_ids)
 
 
 def _finish_reason(reason: bytes) -> FinishReason | None:
@@ -164,11 +197,25 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
     return TokenCounts(prompt_tokens, completion_tokens, outputs.item("num_cached_tokens") or 0)
 
 
-def _logprobs(text: bytes) -> list[dict[int, dict[str, Any]]] | None:
+def _logprobs(text: bytes) -> list[Any] | None:
     """One mapping per token, token id -> logprob, rank, decoded_token; JSON has the ids as text."""
-    positions = orjson.loads(text)
+    try:
+        positions = orjson.loads(text)
+    except orjson.JSONDecodeError:  # Python's json writes -Infinity
+        positions = json.loads(text, parse_constant=lambda _: _LOWEST_LOGPROB)
     if positions is None:
         return None
-    return [
-        {int(token_id): entry for token_id, entry in position.items()} for position in positions
-    ]
+    if b"null" in text:  # other writers of JSON put it for minus infinity
+        for position in positions:
+            _tell_lowest(position or {})
+    return [position and _by_token_id(position) for position in positions]
+
+
+def _tell_lowest(position: Mapping[str, dict[str, Any]]) -> None:
+    for entry in position.values():
+        if entry["logprob"] is None:
+            entry["logprob"] = _LOWEST_LOGPROB
+
+
+def _by_token_id(position: Mapping[str, Mapping[str, Any]]) -> TokenLogprobs:
+    return {int(token_id): entry for token_id, entry in position.items()}

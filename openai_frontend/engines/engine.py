@@ -17,15 +17,16 @@ from openai_frontend.generation import (
     EmbeddingRequest,
     EmbeddingResult,
     GenerationRequest,
+    ScoreRequest,
+    ScoreResult,
 )
+from openai_frontend.triton import failures
 
 
 class EngineError(Exception):
-    """A failure whose message the client may see. `code` is Triton's error code, by default
-    INTERNAL.
-    """
+    """A failure whose message the client may see; `code` is of `triton/failures.py`."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = failures.INTERNAL) -> None:
         super().__init__(message)
         self.code = code
 
@@ -52,9 +53,11 @@ class ModelFacts:
 
     max_model_len: int  # tokens of prompt and answer together
     tokenizer: str | None = None  # a folder with tokenizer and chat template; None: no chat
-    tasks: tuple[str, ...] = ("generate",)  # "generate", "embed"
+    tasks: tuple[str, ...] = ("generate",)  # "generate", "embed", "score"
     owned_by: str = "openai-frontend"
     vocab_size: int | None = None
+    dimensions: int | None = None  # the length of a vector; None where it makes none
+    matryoshka: bool | None = None  # whether shorter vectors may be asked for
     description: str | None = None
 
 
@@ -92,7 +95,7 @@ class Engine(ABC):
 
     `load` and `unload` run on threads of Triton's and may block. Everything else runs on the
     gateway's event loop and must not. An exception from `load` fails the model alone; one from
-    `generate` or `embed` fails the request.
+    `generate`, `embed` or `score` fails the request.
     """
 
     @abstractmethod
@@ -115,7 +118,11 @@ class Engine(ABC):
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return the input's vector."""
-        raise EngineError("the model makes no embeddings", code=5)
+        raise EngineError("the model makes no embeddings", failures.UNSUPPORTED)
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Return how relevant the sequence's document is to its query."""
+        raise EngineError("the model is no cross-encoder", failures.UNSUPPORTED)
 
     def cancel(self, request_id: str) -> None:  # noqa: B027  a coroutine is cancelled anyway
         """Stop work on a request whose caller has gone. Called once, after `generate` for it."""

@@ -1,14 +1,19 @@
 """An engine without a model: tokens at a set rate, size, delay and failure point, for tests and
 benchmarks.
+
+Its tokens are set, so what chooses tokens (temperature, penalties, logit_bias, stop, grammars, ...)
+has nothing to work on here: it is accepted and changes nothing.
 """
 
 import asyncio
+import dataclasses
 import itertools
+import math
 import random
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from openai_frontend.engines.engine import (
     DeltaSink,
@@ -24,8 +29,13 @@ from openai_frontend.generation import (
     EmbeddingResult,
     FinishReason,
     GenerationRequest,
+    SamplingParams,
+    ScoreRequest,
+    ScoreResult,
     TokenCounts,
+    TokenLogprobs,
 )
+from openai_frontend.triton import failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,30 +53,52 @@ class MockSettings:
     max_model_len: int = 4096
     max_running: int = 1024  # streams at once; more wait
     tokenizer: str | None = None  # a folder; one that starts with "./" lies in the version's folder
+    tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
 
 
 class _Answer:
     """One running request."""
 
-    __slots__ = ("length", "prompt_tokens", "request_id", "sent", "sink", "stops")
+    __slots__ = (
+        "length",
+        "params",
+        "prompt_ids",
+        "prompt_tokens",
+        "request_id",
+        "sent",
+        "sink",
+        "stops",
+    )
 
     def __init__(self, request: GenerationRequest, sink: DeltaSink, settings: MockSettings) -> None:
         self.request_id = request.request_id
         self.sink = sink
         self.sent = 0
-        self.prompt_tokens = _prompt_tokens(request.prompt, request.prompt_token_ids)
+        self.params = request.sampling_params
+        self.prompt_ids = _prompt_ids(request.prompt, request.prompt_token_ids)
+        self.prompt_tokens = len(self.prompt_ids)
         room = settings.max_model_len - self.prompt_tokens
         if room <= 0:
             raise EngineError(
                 f"the prompt has {self.prompt_tokens} tokens, the context {settings.max_model_len}",
-                3,
+                failures.INVALID_ARG,
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
         own = settings.answer_tokens
         self.stops = own is not None and own <= limit and not request.sampling_params.ignore_eos
         self.length = own if self.stops and own is not None else limit
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether there is more to tell of a token than its text and id."""
+        params = self.params
+        return bool(
+            params.logprobs is not None
+            or params.prompt_logprobs is not None
+            or params.logprob_token_ids
+        )
 
 
 class MockEngine(Engine):
@@ -93,14 +125,16 @@ class MockEngine(Engine):
         return ModelFacts(
             max_model_len=settings.max_model_len,
             tokenizer=tokenizer,
-            tasks=("generate", "embed"),
+            tasks=settings.tasks,
+            dimensions=settings.dimensions,
+            matryoshka=True,
             description="a mock: it answers with set tokens",
         )
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
         """Queue the answer; the step loop sends its tokens."""
         if self._failure is not None:
-            raise EngineError(self._failure, 4)
+            raise EngineError(self._failure, failures.UNAVAILABLE)
         answer = _Answer(request, sink, self._settings)
         self._waiting[request.request_id] = answer
         loop = asyncio.get_running_loop()
@@ -112,8 +146,14 @@ class MockEngine(Engine):
         source = request.prompt if request.prompt is not None else str(request.prompt_token_ids)
         numbers = random.Random(source)  # noqa: S311 - a test vector, not a secret
         vector = struct.pack(f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size)))
-        tokens = _prompt_tokens(request.prompt, request.prompt_token_ids)
+        tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
         return EmbeddingResult(memoryview(vector), tokens)
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Return a score between 0 and 1 that depends on the input alone."""
+        source = f"{request.prompt_token_ids} {request.token_type_ids}"
+        numbers = random.Random(source)  # noqa: S311 - a test's score, not a secret
+        return ScoreResult(numbers.random(), len(request.prompt_token_ids))
 
     def cancel(self, request_id: str) -> None:
         """Forget the request; the next step is without it."""
@@ -159,6 +199,10 @@ class MockEngine(Engine):
             self._die("the mock engine died, as it was told to")
             return True
         delta = self._deltas[answer.sent % len(self._deltas)]
+        if answer.length == 0:
+            delta = CompletionDelta()
+        if answer.wants_logprobs:
+            delta = self._with_logprobs(answer, delta)
         answer.sent += 1
         if answer.sent < answer.length:
             answer.sink.send(delta)
@@ -166,30 +210,60 @@ class MockEngine(Engine):
         answer.sink.send(_last(answer, delta))
         return True
 
+    def _with_logprobs(self, answer: _Answer, delta: CompletionDelta) -> CompletionDelta:
+        """The token's own, and with the answer's first token those of the prompt."""
+        told = CompletionDelta(delta.text, delta.token_ids)
+        params = answer.params
+        if params.logprobs is not None or params.logprob_token_ids:
+            told.logprobs = [self._logprobs(token, params) for token in delta.token_ids]
+        if params.prompt_logprobs is not None and answer.sent == 0:
+            asked = SamplingParams(logprobs=params.prompt_logprobs)
+            told.prompt_logprobs = [
+                None if place == 0 else self._logprobs(token, asked)
+                for place, token in enumerate(answer.prompt_ids)
+            ]
+        return told
+
+    def _logprobs(self, token: int, params: SamplingParams) -> TokenLogprobs:
+        """Each token is half as likely as the one before it: the answer's own, then those asked
+        for by id, or the ids that follow it.
+        """
+        vocabulary = self._settings.tokens
+        count = len(vocabulary) if params.logprobs == -1 else params.logprobs or 1
+        ids = dict.fromkeys([token, *(params.logprob_token_ids or range(token, token + count))])
+        return {
+            id: {
+                "logprob": rank * math.log(0.5),
+                "rank": rank,
+                "decoded_token": vocabulary[id] if id < len(vocabulary) else f"<{id}>",
+            }
+            for rank, id in enumerate(ids, start=1)
+        }
+
     def _die(self, reason: str) -> None:
         self._failure = reason
         for answer in [*self._running.values(), *self._waiting.values()]:
-            answer.sink.fail(EngineError(reason, 4))
+            answer.sink.fail(EngineError(reason, failures.UNAVAILABLE))
         self._running.clear()
         self._waiting.clear()
 
 
 def _last(answer: _Answer, delta: CompletionDelta) -> CompletionDelta:
     reason: FinishReason = "stop" if answer.stops else "length"
-    if answer.length == 0:
-        delta = CompletionDelta()
     counts = TokenCounts(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.length)
-    return CompletionDelta(delta.text, delta.token_ids, reason, counts=counts)
+    return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 
 
-def _prompt_tokens(prompt: str | None, token_ids: Any) -> int:
-    return len(token_ids) if token_ids is not None else len((prompt or "").split())
+def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
+    """A word is a token where there is no tokenizer."""
+    return token_ids if token_ids is not None else range(len((prompt or "").split()))
 
 
 def _settings(model: ModelFolder) -> MockSettings:
     arguments = dict(model.arguments)
-    if "tokens" in arguments:
-        arguments["tokens"] = tuple(arguments["tokens"])
+    for name in ("tokens", "tasks"):
+        if name in arguments:
+            arguments[name] = tuple(arguments[name])
     try:
         return MockSettings(**arguments)
     except TypeError as error:

@@ -15,7 +15,13 @@ from typing import Any
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, ModelFolder
-from openai_frontend.generation import CompletionDelta, EmbeddingRequest
+from openai_frontend.generation import (
+    CompletionDelta,
+    EmbeddingRequest,
+    GenerationRequest,
+    ScoreRequest,
+    joined,
+)
 from openai_frontend.triton import failures
 from openai_frontend.triton._core import Execution
 
@@ -137,11 +143,15 @@ class EngineHost:
                 embedding = tensors.read_embedding(inputs, request_id)
                 self._run(execution, self._embed(embedding, execution))
                 return
+            if "score_request" in inputs:
+                pair = tensors.read_score(inputs, request_id)
+                self._run(execution, self._score(pair, execution))
+                return
             request = tensors.read_generation(inputs, request_id)
         except ValueError as error:
             execution.fail(failures.INVALID_ARG, str(error))
             return
-        sink = ExecutionSink(execution, inputs, self._live)
+        sink = ExecutionSink(execution, request, inputs, self._live)
         self._live[execution] = request_id
         try:
             started = self._engine.generate(request, sink)
@@ -205,6 +215,18 @@ class EngineHost:
             final=True,
         )
 
+    async def _score(self, request: ScoreRequest, execution: Execution) -> None:
+        try:
+            result = await self._engine.score(request)
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            _fail(execution, error)
+            return
+        outputs = [
+            tensors.score_output(result.score),
+            tensors.count_output("num_input_tokens", result.prompt_tokens),
+        ]
+        execution.send(outputs, final=True)
+
 
 def _fail(execution: Execution, error: Exception) -> None:
     """The edge where an engine's exceptions become Triton's errors: only what an engine meant
@@ -241,15 +263,19 @@ class ExecutionSink:
     def __init__(
         self,
         execution: Execution,
+        request: GenerationRequest,
         inputs: Mapping[str, tensors.Tensor],
         live: dict[Execution, str],
     ) -> None:
         self._execution = execution
         self._live = live
-        self._stream = tensors.read_flag(inputs, "stream")
-        self._token_ids = tensors.read_flag(inputs, "return_token_ids")
+        self._stream = request.stream
+        self._token_ids = request.return_token_ids
         self._counts = tensors.read_flag(inputs, "return_num_output_tokens")
-        logprobs = tensors.read_flag(inputs, "return_logprobs")
+        logprobs = (
+            tensors.read_flag(inputs, "return_logprobs")
+            or request.sampling_params.prompt_logprobs is not None
+        )
         self._plain = self._stream and not (self._token_ids or self._counts or logprobs)
         self._counted = 0  # tokens that no response has told yet
         self._collected: list[CompletionDelta] = []
@@ -290,7 +316,7 @@ class ExecutionSink:
         self.ended = True
         self._live.pop(self._execution, None)
         if self._collected:
-            delta = _joined([*self._collected, delta])
+            delta = joined([*self._collected, delta])
         self._execution.send(self._outputs(delta), final=True)
 
     def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:
@@ -302,6 +328,8 @@ class ExecutionSink:
             outputs.append(tensors.token_ids_output(delta.token_ids))
         if delta.logprobs is not None:
             outputs.append(tensors.json_output("logprobs", delta.logprobs))
+        if delta.prompt_logprobs is not None:
+            outputs.append(tensors.json_output("prompt_logprobs", delta.prompt_logprobs))
         if delta.finish_reason is not None:
             outputs.append(tensors.bytes_output("finish_reason", delta.finish_reason))
         if delta.stop_reason is not None:
@@ -310,17 +338,3 @@ class ExecutionSink:
             outputs.append(tensors.count_output("num_input_tokens", delta.counts.prompt_tokens))
             outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))
         return outputs
-
-
-def _joined(deltas: list[CompletionDelta]) -> CompletionDelta:
-    """Return one delta that says what all of them say."""
-    last = deltas[-1]
-    logprobs = [entry for delta in deltas if delta.logprobs for entry in delta.logprobs]
-    return CompletionDelta(
-        text="".join(delta.text for delta in deltas),
-        token_ids=[token for delta in deltas for token in delta.token_ids],
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-        counts=last.counts,
-        logprobs=logprobs or None,
-    )

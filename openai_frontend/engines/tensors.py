@@ -2,15 +2,25 @@
 repositories fit.
 
 Names, datatypes and meanings of the shared part are that backend's. Added: `prompt_token_ids`,
-`return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`, `embedding`.
+`return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`, `prompt_logprobs`, `priority`,
+`cache_salt`, `embedding`, `score_request`, `score`.
 """
 
 import json
 import struct
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import fields
+from typing import Any, Protocol, TypeGuard, get_type_hints
 
-from openai_frontend.generation import EmbeddingRequest, GenerationRequest, SamplingParams
+from pydantic import BaseModel, ConfigDict, Json, ValidationError, create_model
+
+from openai_frontend.generation import (
+    EmbeddingRequest,
+    GenerationRequest,
+    SamplingParams,
+    ScoreRequest,
+    StructuredOutputs,
+)
 
 # name -> (datatype in config.pbtxt, dims)
 INPUTS: dict[str, tuple[str, list[int]]] = {
@@ -24,7 +34,10 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "return_token_ids": ("TYPE_BOOL", [1]),
     "return_num_input_tokens": ("TYPE_BOOL", [1]),
     "return_num_output_tokens": ("TYPE_BOOL", [1]),
+    "priority": ("TYPE_INT32", [1]),
+    "cache_salt": ("TYPE_STRING", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
+    "score_request": ("TYPE_STRING", [1]),
 }
 OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "text_output": ("TYPE_STRING", [1]),
@@ -32,10 +45,12 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "finish_reason": ("TYPE_STRING", [1]),
     "stop_reason": ("TYPE_STRING", [1]),
     "logprobs": ("TYPE_STRING", [1]),
+    "prompt_logprobs": ("TYPE_STRING", [1]),
     "num_input_tokens": ("TYPE_UINT32", [1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
+    "score": ("TYPE_FP32", [1]),
 }
 
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
@@ -79,12 +94,16 @@ def _completed(
 def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> GenerationRequest:
     """Return the request that the input tensors hold. Raises ValueError, naming the tensor."""
     prompt, token_ids = _read_prompt(inputs)
+    priority, cache_salt = inputs.get("priority"), inputs.get("cache_salt")
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=token_ids,
         sampling_params=_read_sampling_params(inputs),
         stream=read_flag(inputs, "stream"),
+        return_token_ids=read_flag(inputs, "return_token_ids"),
+        priority=0 if priority is None else priority.item(),
+        cache_salt=None if cache_salt is None else _read_text(cache_salt, "cache_salt"),
     )
 
 
@@ -94,7 +113,7 @@ def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRe
     """
     document = _read_json(inputs["embedding_request"], "embedding_request")
     text = document.get("input")
-    if not isinstance(text, (str, list)):
+    if not isinstance(text, str) and not _are_token_ids(text):
         raise ValueError("embedding_request: input is neither a text nor a list of token ids")
     return EmbeddingRequest(
         request_id=request_id,
@@ -102,6 +121,21 @@ def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRe
         prompt_token_ids=text if isinstance(text, list) else None,
         dimensions=_read_dimensions(document),
     )
+
+
+def read_score(inputs: Mapping[str, Tensor], request_id: str) -> ScoreRequest:
+    """Return the score request that `score_request` holds. Raises ValueError, naming the tensor."""
+    document = _read_json(inputs["score_request"], "score_request")
+    token_ids, types = document.get("input"), document.get("token_type_ids")
+    if not _are_token_ids(token_ids):
+        raise ValueError("score_request: input is no list of token ids")
+    if types is not None and not (_are_token_ids(types) and len(types) == len(token_ids)):
+        raise ValueError("score_request: token_type_ids is no list of one number for each token")
+    return ScoreRequest(request_id=request_id, prompt_token_ids=token_ids, token_type_ids=types)
+
+
+def _are_token_ids(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
 
 
 def _read_dimensions(document: Mapping[str, Any]) -> int | None:
@@ -149,15 +183,41 @@ def _read_json(tensor: Tensor, name: str) -> dict[str, Any]:
     return document
 
 
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+
+def _wire_model() -> type[BaseModel]:
+    """The keys of `sampling_parameters` and the types of their values, from SamplingParams."""
+    hints = get_type_hints(SamplingParams)
+    # NVIDIA's backend takes this one as JSON within the JSON
+    hints["structured_outputs"] = StructuredOutputs | Json[StructuredOutputs] | None
+    keys: dict[str, Any] = {
+        key.name: (hints[key.name], key.default) for key in fields(SamplingParams)
+    }
+    return create_model("sampling_parameters", __config__=_STRICT, **keys)
+
+
+_SAMPLING_PARAMETERS = _wire_model()
+
+
 def _read_sampling_params(inputs: Mapping[str, Tensor]) -> SamplingParams:
     tensor = inputs.get("sampling_parameters")
     if tensor is None:
         return SamplingParams()
-    document = _read_json(tensor, "sampling_parameters")
     try:
-        return SamplingParams(**document)
-    except TypeError as error:
-        raise ValueError(f"sampling_parameters: {error}") from error
+        read = _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
+    except ValidationError as error:
+        raise ValueError(f"sampling_parameters{_first_fault(error)}") from error
+    return SamplingParams(**{name: getattr(read, name) for name in read.model_fields_set})
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False)[0]
+    if fault["type"] == "json_invalid":
+        return f" is not JSON: {fault['msg']}"
+    if not fault["loc"]:
+        return " is not a JSON object"
+    return ": ".join(["", *map(str, fault["loc"][:1]), fault["msg"]])
 
 
 def bytes_output(name: str, value: str) -> Output:
@@ -174,6 +234,11 @@ def json_output(name: str, value: Any) -> Output:
 def count_output(name: str, count: int) -> Output:
     """Return a UINT32[1] output."""
     return name, "UINT32", (1,), struct.pack("<I", count)
+
+
+def score_output(score: float) -> Output:
+    """Return the FP32[1] output `score`."""
+    return "score", "FP32", (1,), struct.pack("<f", score)
 
 
 def token_ids_output(token_ids: Any) -> Output:

@@ -1,15 +1,23 @@
 """uvicorn's HTTP protocol with limits on a request's head. Never sees a body's meaning.
 
 httptools has no limit of its own: a header of 32 MB is taken. Here the head is counted as it comes,
-and one that is too large, or too slow, ends the connection before it is held.
+and one that is too large, or too slow, ends the connection before it is held. A wish for another
+protocol (WebSocket, HTTP/2) is overheard, as HTTP allows.
 """
 
 import asyncio
+import logging
+import sys
+from collections.abc import Iterable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.serving.failure import refused
+
+logger = logging.getLogger(__name__)
 
 MAX_HEADERS = 100
 HEAD_TIMEOUT_S = 20.0
@@ -37,6 +45,10 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._untold_bytes = 0  # of what it still holds, in whole reads
         self._too_large = False
         self._refused = False
+        # method and version of a request that wishes for another protocol
+        self._upgrading: tuple[bytes, bytes] | None = None
+        self._read_again = b""
+        self._data = b""
         self._head_timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -48,8 +60,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
-            return
+        while data and not self._refused:
+            self._data, self._read_again = data, b""
+            self._receive(data)
+            data = self._read_again
+
+    def _receive(self, data: bytes) -> None:
         continues_head = self._head_open
         super().data_received(data)
         if not self._head_open or self._refused:
@@ -77,7 +93,30 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._stop_head_timeout()
-        super().on_headers_complete()
+        method = self.parser.get_method()
+        if self.parser.should_upgrade() and method != b"CONNECT":
+            self._upgrading = method, self.parser.get_http_version().encode()
+        else:
+            self._upgrading = None
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if self._upgrading is None:
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """What uvicorn does about an upgrade: here the request is read again without the wish.
+
+        The parser has skipped its body, which would be lost, or pass for a request of its own.
+        Java's HTTP client wishes for HTTP/2 in each request.
+        """
+        stop = sys.exception()
+        if isinstance(stop, httptools.HttpParserUpgrade) and self._upgrading is not None:
+            method, version = self._upgrading
+            head = _head(b"%s %s HTTP/%s" % (method, self.url, version), self.headers)
+            self._read_again = head + self._data[stop.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     def _count(self, length: int) -> None:
         self._head_bytes += length
@@ -88,9 +127,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn's word for any head that cannot be parsed; here in OpenAI's envelope."""
         failure = _TOO_LARGE if self._too_large else _MALFORMED
+        request_id = new_request_id()  # a head that cannot be read has no id to repeat
+        logger.info("request %s refused: %s", request_id, _REASONS[failure.status])
         head = (
             f"HTTP/1.1 {failure.status} {_REASONS[failure.status]}\r\n"
             "content-type: application/json\r\n"
+            f"x-request-id: {request_id}\r\n"
             f"content-length: {len(failure.body)}\r\n"
             "connection: close\r\n\r\n"
         )
@@ -115,6 +157,12 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._head_timeout is not None:
             self._head_timeout.cancel()
             self._head_timeout = None
+
+
+def _head(request_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A request's head as it came, but for the header `upgrade`."""
+    lines = [b"%s: %s" % (name, value) for name, value in headers if name != b"upgrade"]
+    return b"\r\n".join([request_line, *lines, b"", b""])
 
 
 def guarded_protocol(max_header_bytes: int) -> type[GuardedHttpProtocol]:

@@ -1,16 +1,34 @@
-"""Gives every request an id and every response its id and processing time. Logs nothing.
+"""Gives every request an id and every response its id and processing time. Logs nothing itself.
 
 The outermost middleware: it also notes the `send` below which nobody changes a body.
 """
 
+import logging
 import re
 import secrets
+from contextvars import ContextVar
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # What may stand in a log line as it is.
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+
+# Of the request that the running task serves; the server starts a task for each.
+_current: ContextVar[str | None] = ContextVar("request_id", default=None)
+
+
+def new_request_id() -> str:
+    """An id of our own, in OpenAI's form."""
+    return f"req_{secrets.token_hex(16)}"
+
+
+def add_request_id(record: logging.LogRecord) -> bool:
+    """A filter for log handlers: `%(request)s` is the request's id, unless the message tells it."""
+    request_id = _current.get()
+    told = request_id is None or request_id in record.getMessage()
+    record.request = "" if told else f" [{request_id}]"
+    return True
 
 
 class RequestId:
@@ -23,7 +41,8 @@ class RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _from_client(scope) or f"req_{secrets.token_hex(16)}"
+        request_id = _from_client(scope) or new_request_id()
+        _current.set(request_id)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         # The way round all middleware, for the parts of a response that none of them looks at.

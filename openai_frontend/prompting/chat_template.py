@@ -8,12 +8,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from jinja2 import TemplateError, TemplateSyntaxError
 
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
+from openai_frontend.prompting import template_environment
+from openai_frontend.prompting.open_ending import cut_open, left_open
 
 Message = Mapping[str, Any]
 
@@ -49,7 +51,26 @@ def read(name_or_path: str) -> str:
     try:
         return chat_templates.read(name_or_path)
     except KeyError:
-        return Path(name_or_path).read_text(encoding="utf-8")
+        return _read_file(Path(name_or_path))
+
+
+def _read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelUnavailable(error.strerror or "it cannot be read") from error
+    except ValueError as error:
+        raise ModelUnavailable("it is no text in UTF-8") from error
+
+
+class Rendering(TypedDict, total=False):
+    """What a template is given with the messages."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    add_generation_prompt: bool  # default: true
+    continue_final_message: bool  # the last message is left open; default: false
+    template_kwargs: Mapping[str, Any] | None  # the template's own switches
 
 
 class ChatTemplate:
@@ -58,40 +79,66 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._source = source
         self._special_tokens = dict(special_tokens)
+        self._names = _names(source)
         self._shape = _try_out(source, self._render)
+
+    def knows(self, name: str) -> bool:
+        """Whether the template takes something of this name."""
+        return name in self._names
 
     def render(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text; what the template refuses is the caller's error."""
         variables = dict(template_kwargs or {})
+        self._refuse_reserved(variables)
+        if documents and not self.knows("documents"):
+            raise _unsupported("documents")
+        shaped = [self._shape.message(message, i) for i, message in enumerate(messages)]
+        opened = shaped if not continue_final_message else left_open(shaped)
+        variables.update(
+            tools=tools or None,
+            documents=documents or None,
+            add_generation_prompt=add_generation_prompt,
+        )
+        try:
+            text = self._render(opened, **variables)
+        except _TEMPLATE_FAILURES as error:
+            message = f"The model's chat template refused the messages: {error}"
+            raise InvalidRequest(message, param="messages") from error
+        return cut_open(text, shaped[-1]) if continue_final_message else text
+
+    def _refuse_reserved(self, variables: Mapping[str, Any]) -> None:
         reserved = sorted(variables.keys() & (_RESERVED | self._special_tokens.keys()))
         if reserved:
             raise InvalidRequest(
                 f"The gateway sets '{reserved[0]}' itself.", param="chat_template_kwargs"
             )
-        shaped = [self._shape.message(message, i) for i, message in enumerate(messages)]
-        variables.update(tools=tools or None, add_generation_prompt=add_generation_prompt)
-        try:
-            return self._render(shaped, **variables)
-        except _TEMPLATE_FAILURES as error:
-            message = f"The model's chat template refused the messages: {error}"
-            raise InvalidRequest(message, param="messages") from error
 
     def _render(self, messages: Sequence[Message], **variables: Any) -> str:
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        rendered, _ = render_jinja_template(
-            conversations=[messages],
-            chat_template=self._source,
-            **{**self._special_tokens, **variables},
+        return template_environment.render(
+            self._source, {**self._special_tokens, **variables, "messages": messages}
         )
-        return str(rendered[0])
+
+
+def _names(source: str) -> frozenset[str]:
+    try:
+        return template_environment.variables_of(source)
+    except TemplateSyntaxError as error:  # no chat will ever render
+        message = f"line {error.lineno} of the chat template: {error.message}"
+        raise ModelUnavailable(message) from error
+
+
+def _unsupported(field: str) -> InvalidRequest:
+    message = f"Unsupported parameter: '{field}' is not supported with this model."
+    return InvalidRequest(message, param=field, code="unsupported_parameter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +211,7 @@ def _try_out(source: str, render: Callable[..., str]) -> _Shape:
 
     def attempt(*messages: Message) -> str | None:
         try:
-            return render(list(messages), tools=None, add_generation_prompt=True)
-        except TemplateSyntaxError as error:  # no chat will ever render
-            message = f"line {error.lineno} of its chat template: {error.message}"
-            raise ModelUnavailable(message) from error
+            return render(list(messages), tools=None, documents=None, add_generation_prompt=True)
         except _TEMPLATE_FAILURES:
             return None
 

@@ -1,20 +1,40 @@
 """Builds prompts: messages or text in, text and token ids out. Blocks: run it in the pool."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Unpack
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.prompting.chat_template import ChatTemplate, Message
+from openai_frontend.prompting import fill_in_the_middle
+from openai_frontend.prompting.chat_template import ChatTemplate, Message, Rendering
+from openai_frontend.prompting.token_bytes import TokenBytes
 from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.prompting.truncation import Truncation
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What a model is asked, as text and as the ids of its tokens."""
 
-    text: str | None  # None where the client sent token ids
+    text: str | None  # None where the client sent token ids, or the text was cut
     token_ids: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a text becomes tokens."""
+
+    add_special_tokens: bool
+    param: str  # the field that the text is from
+    truncation: Truncation | None = None  # None: a text that is too long is refused
+    within_context: bool = True  # False: up to MAX_COUNTED tokens, which no model is to read
+
+
+# Of a text that no model reads: a million ids hold the event loop for 20 ms when they are written
+MAX_COUNTED = 1_000_000
+
+_AS_RENDERED = Reading(add_special_tokens=False, param="messages")
+_AS_WRITTEN = Reading(add_special_tokens=True, param="prompt")
 
 
 class PromptBuilder:
@@ -29,49 +49,95 @@ class PromptBuilder:
     ) -> None:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
+        self._token_bytes = TokenBytes(tokenizer.fast)
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)
             for purpose, source in sources.items()
         }
         self._max_model_len = max_model_len
 
+    @property
+    def can_chat(self) -> bool:
+        """Whether there is a template for any chat, not for those of one purpose alone."""
+        return "default" in self._templates
+
+    @property
+    def document_start(self) -> int | None:
+        """The token that stands before a text, or else between two; None where there is neither."""
+        names = self._tokenizer.special_tokens
+        token = names.get("bos_token") or names.get("eos_token")
+        return None if token is None else self._tokenizer.fast.token_to_id(token)
+
+    def template_knows(self, name: str) -> bool:
+        """Whether one of the templates takes something of this name."""
+        return any(template.knows(name) for template in self._templates.values())
+
     def chat(
         self,
         messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        template_kwargs: Mapping[str, Any] | None = None,
+        reading: Reading = _AS_RENDERED,
+        **rendering: Unpack[Rendering],
     ) -> Prompt:
         """Rendered with the model's template, which writes the special tokens itself."""
-        text = self._template(bool(tools)).render(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            template_kwargs=template_kwargs,
+        template = self._template(
+            tools=bool(rendering.get("tools")), documents=bool(rendering.get("documents"))
         )
-        return self._prompt(text, add_special_tokens=False, param="messages")
+        return self.completion(template.render(messages, **rendering), reading)
 
-    def completion(self, text: str) -> Prompt:
+    def completion(self, text: str, reading: Reading = _AS_WRITTEN) -> Prompt:
         """The text as it is, with the special tokens that the tokenizer adds (such as BOS)."""
-        return self._prompt(text, add_special_tokens=True, param="prompt")
+        special, cut = reading.add_special_tokens, reading.truncation
+        encoding = self._tokenizer.encode(text, add_special_tokens=special)
+        if cut is not None and len(encoding) > cut.tokens:
+            return Prompt(None, self._tokenizer.cut(text, cut, add_special_tokens=special))
+        if reading.within_context:
+            self._check_length(len(encoding), reading.param)
+        elif len(encoding) > MAX_COUNTED:
+            message = f"Invalid '{reading.param}': it has more than {MAX_COUNTED} tokens."
+            raise InvalidRequest(message, param=reading.param, code="string_above_max_length")
+        return Prompt(text, encoding.ids)
 
-    def _template(self, tools: bool) -> ChatTemplate:
-        template = self._templates.get("tool_use") if tools else None
-        template = template or self._templates.get("default")
-        if template is None:
-            raise InvalidRequest("This model has no chat template.", param="model")
-        return template
+    def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:
+        """Both in one sequence, as a cross-encoder reads them: ids, and each token's part."""
+        encoding = self._tokenizer.encode_pair(first, second)
+        self._check_length(len(encoding), param)
+        return encoding.ids, encoding.type_ids
 
-    def _prompt(self, text: str, *, add_special_tokens: bool, param: str) -> Prompt:
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of token ids."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str | None]:
+        """The tokens as the vocabulary spells them."""
+        return [self._tokenizer.fast.id_to_token(token_id) for token_id in token_ids]
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """The bytes of one token. None for an id that the vocabulary does not hold."""
+        return self._token_bytes.get(token_id)
+
+    def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
+        """The prompt by which a code model fills the gap. Raises where it is no such model."""
+        family = fill_in_the_middle.family(self._tokenizer.holds)
+        if family is None:
+            message = "Unsupported parameter: 'suffix' is not supported with this model."
+            raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
+        return family.prompt(prefix, suffix)
+
+    def _template(self, *, tools: bool, documents: bool) -> ChatTemplate:
+        """By purpose, as `transformers` names the templates of models that have several."""
+        wanted = ("tool_use", tools), ("rag", documents), ("default", True)
+        for purpose, needed in wanted:
+            if needed and purpose in self._templates:
+                return self._templates[purpose]
+        raise InvalidRequest("This model has no chat template.", param="model")
+
+    def _check_length(self, tokens: int, param: str) -> None:
+        """Before ids become a list, which takes 20 ns each with the GIL held."""
         limit = self._max_model_len
-        # before the ids become a list, which takes 20 ns each with the GIL held
-        if limit is not None and len(encoding) > limit:
+        if limit is not None and tokens > limit:
             raise ContextLengthExceeded(
                 f"This model's maximum context length is {limit} tokens. "
-                f"However, your {param} resulted in {len(encoding)} tokens. "
+                f"However, your {param} resulted in {tokens} tokens. "
                 f"Please reduce the length of the {param}.",
                 param=param,
             )
-        return Prompt(text, encoding.ids)

@@ -1,11 +1,12 @@
 """A Hugging Face tokenizer from a local folder. Never downloads, never runs code found there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.prompting.truncation import Truncation
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -28,6 +29,26 @@ class Tokenizer:
         """
         return self.fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
 
+    def cut(self, text: str, truncation: Truncation, *, add_special_tokens: bool) -> list[int]:
+        """The ids that are kept; special tokens are among them, not cut off."""
+        encoding = self.encode(text, add_special_tokens=False)
+        special = self.fast.num_special_tokens_to_add(False) if add_special_tokens else 0
+        encoding.truncate(max(0, truncation.tokens - special), direction=truncation.side)
+        whole = self.fast.post_process(encoding, add_special_tokens=add_special_tokens)
+        return list(whole.ids)
+
+    def encode_pair(self, first: str, second: str) -> "Encoding":
+        """Both texts in one sequence, with the special tokens between them."""
+        return self.fast.encode_batch_fast([(first, second)])[0]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of the ids; ids that the vocabulary does not hold add nothing."""
+        return str(self.fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+    def holds(self, token: str) -> bool:
+        """Whether the vocabulary has this token."""
+        return self.fast.token_to_id(token) is not None
+
 
 def load(folder: Path) -> Tokenizer:
     """Reads tokenizer.json as it is, as Hugging Face's own servers do.
@@ -44,8 +65,11 @@ def load(folder: Path) -> Tokenizer:
     except Exception as error:  # the library raises bare Exception for bad files
         reason = str(error).strip().partition("\n")[0]
         raise ModelUnavailable(f"its tokenizer cannot be loaded: {reason}") from error
+    fast = tokenizer.backend_tokenizer
+    fast.no_truncation()  # files of encoders cut and pad by themselves; here length is checked
+    fast.no_padding()
     return Tokenizer(
-        fast=tokenizer.backend_tokenizer,
+        fast=fast,
         chat_templates=_by_purpose(tokenizer.chat_template),
         special_tokens={
             name: token

@@ -9,7 +9,11 @@ from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request_body import BodyReader
-from schemas.chat_completions import ChatCompletion, ChatCompletionRequest
+from schemas.chat_completions import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+)
 
 
 def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
@@ -19,7 +23,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
 
     @router.post(
         "/v1/chat/completions",
-        openapi_extra=request_body(ChatCompletionRequest),
+        openapi_extra=request_body(ChatCompletionRequest, chunk=ChatCompletionChunk),
         responses={200: {"model": ChatCompletion}, **ERRORS},
     )
     async def create_chat_completion(request: Request) -> Response:
@@ -30,6 +34,8 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
             return EventStream(chunks(answer), answer.bursts())
         async with CancelOnDisconnect(request.receive):
             completion = await complete(answer)
-        return Response(completion.model_dump_json(), media_type="application/json")
+        return Response(
+            completion.model_dump_json(exclude_unset=True), media_type="application/json"
+        )
 
     return router

@@ -19,7 +19,7 @@ def completions_router(registry: ModelRegistry, completions: Completions) -> API
 
     @router.post(
         "/v1/completions",
-        openapi_extra=request_body(CompletionRequest),
+        openapi_extra=request_body(CompletionRequest, chunk=Completion),
         responses={200: {"model": Completion}, **ERRORS},
     )
     async def create_completion(request: Request) -> Response:
@@ -31,6 +31,8 @@ def completions_router(registry: ModelRegistry, completions: Completions) -> API
             return EventStream(chunks(answer), answer.bursts())
         async with CancelOnDisconnect(request.receive):
             completion = await complete(answer)
-        return Response(completion.model_dump_json(), media_type="application/json")
+        return Response(
+            completion.model_dump_json(exclude_unset=True), media_type="application/json"
+        )
 
     return router

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.openapi import ERRORS
+from schemas.operations import Health
 
 
 def health_router(
@@ -13,22 +14,24 @@ def health_router(
 ) -> APIRouter:
     """`unready_models` tells why, for each model that cannot serve."""
     router = APIRouter(tags=["health"], route_class=DirectRoute)
+    not_ready = {"model": Health, "description": "Some model cannot serve, or is still loading."}
 
-    @router.get("/health/live")
+    @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})
     async def live(request: Request) -> Response:
         """200 as long as the process answers at all."""
-        return _status(200, "live", {})
+        return _answer(200, Health(status="live", models={}))
 
-    @router.get("/health/ready", responses={503: {"description": "Some model cannot serve."}})
+    @router.get(
+        "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
+    )
     async def ready(request: Request) -> Response:
         """200 once every model can serve; else 503 with the reasons."""
         if is_ready():
-            return _status(200, "ready", {})
-        return _status(503, "not ready", unready_models())
+            return _answer(200, Health(status="ready", models={}))
+        return _answer(503, Health(status="not ready", models=dict(unready_models())))
 
     return router
 
 
-def _status(status: int, word: str, models: Mapping[str, str]) -> Response:
-    body = orjson.dumps({"status": word, "models": models})
-    return Response(body, status, media_type="application/json")
+def _answer(status: int, health: Health) -> Response:
+    return Response(health.model_dump_json(), status, media_type="application/json")

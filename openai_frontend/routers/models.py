@@ -1,12 +1,14 @@
 """GET /v1/models and /v1/models/{id}."""
 
+import dataclasses
+
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.direct_route import DirectRoute
 from openai_frontend.routers.openapi import ERRORS
 from openai_frontend.served_model import ModelCard
-from schemas.models import Model, ModelList
+from schemas.models import Capabilities, Model, ModelList
 
 
 def models_router(registry: ModelRegistry) -> APIRouter:
@@ -34,7 +36,10 @@ def _model(card: ModelCard) -> Model:
         id=card.name,
         created=card.created,
         owned_by=card.owned_by,
+        root=card.root,
+        parent=card.parent,
         max_model_len=card.max_model_len,
+        capabilities=Capabilities(**dataclasses.asdict(card.capabilities)),
         description=card.description,
         ready=card.ready,
         error=card.error,

@@ -1,42 +1,147 @@
-"""What /openapi.json tells of the routes that read their bodies themselves. Nothing at run time."""
+"""What /openapi.json says: FastAPI's document, with what it cannot see in routes that read their
+bodies themselves. Never looks at a request.
+"""
 
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from schemas.chat_completions import ChatCompletionRequest
-from schemas.completions import CompletionRequest
+from openai_frontend.routers.examples import EXAMPLES, Example
 from schemas.errors import ErrorResponse
 
-_REF = "#/components/schemas/{model}"
-_REQUESTS: tuple[type[BaseModel], ...] = (ChatCompletionRequest, CompletionRequest)
+Json = dict[str, Any]
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorResponse, "description": "The request cannot be served as it is."},
-    "5XX": {"model": ErrorResponse, "description": "The server or the model failed."},
+_REF = "#/components/schemas/{model}"
+_NO_MODEL = "no-model-can-do-this"  # stands in an example while no model is ready for it
+
+_HEADERS: Json = {
+    "x-request-id": {
+        "description": "The request's id: the client's own `x-request-id`, or a new one.",
+        "schema": {"type": "string"},
+    },
+    "openai-processing-ms": {
+        "description": "Milliseconds until the answer began.",
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    },
 }
 
 
-def request_body(schema: type[BaseModel]) -> dict[str, Any]:
-    """A route's `openapi_extra`; the schema itself is added by `describe_requests`."""
-    reference = {"$ref": _REF.format(model=schema.__name__)}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
-    }
+class RequestBody(Json):
+    """A route's `openapi_extra` that remembers the schemas it refers to."""
+
+    schemas: tuple[type[BaseModel], ...] = ()
 
 
-def describe_requests(app: FastAPI) -> None:
-    """Adds the request schemas, which FastAPI cannot see, to what it writes."""
-    written = app.openapi
+def request_body(*schemas: type[BaseModel], chunk: type[BaseModel] | None = None) -> RequestBody:
+    """What a route reads: any of the schemas. `chunk` is the event of its stream, if it streams."""
+    references = [_reference(schema) for schema in schemas]
+    schema = references[0] if len(references) == 1 else {"anyOf": references}
+    extra = RequestBody(
+        requestBody={"required": True, "content": {"application/json": {"schema": schema}}}
+    )
+    extra.schemas = schemas
+    if chunk is not None:
+        extra.schemas += (chunk,)
+        extra["responses"] = {"200": {"content": {"text/event-stream": _stream(chunk)}}}
+    return extra
 
-    def openapi() -> dict[str, Any]:
-        document = written()
-        _, definitions = models_json_schema(
-            [(schema, "validation") for schema in _REQUESTS], ref_template=_REF
-        )
-        document["components"]["schemas"].update(definitions["$defs"])
+
+def _reference(schema: type[BaseModel]) -> Json:
+    return {"$ref": _REF.format(model=schema.__name__)}
+
+
+def _failure(description: str) -> Json:
+    """JSON whatever the route's success is."""
+    content = {"application/json": {"schema": _reference(ErrorResponse)}}
+    return {"description": description, "content": content}
+
+
+ERRORS: dict[int | str, Json] = {
+    "4XX": _failure("The request cannot be served as it is."),
+    "5XX": _failure("The server or the model failed."),
+}
+
+
+def _stream(chunk: type[BaseModel]) -> Json:
+    """OpenAPI 3.1 has no word for the events of a stream; JSON Schema has one for its content."""
+    description = (
+        f"With `stream`: each event is `data: ` and a {chunk.__name__} as JSON; the last is "
+        "`data: [DONE]`. A stream that fails ends with an event that holds an ErrorResponse "
+        "instead, without `[DONE]`."
+    )
+    content = {"anyOf": [_reference(chunk), _reference(ErrorResponse)]}
+    schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
+    return {"schema": {**schema, "description": description}}
+
+
+class Document:
+    """The OpenAPI document of an application, once all of its routes are there."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._written: Json | None = None
+
+    def with_models(self, models: Mapping[str, str]) -> Json:
+        """`models`: a served model for each task, so that the examples run as they are."""
+        if self._written is None:
+            self._written = _written(self._app)
+        document = copy.deepcopy(self._written)
+        for path, _, operation in _operations(document):
+            _add_examples(operation, EXAMPLES.get(path, {}), models)
         return document
 
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+def _written(app: FastAPI) -> Json:
+    document = app.openapi()
+    bodies = (getattr(route, "openapi_extra", None) for route in app.routes)
+    read = [schema for body in bodies if isinstance(body, RequestBody) for schema in body.schemas]
+    document["components"]["schemas"].update(_definitions([ErrorResponse, *read]))
+    for path, method, operation in _operations(document):
+        _add_path_parameters(operation, path)
+        if method == "post":  # what FastAPI adds for bodies that it reads itself
+            operation["responses"].pop("422", None)
+        for response in operation["responses"].values():
+            response["headers"] = _HEADERS
+    return document
+
+
+def _definitions(schemas: Iterable[type[BaseModel]]) -> Json:
+    pairs = [(schema, "validation") for schema in dict.fromkeys(schemas)]
+    _, definitions = models_json_schema(pairs, ref_template=_REF)  # type: ignore[arg-type]
+    written: Json = definitions["$defs"]
+    return written
+
+
+def _operations(document: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def _add_path_parameters(operation: Json, path: str) -> None:
+    for name in re.findall(r"{(\w+)}", path):
+        parameter = {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        operation.setdefault("parameters", []).append(parameter)
+
+
+def _add_examples(
+    operation: Json, examples: Mapping[str, Example], models: Mapping[str, str]
+) -> None:
+    if "requestBody" in operation:
+        body = operation["requestBody"]["content"]["application/json"]
+        body["examples"] = {
+            name: {"summary": example.summary, "value": example.body(_model(example, models))}
+            for name, example in examples.items()
+        }
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "path" and models:
+            parameter["example"] = next(iter(models.values()))
+
+
+def _model(example: Example, models: Mapping[str, str]) -> str:
+    return next((models[task] for task in example.tasks if task in models), _NO_MODEL)

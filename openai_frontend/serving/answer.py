@@ -1,20 +1,28 @@
 """One request's answers: how they are generated, and what they have come to so far."""
 
+import hashlib
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
+from openai_frontend import __version__
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission, Bursts
-from openai_frontend.serving.sampling import for_choice
+from openai_frontend.serving.details import Details
+from openai_frontend.serving.sampling import check_supported, for_choice
 from schemas.chat_completions import FinishReason
-from schemas.sampling import SamplingFields, StreamOptions
-from schemas.usage import CompletionUsage, PromptTokensDetails
+from schemas.sampling import SamplingFields
+from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
+_WITHOUT_REASONING = CompletionTokensDetails(
+    reasoning_tokens=0, accepted_prediction_tokens=0, rejected_prediction_tokens=0
+)
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -27,7 +35,8 @@ class Answer:
     admission: Admission
     requests: Sequence[GenerationRequest]
     n: int = 1
-    stream_options: StreamOptions | None = None
+    kept: int | None = None  # of the `n`, the likeliest (`best_of`); None: all
+    details: Details = field(default_factory=Details)
     echo: Sequence[str] = ()  # what stands before each prompt's answers; empty: nothing
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -39,6 +48,20 @@ class Answer:
         """Counts for this answer, before its first token."""
         return Tally([len(each.prompt_token_ids or ()) for each in self.requests], n=self.n)
 
+    def fields(self) -> dict[str, Any]:
+        """What a whole answer and each chunk of a streamed one begin with."""
+        fields = {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model.name,
+            "system_fingerprint": _fingerprint(self.model.name, self.model.created),
+        }
+        return {**fields, "service_tier": "default"} if self.details.service_tier else fields
+
+    def prompt_token_ids(self, choice: int) -> list[int]:
+        """The prompt of a choice; empty where the model takes text alone."""
+        return list(self.requests[choice].prompt_token_ids or ())
+
     def echoed(self, choice: int) -> str:
         """The prompt that stands before a choice's text, if it does."""
         return self.echo[choice // self.n] if self.echo else ""
@@ -49,25 +72,71 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{secrets.token_hex(16)}"
 
 
-def generation_requests(
-    id: str, prompt: Prompt, params: SamplingParams, request: SamplingFields
-) -> list[GenerationRequest]:
-    """`n` requests for one prompt, with seeds seed, seed + 1, ..."""
-    options = request.stream_options
-    first = GenerationRequest(
+@lru_cache(maxsize=64)
+def _fingerprint(model: str, created: int) -> str:
+    """Changes when the gateway or the loaded model does: then a seed may give another answer."""
+    digest = hashlib.sha256(f"{__version__}/{model}/{created}".encode())
+    return f"fp_{digest.hexdigest()[:12]}"
+
+
+def first_request(
+    id: str, prompt: Prompt, params: SamplingParams, request: SamplingFields, answer: Details
+) -> GenerationRequest:
+    """The request for a prompt's first choice; the others differ in id and seed alone."""
+    return GenerationRequest(
         request_id=id,
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,
         sampling_params=params,
         stream=bool(request.stream),
-        return_token_ids=bool(options and options.continuous_usage_stats),
+        return_token_ids=answer.needs_token_ids,
+        priority=request.priority or 0,
+        cache_salt=request.cache_salt,
+        field_names=_field_names(request),
     )
-    if request.n is None or request.n == 1:
+
+
+def _field_names(request: SamplingFields) -> dict[str, str]:
+    """What this request calls fields that the engine has another name for."""
+    names = {"extra_args": "vllm_xargs"}
+    if request.response_format is not None:
+        names["structured_outputs"] = "response_format"
+    return names
+
+
+def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """`n` requests for one prompt, with seeds seed, seed + 1, ..."""
+    if n == 1:
         return [first]
+    id, params = first.request_id, first.sampling_params
     return [
         replace(first, request_id=f"{id}-{choice}", sampling_params=for_choice(params, choice))
-        for choice in range(request.n)
+        for choice in range(n)
     ]
+
+
+_BESIDE_SAMPLING = {"priority", "cache_salt", "return_token_ids", "prompt_logprobs"}
+
+
+def check_request_fields(request: SamplingFields, model: ServedModel) -> None:
+    """Raises for fields of a request, beside its sampling, that the model cannot honour."""
+    if not request.model_fields_set & _BESIDE_SAMPLING:
+        return
+    given = {
+        "priority": request.priority,
+        "cache_salt": request.cache_salt,
+        "return_token_ids": request.return_token_ids,
+        "prompt_logprobs": request.prompt_logprobs is not None,
+    }
+    check_supported([name for name, value in given.items() if value], model)
+
+
+def prompt_logprobs_told(params: SamplingParams, prompt_tokens: int, model: ServedModel) -> int:
+    """How many there will be for so many tokens: each token's own, and its alternatives."""
+    asked = params.prompt_logprobs
+    if asked is None:
+        return 0
+    return prompt_tokens * (1 + (asked if asked >= 0 else model.vocab_size or 1))
 
 
 class Tally:
@@ -121,4 +190,5 @@ class Tally:
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+            completion_tokens_details=_WITHOUT_REASONING,
         )

@@ -1,14 +1,30 @@
 """Chat completions: request to answer, answer to ChatCompletion or chunks. No HTTP, no bytes."""
 
+from dataclasses import replace
+from typing import Any
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer, generation_requests, new_id
-from openai_frontend.serving.endings import ChunkStream, collect
+from openai_frontend.serving.answer import (
+    Answer,
+    check_request_fields,
+    choices_of,
+    first_request,
+    new_id,
+    prompt_logprobs_told,
+)
+from openai_frontend.serving.details import details, wire_prompt_logprobs
+from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.messages import template_messages
-from openai_frontend.serving.sampling import room_for_answer, sampling_params
+from openai_frontend.serving.logprobs import ChatLogprobs
+from openai_frontend.serving.messages import prefilled_text, template_messages
+from openai_frontend.serving.sampling import Asked, room_for_answer, sampling_params
+from openai_frontend.serving.template_variables import template_variables
+from openai_frontend.serving.truncation import truncation
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import (
     ChatCompletion,
@@ -29,60 +45,127 @@ class ChatCompletions:
     async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         n = request.n or 1
-        self._check(request, n)
-        prompt = await self._render(request, model)
+        prompt = await self.render(request, model)
+        check_request_fields(request, model)
         max_tokens = room_for_answer(
-            request.max_completion_tokens or request.max_tokens,
+            _max_tokens(request),
             prompt_tokens=len(prompt.token_ids),
             context=model.max_model_len,
             param="messages",
         )
-        params = sampling_params(request, max_tokens, model.supports)
-        id = new_id("chatcmpl")
+        self._limits.check_answer_tokens(n, max_tokens)
+        logprobs = _logprobs(request)
+        asked = Asked(
+            max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=request.prompt_logprobs
+        )
+        id, told = new_id("chatcmpl"), details(request, logprobs=logprobs)
+        params = sampling_params(request, asked, model)
+        entries = prompt_logprobs_told(params, len(prompt.token_ids), model)
+        self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         return Answer(
             id=id,
             model=model,
             admission=self._admission,
-            requests=generation_requests(id, prompt, params, request),
+            requests=_choices(first_request(id, prompt, params, request, told), n),
             n=n,
-            stream_options=request.stream_options,
+            details=told,
+            echo=[prefilled_text(request.messages)] if request.echo else [],
         )
 
-    def _check(self, request: ChatCompletionRequest, n: int) -> None:
+    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Prompt:
+        """What the model reads; raises for fields that this model or server cannot honour."""
         self._policy.check(request, NEUTRAL_IN_CHAT)
-        self._limits.check_n(n)
+        self._limits.check_n(request.n or 1)
         self._limits.check_messages(len(request.messages))
-
-    async def _render(self, request: ChatCompletionRequest, model: ServedModel) -> Prompt:
-        template_kwargs = dict(request.chat_template_kwargs or {})
-        if request.reasoning_effort is not None:
-            template_kwargs.setdefault("reasoning_effort", request.reasoning_effort)
+        _check(request)
         return await model.render_chat(
             template_messages(request.messages, self._policy),
-            add_generation_prompt=request.add_generation_prompt is not False,
-            template_kwargs=template_kwargs,
+            documents=request.documents,
+            add_generation_prompt=_add_generation_prompt(request),
+            continue_final_message=bool(request.continue_final_message),
+            template_kwargs=template_variables(request, model),
+            add_special_tokens=bool(request.add_special_tokens),
+            truncation=truncation(request, model, answer_tokens=_max_tokens(request) or 1),
         )
+
+
+def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """All choices; what the prompt is worth is told once, so it is asked for once."""
+    if n == 1 or first.sampling_params.prompt_logprobs is None:
+        return choices_of(first, n)
+    untold = replace(first, sampling_params=replace(first.sampling_params, prompt_logprobs=None))
+    return [first, *choices_of(untold, n)[1:]]
+
+
+def _check(request: ChatCompletionRequest) -> None:
+    """What fields demand of one another."""
+    if request.modalities is not None and "audio" in request.modalities:
+        message = "Invalid value: 'audio'. Supported values are: 'text'."
+        raise InvalidRequest(message, param="modalities", code="unsupported_value")
+    if request.continue_final_message:
+        if request.add_generation_prompt:
+            message = "Use either 'continue_final_message' or 'add_generation_prompt'."
+            raise InvalidRequest(message, param="continue_final_message")
+        prefilled_text(request.messages, param="continue_final_message")
+    if request.top_logprobs is not None and not request.logprobs:
+        message = "Invalid 'top_logprobs': 'logprobs' must be true where 'top_logprobs' is used."
+        raise InvalidRequest(message, param="top_logprobs")
+
+
+def _add_generation_prompt(request: ChatCompletionRequest) -> bool:
+    if request.add_generation_prompt is None:
+        return not request.continue_final_message
+    return request.add_generation_prompt
+
+
+def _max_tokens(request: ChatCompletionRequest) -> int | None:
+    return request.max_completion_tokens or request.max_tokens
+
+
+def _logprobs(request: ChatCompletionRequest) -> int | None:
+    return (request.top_logprobs or 0) if request.logprobs else None
 
 
 def chunks(answer: Answer) -> ChunkStream:
     """The ending of a streamed answer."""
-    return ChunkStream(answer, CHAT_COMPLETION_CHUNK)
+    return ChunkStream(answer, CHAT_COMPLETION_CHUNK, ChatLogprobs)
 
 
 async def complete(answer: Answer) -> ChatCompletion:
     """The ending of a whole answer."""
-    choices, usage = await collect(answer)
+    wholes, usage = await collect(answer)
     return ChatCompletion(
-        id=answer.id,
-        created=answer.created,
-        model=answer.model.name,
-        choices=[
-            ChatCompletionChoice(
-                index=index,
-                message=ChatCompletionMessage(content=choice.text),
-                finish_reason=choice.finish_reason,
-            )
-            for index, choice in enumerate(choices)
-        ],
+        **answer.fields(),
+        object="chat.completion",
+        choices=[_choice(answer, index, whole) for index, whole in enumerate(wholes)],
         usage=usage,
+        **_beside_choices(answer, wholes[0]),
     )
+
+
+def _choice(answer: Answer, index: int, whole: Whole) -> ChatCompletionChoice:
+    told = answer.details
+    ids = {"token_ids": whole.token_ids} if told.token_ids else {}
+    logprobs = None
+    if told.logprobs is not None:
+        logprobs = logprobs_writer(answer, ChatLogprobs).tokens(whole.logprobs)
+    return ChatCompletionChoice(
+        index=index,
+        message=ChatCompletionMessage(role="assistant", content=whole.text, refusal=None),
+        logprobs=logprobs,
+        finish_reason=whole.finish_reason,
+        **ids,
+    )
+
+
+def _beside_choices(answer: Answer, first: Whole) -> dict[str, Any]:
+    """The fields of an answer that are there where the request asked for them."""
+    told = answer.details
+    fields: dict[str, Any] = {}
+    if told.metadata is not None:
+        fields["metadata"] = told.metadata
+    if told.token_ids:
+        fields["prompt_token_ids"] = answer.prompt_token_ids(0)
+    if told.prompt_logprobs:
+        fields["prompt_logprobs"] = wire_prompt_logprobs(first.prompt_logprobs)
+    return fields

@@ -1,18 +1,39 @@
 """Completions: request to answer, answer to Completion or chunks. No HTTP, no bytes."""
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer, generation_requests, new_id
-from openai_frontend.serving.endings import ChunkStream, collect
+from openai_frontend.serving.answer import (
+    Answer,
+    check_request_fields,
+    choices_of,
+    first_request,
+    new_id,
+    prompt_logprobs_told,
+)
+from openai_frontend.serving.details import Details, details, wire_prompt_logprobs
+from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.sampling import room_for_answer, sampling_params
+from openai_frontend.serving.logprobs import TextLogprobs, extended
+from openai_frontend.serving.sampling import (
+    Asked,
+    check_in_vocabulary,
+    room_for_answer,
+    sampling_params,
+    unsupported,
+)
+from openai_frontend.serving.truncation import truncation
 from openai_frontend.sse import COMPLETION_CHUNK
 from schemas.completions import Completion, CompletionChoice, CompletionRequest
-from schemas.completions import Prompt as WirePrompt
+from schemas.logprobs import CompletionLogprobs
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -27,93 +48,203 @@ class Completions:
 
     async def prepare(self, request: CompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
-        n = request.n or 1
-        prompts = _prompts(request.prompt)
-        self._check(request, n, len(prompts))
-        echo = _echo(request, prompts)
-        id = new_id("cmpl")
+        prompts = await self.render(request, model)
+        check_request_fields(request, model)
+        id, n, told = new_id("cmpl"), _candidates(request), _details(request)
+        _check_model(request, told, model)
+        params = sampling_params(request, _asked(request, told), model)
+        self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request))
+        tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
+        param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+        self._limits.check_prompt_logprobs(prompt_logprobs_told(params, tokens, model), param)
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
+            _check_room(prompt, request, model)
             prompt_id = f"{id}-{at}" if len(prompts) > 1 else id
-            requests += await _requests(prompt_id, prompt, request, model)
+            requests += choices_of(first_request(prompt_id, prompt, params, request, told), n)
         return Answer(
             id=id,
             model=model,
             admission=self._admission,
             requests=requests,
             n=n,
-            stream_options=request.stream_options,
-            echo=echo,
+            kept=request.n or 1,
+            details=told,
+            echo=_echo(request, prompts, model),
         )
 
-    def _check(self, request: CompletionRequest, n: int, prompts: int) -> None:
+    async def render(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
+        """What the model reads; raises for fields that this model or server cannot honour."""
+        prompts = _prompts(request)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
-        self._limits.check_n(n)
-        self._limits.check_prompts(prompts, n)
-        if request.best_of is not None and request.best_of != n:
-            message = "Unsupported parameter: 'best_of' is only supported where it equals 'n'."
-            raise InvalidRequest(message, param="best_of", code="unsupported_parameter")
+        self._limits.check_n(request.n or 1)
+        self._limits.check_n(_candidates(request), "best_of")
+        self._limits.check_prompts(len(prompts), _candidates(request))
+        _check(request)
+        tokenized = []
+        for prompt in prompts:
+            tokenized.append(await _tokenize(prompt, request, model))
+            if len(prompts) > 1:
+                await asyncio.sleep(0)  # a short prompt is tokenized on the event loop
+        return tokenized
 
 
-def _prompts(prompt: WirePrompt) -> list[str | list[int]]:
+def _prompts(request: CompletionRequest) -> list[str | list[int]]:
     """A list of prompts, whichever of the four forms the request has."""
-    if isinstance(prompt, str):
-        return [prompt]
+    prompt = request.prompt
+    if prompt is None or isinstance(prompt, str):
+        return [prompt or ""]
     if isinstance(prompt[0], int):
         return [prompt]
     return [*prompt]
 
 
-def _echo(request: CompletionRequest, prompts: list[str | list[int]]) -> list[str]:
-    if not request.echo:
-        return []
-    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    if len(texts) < len(prompts):
-        message = "Unsupported parameter: 'echo' is only supported where the prompt is text."
-        raise InvalidRequest(message, param="echo", code="unsupported_parameter")
-    return texts
+def _candidates(request: CompletionRequest) -> int:
+    """Answers that are generated for each prompt; `best_of` may be more than are kept."""
+    return request.best_of or request.n or 1
 
 
-async def _requests(
-    id: str, prompt: str | list[int], request: CompletionRequest, model: ServedModel
-) -> list[GenerationRequest]:
-    """The requests for one of the prompts."""
-    tokenized = await _tokenize(prompt, model)
-    max_tokens = room_for_answer(
-        request.max_tokens or DEFAULT_MAX_TOKENS,
-        prompt_tokens=len(tokenized.token_ids),
+def _check(request: CompletionRequest) -> None:
+    """What fields demand of one another."""
+    n, best_of = request.n or 1, _candidates(request)
+    if best_of < n:
+        message = f"Invalid 'best_of': expected a value >= 'n' ({n}), but got {best_of} instead."
+        raise InvalidRequest(message, param="best_of", code="integer_below_min_value")
+    if best_of > n and request.stream:
+        message = "Unsupported parameter: 'best_of' cannot be used with 'stream'."
+        raise InvalidRequest(message, param="best_of", code="unsupported_parameter")
+    if request.suffix and not _is_text(request.prompt):
+        message = "Unsupported parameter: 'suffix' is only supported where the prompt is text."
+        raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
+
+
+def _check_model(request: CompletionRequest, told: Details, model: ServedModel) -> None:
+    """What needs log probabilities that were not asked for by their own name."""
+    if _candidates(request) > (request.n or 1) and not model.supports("logprobs"):
+        raise unsupported("best_of")
+    if told.echo_logprobs and not model.supports("prompt_logprobs"):
+        raise unsupported("echo")
+
+
+def _is_text(prompt: Any) -> bool:
+    return prompt is None or isinstance(prompt, str) or isinstance(prompt[0], str)
+
+
+async def _tokenize(
+    prompt: str | list[int], request: CompletionRequest, model: ServedModel
+) -> Prompt:
+    cut = truncation(request, model, answer_tokens=_max_tokens(request))
+    if not isinstance(prompt, str):
+        if model.vocab_size is not None:
+            check_in_vocabulary(prompt, model.vocab_size, "prompt")
+        return Prompt(text=None, token_ids=prompt if cut is None else cut.kept(prompt))
+    text = model.fill_in_the_middle(prompt, request.suffix) if request.suffix else prompt
+    special = request.add_special_tokens is not False
+    tokenized = await model.tokenize(text, add_special_tokens=special, truncation=cut)
+    return tokenized if tokenized.token_ids else _start_of_document(model)
+
+
+def _start_of_document(model: ServedModel) -> Prompt:
+    """OpenAI's meaning of no prompt at all."""
+    start = model.document_start()
+    if start is None:
+        message = "Invalid 'prompt': empty string, and the model has no token to begin from."
+        raise InvalidRequest(message, param="prompt", code="empty_string")
+    return Prompt(text=None, token_ids=[start])
+
+
+def _max_tokens(request: CompletionRequest) -> int:
+    return DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+
+
+def _details(request: CompletionRequest) -> Details:
+    echoed = bool(request.echo) and request.logprobs is not None
+    return replace(details(request, logprobs=request.logprobs), echo_logprobs=echoed)
+
+
+def _check_room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> None:
+    room_for_answer(
+        _max_tokens(request),
+        prompt_tokens=len(prompt.token_ids),
         context=model.max_model_len,
         param="prompt",
     )
-    params = sampling_params(request, max_tokens, model.supports)
-    return generation_requests(id, tokenized, params, request)
 
 
-async def _tokenize(prompt: str | list[int], model: ServedModel) -> Prompt:
-    if isinstance(prompt, str):
-        return await model.tokenize(prompt)
-    largest, vocab_size = max(prompt), model.vocab_size
-    if vocab_size is not None and largest >= vocab_size:
-        message = f"Invalid 'prompt': the model has no token {largest}; it has {vocab_size} tokens."
-        raise InvalidRequest(message, param="prompt")
-    return Prompt(text=None, token_ids=prompt)
+def _asked(request: CompletionRequest, told: Details) -> Asked:
+    ranked = _candidates(request) > (request.n or 1)
+    logprobs = 0 if ranked and request.logprobs is None else request.logprobs
+    of_prompt = [request.prompt_logprobs, request.logprobs if told.echo_logprobs else None]
+    wanted = [each for each in of_prompt if each is not None]
+    return Asked(
+        max_tokens=_max_tokens(request),
+        logprobs=logprobs,
+        prompt_logprobs=(-1 if -1 in wanted else max(wanted)) if wanted else None,
+    )
+
+
+def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServedModel) -> list[str]:
+    """What stands before each prompt's answers: its own text, without what `suffix` adds."""
+    if not request.echo:
+        return []
+    pairs = zip(_prompts(request), prompts, strict=True)
+    return [_echoed(given, prompt, model) for given, prompt in pairs]
+
+
+def _echoed(given: str | list[int], prompt: Prompt, model: ServedModel) -> str:
+    whole = given == "" or prompt.text is not None  # else it was token ids, or it was cut
+    return given if isinstance(given, str) and whole else model.detokenize(prompt.token_ids)
 
 
 def chunks(answer: Answer) -> ChunkStream:
     """The ending of a streamed answer."""
-    return ChunkStream(answer, COMPLETION_CHUNK)
+    return ChunkStream(answer, COMPLETION_CHUNK, TextLogprobs)
 
 
 async def complete(answer: Answer) -> Completion:
     """The ending of a whole answer."""
-    choices, usage = await collect(answer)
+    wholes, usage = await collect(answer)
+    kept = _likeliest(answer, wholes)
     return Completion(
-        id=answer.id,
-        created=answer.created,
-        model=answer.model.name,
-        choices=[
-            CompletionChoice(index=index, text=choice.text, finish_reason=choice.finish_reason)
-            for index, choice in enumerate(choices)
-        ],
+        **answer.fields(),
+        object="text_completion",
+        choices=[_choice(answer, at, index, wholes[index]) for at, index in enumerate(kept)],
         usage=usage,
     )
+
+
+def _likeliest(answer: Answer, wholes: Sequence[Whole]) -> list[int]:
+    """The choices that are kept of each prompt's, by the mean log probability of their tokens."""
+    n, kept = answer.n, answer.kept or answer.n
+    everyone = range(len(wholes))
+    if kept == n:
+        return list(everyone)
+    groups = [everyone[start : start + n] for start in everyone[::n]]
+    ranked = [sorted(group, key=lambda each: -wholes[each].likelihood()) for group in groups]
+    return [index for group in ranked for index in group[:kept]]
+
+
+def _choice(answer: Answer, at: int, index: int, whole: Whole) -> CompletionChoice:
+    told = answer.details
+    fields: dict[str, Any] = {}
+    if told.token_ids:
+        fields["token_ids"] = whole.token_ids
+        fields["prompt_token_ids"] = answer.prompt_token_ids(index)
+    if told.prompt_logprobs:
+        fields["prompt_logprobs"] = wire_prompt_logprobs(whole.prompt_logprobs)
+    return CompletionChoice(
+        index=at,
+        text=whole.text,
+        logprobs=None if told.logprobs is None else _logprobs(answer, index, whole),
+        finish_reason=whole.finish_reason,
+        **fields,
+    )
+
+
+def _logprobs(answer: Answer, index: int, whole: Whole) -> CompletionLogprobs:
+    writer = logprobs_writer(answer, TextLogprobs)
+    if not answer.details.echo_logprobs:
+        return writer.tokens(whole.logprobs)
+    ids = answer.prompt_token_ids(index)
+    echoed = writer.prompt(answer.echoed(index), ids, whole.prompt_logprobs)
+    return extended(echoed, writer.tokens(whole.logprobs))

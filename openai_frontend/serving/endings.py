@@ -3,16 +3,29 @@
 Both are fed with the same deltas, so a stream and a whole answer cannot disagree.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from openai_frontend.generation import CompletionDelta
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import CompletionDelta, TokenLogprobs
 from openai_frontend.serving.answer import Answer
+from openai_frontend.serving.interval import Interval
+from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs, TokenNames
 from openai_frontend.sse import DONE, ChunkFrames, ChunkShape
 from schemas.chat_completions import FinishReason
-from schemas.sampling import StreamOptions
 from schemas.usage import CompletionUsage
+
+_NOTHING_OF_THE_PROMPT = "the model told no log probabilities of the prompt"
+
+Logprobs = TypeVar("Logprobs", bound=ChatLogprobs | TextLogprobs)
+
+
+def logprobs_writer(answer: Answer, form: type[Logprobs]) -> Logprobs:
+    """A writer for one choice, in the form that its kind of answer has."""
+    names = TokenNames(answer.model.token_bytes, as_ids=answer.details.tokens_as_ids)
+    return form(names, answer.details.alternatives())
 
 
 class ChunkStream:
@@ -22,19 +35,28 @@ class ChunkStream:
     the usage frame where it was asked for, [DONE].
     """
 
-    def __init__(self, answer: Answer, shape: ChunkShape) -> None:
-        options = answer.stream_options or StreamOptions()
+    def __init__(
+        self,
+        answer: Answer,
+        shape: ChunkShape,
+        logprobs: type[ChatLogprobs | TextLogprobs],
+    ) -> None:
+        """`logprobs` is the form that this kind of chunk has for log probabilities."""
+        details = answer.details
         self._answer = answer
+        self._details = details
         self._tally = answer.tally()
-        self._include_usage = bool(options.include_usage)
-        self._continuous = bool(options.continuous_usage_stats)
+        self._plain = details.plain
+        told = details.logprobs is not None
+        self._writers = [logprobs_writer(answer, logprobs) for _ in answer.requests if told]
+        self._unechoed = set(range(len(answer.requests))) if details.echo_logprobs else set()
+        self._intervals = [Interval(details.interval) for _ in answer.requests]
         self._frames = ChunkFrames(
             shape,
-            id=answer.id,
-            created=answer.created,
-            model=answer.model.name,
+            answer.fields(),
             choices=len(answer.requests),
-            usage_field=self._include_usage,
+            usage_field=details.include_usage,
+            obfuscate=details.obfuscate,
         )
 
     @property
@@ -44,14 +66,27 @@ class ChunkStream:
 
     def start(self) -> bytes:
         """What leaves before any token: nothing for completions that echo nothing."""
-        frames = [self._frames.opening()]
-        if self._answer.echo:
-            choices = range(len(self._answer.requests))
-            frames += [self._frames.text(each, self._answer.echoed(each)) for each in choices]
-        return b"".join(frames)
+        choices = range(len(self._answer.requests))
+        prompts = [self._prompt_fields(choice) for choice in choices]
+        opening = self._frames.opening(prompts)
+        frames = [self._before_answer(choice, opened=bool(opening)) for choice in choices]
+        return b"".join([opening, *frames])
+
+    def _before_answer(self, choice: int, *, opened: bool) -> bytes:
+        """The echoed prompt, and its token ids where no opening frame has told them."""
+        text = "" if self._details.echo_logprobs else self._answer.echoed(choice)
+        fields = {} if opened else self._prompt_fields(choice)
+        return self._frames.detailed(choice, text, fields=fields) if text or fields else b""
+
+    def _prompt_fields(self, choice: int) -> dict[str, Any]:
+        if not self._details.token_ids:
+            return {}
+        return {"prompt_token_ids": self._answer.prompt_token_ids(choice)}
 
     def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> bytes:
         """The frames of one choice's burst."""
+        if not self._plain:
+            return b"".join([self._detailed(choice, delta) for delta in deltas])
         frames = []
         add_up, text_frame = self._tally.add, self._frames.text
         for delta in deltas:
@@ -60,7 +95,7 @@ class ChunkStream:
                     frames.append(text_frame(choice, delta.text))
                 continue
             reason = add_up(choice, delta)
-            if self._continuous:
+            if self._details.continuous_usage:
                 self._frames.usage_so_far(self._tally.usage().model_dump())
             if delta.text:
                 frames.append(text_frame(choice, delta.text))
@@ -68,10 +103,48 @@ class ChunkStream:
                 frames.append(self._frames.finish(choice, reason))
         return b"".join(frames)
 
+    def _detailed(self, choice: int, delta: CompletionDelta) -> bytes:
+        """The frames of a delta whose chunk holds more than text."""
+        reason = self._tally.add(choice, delta)
+        due = self._intervals[choice].feed(delta)
+        if due is None:
+            return b""
+        if self._details.continuous_usage:
+            self._frames.usage_so_far(self._tally.usage().model_dump())
+        frames = [self._echo(choice, due), self._tokens(choice, due)]
+        if reason is not None:
+            frames.append(self._frames.finish(choice, reason))
+        return b"".join(frames)
+
+    def _echo(self, choice: int, delta: CompletionDelta) -> bytes:
+        """A prompt that is echoed with its log probabilities comes when the model tells them.
+
+        Completions alone ask for that.
+        """
+        if delta.prompt_logprobs is None or not self._details.echo_logprobs:
+            return b""
+        writer = self._writers[choice]
+        if not isinstance(writer, TextLogprobs):
+            return b""
+        self._unechoed.discard(choice)
+        text, ids = self._answer.echoed(choice), self._answer.prompt_token_ids(choice)
+        logprobs = writer.prompt(text, ids, delta.prompt_logprobs)
+        return self._frames.detailed(choice, text, logprobs)
+
+    def _tokens(self, choice: int, delta: CompletionDelta) -> bytes:
+        positions = delta.logprobs if self._details.logprobs is not None else None
+        fields = {"token_ids": list(delta.token_ids)} if self._details.token_ids else None
+        if not (delta.text or positions or (fields and delta.token_ids)):
+            return b""
+        logprobs = self._writers[choice].tokens(positions) if positions else None
+        return self._frames.detailed(choice, delta.text, logprobs, fields)
+
     def finish(self) -> bytes:
         """What ends the stream, once the model's stream has ended."""
         self._tally.check_finished()
-        if not self._include_usage:
+        if self._unechoed:
+            raise InferenceFailed(_NOTHING_OF_THE_PROMPT)
+        if not self._details.include_usage:
             return DONE
         return self._frames.usage(self._tally.usage().model_dump()) + DONE
 
@@ -81,33 +154,52 @@ class Whole:
     """One choice, complete."""
 
     text: str
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+
+    def add(self, delta: CompletionDelta) -> None:
+        """One more delta of this choice."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        if delta.logprobs is not None:
+            self.logprobs += delta.logprobs
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+
+    def likelihood(self) -> float:
+        """The mean log probability of its tokens, by which `best_of` ranks."""
+        values = [next(iter(position.values()))["logprob"] for position in self.logprobs]
+        return sum(values) / len(values) if values else 0.0
 
 
 class Collector:
     """The whole of an answer, gathered delta by delta."""
 
     def __init__(self, answer: Answer) -> None:
+        self._answer = answer
         self._tally = answer.tally()
-        self._texts: list[list[str]] = [
-            [answer.echoed(choice)] for choice in range(len(answer.requests))
-        ]
-        self._reasons: dict[int, FinishReason] = {}
+        choices = range(len(answer.requests))
+        self._wholes = [Whole(answer.echoed(choice)) for choice in choices]
 
     def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> None:
         """Adds one choice's burst."""
+        whole = self._wholes[choice]
         for delta in deltas:
-            self._texts[choice].append(delta.text)
+            whole.add(delta)
             reason = self._tally.add(choice, delta)
             if reason is not None:
-                self._reasons[choice] = reason
+                whole.finish_reason = reason
 
     def finish(self) -> tuple[list[Whole], CompletionUsage]:
         """The choices in order, and the tokens they took."""
         self._tally.check_finished()
-        texts = enumerate(self._texts)
-        wholes = [Whole("".join(text), self._reasons[choice]) for choice, text in texts]
-        return wholes, self._tally.usage()
+        if self._answer.details.echo_logprobs and not all(
+            whole.prompt_logprobs for whole in self._wholes
+        ):
+            raise InferenceFailed(_NOTHING_OF_THE_PROMPT)
+        return self._wholes, self._tally.usage()
 
 
 async def collect(answer: Answer) -> tuple[list[Whole], CompletionUsage]:

@@ -62,7 +62,8 @@ def _failure(status: int, message: str, type_: str, param: str | None, code: str
 def _headers(status: int, code: str | None) -> dict[str, str]:
     """OpenAI's clients retry every 5xx unless told not to, which doubles the load of a failure."""
     if status == 503:
-        return {"retry-after": str(_RETRY_AFTER_S.get(code, 1))}
+        seconds = _RETRY_AFTER_S.get(code, 1)
+        return {"retry-after": str(seconds), "retry-after-ms": str(seconds * 1000)}
     if status == 413:
         return {"connection": "close"}  # the rest of the body is not read
     return {"x-should-retry": "false"} if status >= 500 else {}

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from openai_frontend.errors import InvalidRequest
-from schemas.sampling import SamplingFields, StreamOptions
+from schemas.response_format import JSONSchema, StructuredOutputsParam
+from schemas.sampling import RequestFields, SamplingFields, StreamOptions
 
 logger = logging.getLogger(__name__)
 
@@ -19,29 +20,22 @@ _MAX_WARNED = 256  # distinct names that one process warns of
 
 # OpenAI's fields that this version cannot honour, and vLLM's that would change the answer.
 _NEUTRAL_IN_BOTH: Neutral = {
-    "logit_bias": ({},),
-    "store": (False,),
     # vLLM's
-    "add_special_tokens": (),
-    "allowed_token_ids": ([],),
-    "bad_words": ([],),
+    "ec_transfer_params": (),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
-    "include_stop_str_in_output": (False,),
+    "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
-    "priority": (0,),
+    "mm_payload": (),
     "prompt_embeds": (),
-    "prompt_logprobs": (),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
-    "truncate_prompt_tokens": (),
+    "return_mm_kwargs": (False,),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
     "use_beam_search": (False,),
+    "watermarking": (False,),
 }
 
 NEUTRAL_IN_CHAT: Neutral = {
@@ -49,41 +43,34 @@ NEUTRAL_IN_CHAT: Neutral = {
     "audio": (),
     "function_call": ("auto", "none"),
     "functions": ([],),
-    "logprobs": (False,),
-    "modalities": (["text"], []),
     "moderation": (),
-    "prediction": (),
-    "response_format": ({"type": "text"},),
     "tool_choice": ("auto", "none"),
     "tools": ([],),
-    "top_logprobs": (0,),
-    "verbosity": ("medium",),
     "web_search_options": (),
     # vLLM's
     "chat_template": (),
-    "continue_final_message": (False,),
-    "documents": ([],),
-    "echo": (False,),
+    "include_reasoning": (True,),
+    "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
 }
 
 NEUTRAL_IN_COMPLETIONS: Neutral = {
     **_NEUTRAL_IN_BOTH,
-    "logprobs": (),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
     "max_completion_tokens": (),
 }
 
-# OpenAI's fields that promise nothing about the answer.
-ACCEPTED = frozenset(
-    {
-        "parallel_tool_calls",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-    }
-)
+
+# Fields that are objects -> the members that they have. Those of json_object say nothing of a
+# schema, though other servers take one there: it is refused with its format, not dropped.
+_WITH_MEMBERS: Mapping[str, frozenset[str]] = {
+    "prediction": frozenset({"type", "content"}),
+    "prompt_cache_options": frozenset(),
+    "repetition_detection": frozenset(),
+    "response_format": frozenset(
+        {"type", "json_schema", "format", "structures", "triggers", "schema"}
+    ),
+    "structured_outputs": frozenset(StructuredOutputsParam.__annotations__),
+}
 
 
 class FieldPolicy:
@@ -97,13 +84,36 @@ class FieldPolicy:
         """Raises for a field that cannot be honoured: dropping it would be a lie to the caller."""
         if request.stream_options is not None:
             self._check_stream_options(request, request.stream_options)
+        if request.stream and request.prompt_logprobs is not None:
+            message = "Unsupported parameter: 'prompt_logprobs' cannot be used with 'stream'."
+            raise InvalidRequest(message, param="prompt_logprobs", code="unsupported_parameter")
+        self.check_extra(request, neutral)
+        if request.model_fields_set & _WITH_MEMBERS.keys():
+            self._check_members(request)
+
+    def _check_members(self, request: SamplingFields) -> None:
+        """Names that nobody knows inside of fields."""
+        for field, known in _WITH_MEMBERS.items():
+            value = getattr(request, field, None)
+            if isinstance(value, RequestFields):
+                names: Iterable[str] = value.model_extra or ()
+            else:
+                names = (value or {}).keys() - known
+            self.unknown(f"{field}.{name}" for name in sorted(names))
+        form: Mapping[str, Any] = request.response_format or {"type": "text"}
+        schema = form.get("json_schema") or {}
+        unknown = schema.keys() - JSONSchema.__annotations__.keys()
+        self.unknown(f"response_format.json_schema.{name}" for name in sorted(unknown))
+
+    def check_extra(self, request: RequestFields, neutral: Neutral) -> None:
+        """The same for a request that never streams."""
         fields = request.model_extra
         if not fields:
             return
         for name, value in fields.items():
             if name in neutral:
                 _refuse_unless_neutral(name, value, neutral[name])
-        self.unknown(name for name in fields if name not in neutral and name not in ACCEPTED)
+        self.unknown(name for name in fields if name not in neutral)
 
     def _check_stream_options(self, request: SamplingFields, options: StreamOptions) -> None:
         if not request.stream:

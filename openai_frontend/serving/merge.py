@@ -9,14 +9,14 @@ Burst = TypeVar("Burst")
 
 
 async def merged(
-    streams: Sequence[AsyncGenerator[Burst, None]],
+    streams: Sequence[AsyncGenerator[Burst, None]], at_once: int | None = None
 ) -> AsyncGenerator[list[tuple[int, Burst]], None]:
     """What came from all streams since the last look, each burst with its stream's index.
 
-    The first stream that fails ends them all, after the bursts that came before. Closing this
-    generator closes every stream.
+    `at_once` of them run at a time, in their order; None: all. The first stream that fails ends
+    them all, after the bursts that came before. Closing this generator closes every stream.
     """
-    mailbox = _Mailbox[Burst](streams)
+    mailbox = _Mailbox[Burst](streams, at_once or len(streams))
     try:
         while (bursts := await mailbox.take()) is not None:
             yield bursts
@@ -25,18 +25,21 @@ async def merged(
 
 
 class _Mailbox(Generic[Burst]):
-    """One task a stream puts its bursts here. It holds no more than the answers' lengths allow."""
+    """Tasks put the bursts of streams here. It holds no more than the answers' lengths allow."""
 
-    def __init__(self, streams: Sequence[AsyncGenerator[Burst, None]]) -> None:
+    def __init__(self, streams: Sequence[AsyncGenerator[Burst, None]], at_once: int) -> None:
+        self._waiting = iter(enumerate(streams))
         self._bursts: list[tuple[int, Burst]] = []
         self._failure: BaseException | None = None
         self._wake = asyncio.Event()
-        self._pumps = {
-            asyncio.ensure_future(self._pump(index, stream)) for index, stream in enumerate(streams)
-        }
+        self._pumps = {asyncio.ensure_future(self._take_turns()) for _ in range(at_once)}
         self._running = set(self._pumps)
         for pump in self._pumps:
             pump.add_done_callback(self._ended)
+
+    async def _take_turns(self) -> None:
+        for index, stream in self._waiting:
+            await self._pump(index, stream)
 
     async def _pump(self, index: int, stream: AsyncGenerator[Burst, None]) -> None:
         async with aclosing(stream):

@@ -59,3 +59,15 @@ def _missing(place: str) -> NoReturn:
 def _refuse(place: str) -> NoReturn:
     message = f"Unsupported parameter: '{place}' is not supported by this server."
     raise InvalidRequest(message, param=place, code="unsupported_parameter")
+
+
+def prefilled_text(messages: Sequence[ChatCompletionMessageParam], *, param: str = "echo") -> str:
+    """The text of the last message, which must be the assistant's. `param` asks for that."""
+    last = messages[-1]
+    if last["role"] != "assistant":
+        message = f"Invalid '{param}': the last message must be the assistant's."
+        raise InvalidRequest(message, param=param)
+    content = last.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or part.get("refusal") or "" for part in content)

@@ -6,6 +6,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.json_size import check_json_size
 from openai_frontend.serving.validation_error import invalid_request
 from schemas.sampling import RequestFields
 
@@ -20,6 +21,7 @@ class BodyReader(Generic[Fields]):
 
     def read(self, body: bytes) -> Fields:
         """The request, or InvalidRequest in OpenAI's words for the first thing that is wrong."""
+        check_json_size(body)
         _check_is_json(body)
         try:
             return self._adapter.validate_json(body)

@@ -1,15 +1,16 @@
 """OpenAI's sampling fields to vLLM's SamplingParams; whether the answer fits the context."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
+from openai_frontend.serving.structured_outputs import structured_outputs
 from schemas.sampling import INT64_MAX, SamplingFields
 
 # Same name and meaning on both sides.
-_SAME = (
+_SAME = {
     "min_tokens",
     "temperature",
     "top_p",
@@ -21,42 +22,126 @@ _SAME = (
     "seed",
     "stop_token_ids",
     "ignore_eos",
-)
+    "include_stop_str_in_output",
+    "bad_words",
+    "allowed_token_ids",
+    "logit_bias",
+    "logprob_token_ids",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "thinking_token_budget",
+}
+_MAX_BAD_WORDS = 4096  # characters
+_WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
 
-def sampling_params(
-    request: SamplingFields, max_tokens: int | None, supports: Callable[[str], bool]
-) -> SamplingParams:
-    """The request's own words on sampling; what it leaves out stays the model's default.
+class Abilities(Protocol):
+    """What must be known of a model to read sampling fields for it."""
 
-    `supports` says whether the model can honour a field at all.
-    """
-    values: dict[str, Any] = {}
-    for name in _SAME:
-        value = getattr(request, name)
-        if value is not None:
-            values[name] = value
-    stop = _stop(request)
-    _check_supported([*values, "stop"] if stop else values, supports)
+    @property
+    def vocab_size(self) -> int | None:
+        """Token ids are below it."""
+
+    def supports(self, field: str) -> bool:
+        """Whether the model can honour the field at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an endpoint asks of the engine beside the fields that mean the same everywhere."""
+
+    max_tokens: int | None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> SamplingParams:
+    """The request's own words on sampling; what it leaves out stays the model's default."""
+    values = _given(request)
+    _check_supported(values, request, model)
+    if asked.logprobs is not None:
+        values["logprobs"] = asked.logprobs
+        check_supported(["logprobs"], model)
+    if asked.prompt_logprobs is not None:
+        values["prompt_logprobs"] = asked.prompt_logprobs
+    _check_token_ids(values, model.vocab_size)
+    _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
     if values.get("top_p") == 0:
         # OpenAI's "only the likeliest token"; vLLM's top_p must be above 0.
         del values["top_p"]
         values["top_k"] = 1
-    _check_min_tokens(values.get("min_tokens", 0), max_tokens)
-    return SamplingParams(max_tokens=max_tokens, stop=stop, **values)
+    _check_min_tokens(values.get("min_tokens", 0), asked.max_tokens)
+    return SamplingParams(max_tokens=asked.max_tokens, **values)
 
 
-def _stop(request: SamplingFields) -> Sequence[str]:
-    if request.stop is None:
-        return ()
-    return [request.stop] if isinstance(request.stop, str) else request.stop
+def _given(request: SamplingFields) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in request.model_fields_set & _SAME:  # few of a request's fields are ever given
+        value = getattr(request, name)
+        if value is not None:
+            values[name] = value
+    if request.stop is not None:
+        values["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
+    if request.response_format is not None or request.structured_outputs is not None:
+        constraint = structured_outputs(request)
+        if constraint is not None:
+            values["structured_outputs"] = constraint
+    if request.repetition_detection is not None:
+        values["repetition_detection"] = request.repetition_detection.model_dump()
+    if request.vllm_xargs:
+        values["extra_args"] = request.vllm_xargs
+    return values
 
 
-def _check_supported(names: Iterable[str], supports: Callable[[str], bool]) -> None:
+# What the engine's word may be called in a request
+_REQUEST_NAMES = {
+    "extra_args": ("vllm_xargs",),
+    "structured_outputs": ("structured_outputs", "response_format"),
+}
+
+
+def _check_supported(names: Iterable[str], request: SamplingFields, model: Abilities) -> None:
     for name in names:
-        if not supports(name):
-            message = f"Unsupported parameter: '{name}' is not supported with this model."
-            raise InvalidRequest(message, param=name, code="unsupported_parameter")
+        if not model.supports(name):
+            words = _REQUEST_NAMES.get(name, (name,))
+            given = [word for word in words if getattr(request, word, None) is not None]
+            raise unsupported((given or words)[0])
+
+
+def check_supported(names: Iterable[str], model: Abilities) -> None:
+    """Raises for the first field that the model cannot honour."""
+    for name in names:
+        if not model.supports(name):
+            raise unsupported(name)
+
+
+def unsupported(name: str) -> InvalidRequest:
+    """The refusal of a field by this model."""
+    message = f"Unsupported parameter: '{name}' is not supported with this model."
+    return InvalidRequest(message, param=name, code="unsupported_parameter")
+
+
+def _check_size(param: str, characters: int) -> None:
+    """The engine tokenizes them for each choice."""
+    if characters > _MAX_BAD_WORDS:
+        message = (
+            f"Invalid '{param}': at most {_MAX_BAD_WORDS} characters in all, not {characters}."
+        )
+        raise InvalidRequest(message, param=param)
+
+
+def _check_token_ids(values: dict[str, Any], vocab_size: int | None) -> None:
+    for name in _WITH_TOKEN_IDS:
+        if values.get(name) and vocab_size is not None:
+            check_in_vocabulary(values[name], vocab_size, name)
+
+
+def check_in_vocabulary(token_ids: Iterable[int], vocab_size: int, param: str) -> None:
+    """Raises where the model has no such token."""
+    largest = max(token_ids)
+    if largest >= vocab_size:
+        message = f"Invalid '{param}': the model has no token {largest}; it has {vocab_size}."
+        raise InvalidRequest(message, param=param)
 
 
 def _check_min_tokens(min_tokens: int, max_tokens: int | None) -> None:
@@ -85,7 +170,7 @@ def room_for_answer(
     """
     if context is None:
         return max_tokens
-    wanted = 1 if max_tokens is None else max_tokens
+    wanted = max(1, max_tokens or 1)  # engines read no prompt without a token to follow it
     if prompt_tokens + wanted > context:
         raise _too_long(prompt_tokens, wanted, context, param)
     return context - prompt_tokens if max_tokens is None else max_tokens

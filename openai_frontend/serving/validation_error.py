@@ -4,6 +4,7 @@ https://platform.openai.com/docs/guides/error-codes says little of these; client
 and `param`, people read `message`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _EXPECTED = {
 def invalid_request(problems: Sequence[Problem]) -> InvalidRequest:
     """The first problem, as OpenAI would say it."""
     same_place = _most_telling(problems)
-    path = _path(same_place[0]["loc"])
+    path = _place(same_place[0])
     message, code = _wording(same_place, path)
     return InvalidRequest(message, param=path or None, code=code)
 
@@ -63,6 +64,13 @@ def _is_tag(step: str | int) -> bool:
 def _depth(problem: Problem) -> tuple[int, int]:
     steps = [step for step in problem["loc"] if not _is_tag(step)]
     return len(steps), steps[-1] if steps and isinstance(steps[-1], int) else -1
+
+
+def _place(problem: Problem) -> str:
+    """The path to what is wrong; the kind of an object is told apart by its `type`."""
+    path = _path(problem["loc"])
+    about_type = problem["type"] in _TAG_PROBLEMS and isinstance(problem["input"], dict)
+    return f"{path}.type" if about_type else path
 
 
 def _path(loc: Sequence[str | int]) -> str:
@@ -178,7 +186,32 @@ def _other(problem: Problem, path: str) -> Wording:
     return f"Invalid value for '{path}': {problem['msg']}.", "invalid_value"
 
 
+def _no_kind(problem: Problem, path: str) -> Wording:
+    if isinstance(problem["input"], dict):
+        return _missing(problem, path)
+    return _wrong_type(["an object"], problem["input"], path)
+
+
+def _unknown_kind(problem: Problem, path: str) -> Wording:
+    tag, tags = problem["ctx"]["tag"][1:-1], problem["ctx"]["expected_tags"]
+    supported = re.sub("[<>]", "", tags)
+    return f"Invalid value: '{_short(tag)}'. Supported values are: {supported}.", "invalid_value"
+
+
+def _pattern(problem: Problem, path: str) -> Wording:
+    wanted = problem["ctx"]["pattern"]
+    expected = f"Expected a string that matches the pattern '{wanted}'."
+    message = f"Invalid '{path}': string does not match pattern. {expected}"
+    return message, "invalid_value"
+
+
+_TAG_PROBLEMS = ("union_tag_invalid", "union_tag_not_found")
+
 _WORDINGS: Mapping[str, Callable[[Problem, str], Wording]] = {
+    "union_tag_invalid": _unknown_kind,
+    "union_tag_not_found": _no_kind,
+    "string_pattern_mismatch": _pattern,
+    "int_parsing": lambda problem, path: _wrong_type(["an integer"], problem["input"], path),
     "json_invalid": _malformed,
     "missing": _missing,
     "literal_error": _not_listed,

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from openai_frontend import errors
@@ -24,6 +25,9 @@ T = TypeVar("T")
 
 STOPPING = "the server is stopping"
 UNLOAD_POLL_S = 0.02  # short against any unload
+
+# One object, so that the same facts are the same object here too
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,7 @@ class Server:
     def model_facts(self, name: str, version: int = -1) -> Mapping[str, Any]:
         """Return what an in-process engine said of its model at load; empty for other backends."""
         host = inprocess.host(name, version)
-        return host.facts if host is not None else {}
+        return host.facts if host is not None else _NO_FACTS
 
     async def load_model(
         self,

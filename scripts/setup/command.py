@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from scripts.setup import preflight
+from scripts.setup import clients, preflight
 from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
 
@@ -13,7 +13,9 @@ ENGINES = ("cpu", "cuda", "none")
 
 
 def main() -> int:
-    stale = stale_steps(parse_engine())
+    arguments = parse_arguments()
+    wanted = clients.steps() if arguments.clients else steps(arguments.vllm)
+    stale = [step for step in wanted if not step.stamp.fresh]
     if not stale:
         return 0
     needed = sum(step.disk_bytes for step in stale)
@@ -24,15 +26,14 @@ def main() -> int:
     return run(stale)
 
 
-def parse_engine() -> str:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts.setup", description=__doc__)
-    parser.add_argument("--vllm", choices=ENGINES, default="cpu", help="which vLLM to install")
-    engine: str = parser.parse_args().vllm
-    return engine
-
-
-def stale_steps(engine: str) -> list[Step]:
-    return [step for step in steps(engine) if not step.stamp.fresh]
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--vllm", choices=ENGINES, default="cpu", help="which vLLM to install")
+    what.add_argument(
+        "--clients", action="store_true", help="the clients' environments instead, for the tests"
+    )
+    return parser.parse_args()
 
 
 def run(stale: list[Step]) -> int:

@@ -49,10 +49,11 @@ class Progress:
         command: Sequence[str | Path],
         state: Callable[[], str] = lambda: "",
         env: dict[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         """Run a command; until it ends, keep saying what `state` tells or what it printed last."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
-        with start(command, env) as process:
+        with start(command, env, cwd) as process:
             reader = threading.Thread(target=keep_lines, args=(process, lines), daemon=True)
             reader.start()
             while reader.is_alive():
@@ -63,10 +64,13 @@ class Progress:
             raise CommandFailed("\n".join([*lines, f"failed: {' '.join(map(str, command))}"]))
 
 
-def start(command: Sequence[str | Path], env: dict[str, str] | None) -> subprocess.Popen[str]:
+def start(
+    command: Sequence[str | Path], env: dict[str, str] | None, cwd: Path | None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [str(part) for part in command],
         env=env,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

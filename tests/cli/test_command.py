@@ -45,6 +45,26 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
             ["--model-repository", ".", "--chat-template", "nope"],
             "openai-frontend: chat_template: nope: No such file or directory",
         ),
+        (
+            ["--model-repository", ".", "--chat-template", "demo=nope"],
+            "openai-frontend: chat_template: nope: No such file or directory",
+        ),
+        (
+            ["--model-repository", ".", "--chat-template", "tests/data/broken.jinja"],
+            "tests/data/broken.jinja: line 2 of the chat template: ",
+        ),
+        (
+            ["--model-repository", ".", "--tiktoken-vocabulary", "nope"],
+            "openai-frontend: tiktoken_vocabulary: nope: No such file or directory",
+        ),
+        (
+            ["--model-repository", ".", "--tiktoken-vocabulary", "README.md"],
+            "tiktoken_vocabulary: README.md: line 1 is not a token of a tiktoken vocabulary",
+        ),
+        (
+            ["--model-repository", ".", "--chat-template", "demo="],
+            "--chat-template: 'demo=' is not of the form [MODEL=]NAME_OR_PATH",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_line_and_code_2(

@@ -14,6 +14,7 @@ COUNT: list[Any] = [{"role": "user", "content": "Count to 7"}]
 GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
 
 
+@pytest.mark.honours("chat.messages", "chat.messages.user.content", "chat.temperature")
 def test_chat_answers_sensibly_and_stops_by_itself(client):
     """The demo model knows what Triton is, and ends its answer with its stop token."""
     completion = client.chat.completions.create(messages=QUESTION, **GREEDY)
@@ -39,6 +40,7 @@ def test_a_stream_says_the_same_as_the_whole(client):
     assert text == whole.choices[0].message.content
 
 
+@pytest.mark.honours("chat.stream", "chat.stream_options", "chat.stream_options.include_usage")
 def test_stream_order(client):
     """One role first, finish_reason on the last choice chunk alone, usage last and only because
     it was asked for.
@@ -75,6 +77,7 @@ def test_the_stream_helper_accumulates(client):
     assert (message.role, message.content) == ("assistant", whole.choices[0].message.content)
 
 
+@pytest.mark.honours("chat.n")
 def test_several_choices_differ_by_their_seeds(client):
     """n=4 gives four choices in order, not all alike at a high temperature."""
     completion = client.chat.completions.create(
@@ -93,6 +96,7 @@ def test_several_choices_stream_in_ascending_first_appearance(client):
     assert list(dict.fromkeys(chunk.choices[0].index for chunk in chunks)) == [0, 1, 2]
 
 
+@pytest.mark.honours("chat.seed")
 def test_a_seed_repeats_the_answer(client):
     """The same seed at temperature 2 gives the same text twice."""
     request: dict[str, Any] = {"model": MODEL, "temperature": 2.0, "seed": 42, "max_tokens": 30}
@@ -102,6 +106,7 @@ def test_a_seed_repeats_the_answer(client):
     assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
 
 
+@pytest.mark.honours("chat.stop")
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stop_string_ends_the_answer_before_it(client, stream):
     """The text ends before the stop string, whole or streamed, with finish_reason stop."""
@@ -118,6 +123,7 @@ def test_a_stop_string_ends_the_answer_before_it(client, stream):
     assert ("4" in text, "5" in text, reason) == (True, False, "stop")
 
 
+@pytest.mark.honours("chat.max_tokens")
 def test_max_tokens_ends_with_length(client):
     """A cut answer says so."""
     completion = client.chat.completions.create(messages=QUESTION, max_tokens=2, **GREEDY)
@@ -125,6 +131,7 @@ def test_max_tokens_ends_with_length(client):
     assert completion.choices[0].finish_reason == "length"
 
 
+@pytest.mark.honours("chat.ignore_eos", "chat.min_tokens")
 def test_ignore_eos_and_min_tokens_reach_the_engine(client):
     """vLLM's extensions work through extra_body."""
     completion = client.chat.completions.create(
@@ -134,6 +141,7 @@ def test_ignore_eos_and_min_tokens_reach_the_engine(client):
     assert completion.usage.completion_tokens == 150
 
 
+@pytest.mark.honours("completions.prompt", "completions.n")
 def test_completions_continue_each_prompt_in_order(client):
     """A list of prompts gives its choices prompt-major."""
     completion = client.completions.create(
@@ -144,6 +152,7 @@ def test_completions_continue_each_prompt_in_order(client):
     assert (len(texts), texts[0] == texts[1], texts[2] == texts[3]) == (4, True, True)
 
 
+@pytest.mark.honours("models.list", "models.retrieve", "models.retrieve.model")
 def test_models_are_listed_and_retrieved(client):
     """The demo model is listed with its context length, and says that it is a demo."""
     listed = {model.id: model for model in client.models.list()}
@@ -178,6 +187,7 @@ def test_bad_requests_name_the_field(client, change, param, code):
     assert caught.value.type == "invalid_request_error"
 
 
+@pytest.mark.honours("chat.model")
 def test_an_unknown_model_is_not_found(client):
     """404 with OpenAI's code."""
     with pytest.raises(openai.NotFoundError) as caught:

@@ -36,14 +36,15 @@ INPROCESS = {
         text_input:STRING prompt_token_ids:INT32 stream:BOOL sampling_parameters:STRING
         return_logprobs:BOOL return_token_ids:BOOL return_num_input_tokens:BOOL
         return_num_output_tokens:BOOL return_finish_reason:BOOL
-        exclude_input_in_output:BOOL embedding_request:STRING
+        exclude_input_in_output:BOOL priority:INT32 cache_salt:STRING
+        embedding_request:STRING score_request:STRING
         """
     ),
     "output": tensors(
         """
         text_output:STRING token_ids:INT32 finish_reason:STRING stop_reason:STRING
         num_input_tokens:UINT32 num_output_tokens:UINT32 num_cached_tokens:UINT32
-        logprobs:STRING embedding:FP32
+        logprobs:STRING prompt_logprobs:STRING embedding:FP32 score:FP32
         """
     ),
 }

@@ -51,6 +51,18 @@ from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs, te
                 "a", logprobs=[{5: {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}]
             ),
         ),
+        (
+            RecordedOutputs(prompt_logprobs=b'[null,{"5":{"logprob":-0.5,"rank":1}}]'),
+            CompletionDelta(prompt_logprobs=[None, {5: {"logprob": -0.5, "rank": 1}}]),
+        ),
+        (
+            RecordedOutputs(logprobs=b'[{"5":{"logprob":-Infinity,"rank":9}}]'),
+            CompletionDelta(logprobs=[{5: {"logprob": -9999.0, "rank": 9}}]),
+        ),
+        (
+            RecordedOutputs(logprobs=b'[null,{"5":{"logprob":null,"rank":null}}]'),
+            CompletionDelta(logprobs=[None, {5: {"logprob": -9999.0, "rank": None}}]),  # type: ignore[list-item]
+        ),
     ],
 )
 def test_an_in_process_response_becomes_a_delta(
@@ -129,7 +141,13 @@ def test_the_short_way_says_the_same():
 
 
 @pytest.mark.parametrize(
-    "extra", [{"return_token_ids": True}, {"sampling_params": SamplingParams(logprobs=1)}]
+    "extra",
+    [
+        {"return_token_ids": True},
+        {"sampling_params": SamplingParams(logprobs=1)},
+        {"sampling_params": SamplingParams(logprob_token_ids=[1])},
+        {"sampling_params": SamplingParams(prompt_logprobs=0)},
+    ],
 )
 def test_the_short_way_is_for_plain_requests(extra):
     """A request that wants ids or logprobs is decoded in full."""

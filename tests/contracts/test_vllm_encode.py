@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
 from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, tensors
 
 TRUE = ("BOOL", (1,), b"\x01")
@@ -50,6 +51,7 @@ def test_nvidias_backend_gets_text_and_every_report_flag() -> None:
         ({"stream": True}, "stream"),
         ({"return_token_ids": True}, "return_token_ids"),
         ({"sampling_params": SamplingParams(logprobs=0)}, "return_logprobs"),
+        ({"sampling_params": SamplingParams(logprob_token_ids=[7])}, "return_logprobs"),
     ],
 )
 def test_a_wanted_output_sets_its_flag(values: dict[str, Any], name: str) -> None:
@@ -70,6 +72,30 @@ def test_a_wanted_output_sets_its_flag(values: dict[str, Any], name: str) -> Non
         (SamplingParams(ignore_eos=True), '{"ignore_eos":true}'),
         (SamplingParams(top_k=-1, logprobs=0), '{"top_k":-1,"logprobs":0}'),
         (SamplingParams(stop=["é"]), '{"stop":["é"]}'),
+        (SamplingParams(max_tokens=0, prompt_logprobs=-1), '{"max_tokens":0,"prompt_logprobs":-1}'),
+        (SamplingParams(logit_bias={5: -1.5}), '{"logit_bias":{"5":-1.5}}'),
+        (SamplingParams(allowed_token_ids=(5, 6)), '{"allowed_token_ids":[5,6]}'),
+        (SamplingParams(bad_words=["a b"]), '{"bad_words":["a b"]}'),
+        (SamplingParams(include_stop_str_in_output=True), '{"include_stop_str_in_output":true}'),
+        (SamplingParams(logprob_token_ids=[5]), '{"logprob_token_ids":[5]}'),
+        (
+            SamplingParams(skip_special_tokens=False, spaces_between_special_tokens=False),
+            '{"skip_special_tokens":false,"spaces_between_special_tokens":false}',
+        ),
+        (SamplingParams(thinking_token_budget=0), '{"thinking_token_budget":0}'),
+        (
+            SamplingParams(repetition_detection={"min_count": 2}),
+            '{"repetition_detection":{"min_count":2}}',
+        ),
+        (SamplingParams(extra_args={"a": [1]}), '{"extra_args":{"a":[1]}}'),
+        (
+            SamplingParams(structured_outputs=StructuredOutputs(choice=("a", "b"))),
+            r'{"structured_outputs":"{\"choice\":[\"a\",\"b\"]}"}',
+        ),
+        (
+            SamplingParams(structured_outputs=StructuredOutputs(json='{"type": "object"}')),
+            r'{"structured_outputs":"{\"json\":{\"type\": \"object\"}}"}',
+        ),
     ],
 )
 def test_sampling_parameters_hold_only_what_is_set(params: SamplingParams, text: str) -> None:
@@ -77,6 +103,84 @@ def test_sampling_parameters_hold_only_what_is_set(params: SamplingParams, text:
 
     encoded = VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], sampling_params=params))
     assert encoded["sampling_parameters"][2][4:].decode() == text
+
+
+NO_SCHEMAS = ['{}, "regex":"x"', '{}} ,{"json":{}', "", "{", "\ud800", "[" * 2000 + "]" * 2000]
+
+
+@pytest.mark.parametrize("text", NO_SCHEMAS, ids=range(len(NO_SCHEMAS)))
+def test_a_schema_that_is_no_json_is_refused(text: str) -> None:
+    """It stands in our JSON as it is, where it must not go on as a second constraint."""
+
+    params = SamplingParams(structured_outputs=StructuredOutputs(json=text))
+    with pytest.raises(InvalidRequest, match="json is not JSON") as refused:
+        VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], sampling_params=params))
+    assert refused.value.param == "structured_outputs"
+
+
+def test_choices_share_an_encoded_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large schema is encoded once for all choices, and told with each."""
+
+    encoded = []
+    dumps = orjson.dumps
+    monkeypatch.setattr(
+        orjson, "dumps", lambda *given, **how: encoded.append(0) or dumps(*given, **how)
+    )
+    shared = StructuredOutputs(json={"type": "object"})
+    contract = VLLMContract(INPROCESS)
+    texts = []
+    for seed in (1, 2):
+        params = SamplingParams(seed=seed, structured_outputs=shared)
+        tensors = contract.encode(request(prompt_token_ids=[1], sampling_params=params))
+        texts.append(tensors["sampling_parameters"][2][4:].decode())
+    constraint = r'"structured_outputs":"{\"json\":{\"type\":\"object\"}}"'
+    assert texts == [f'{{"seed":{seed},{constraint}}}' for seed in (1, 2)]
+    assert len(encoded) == 2 + 2  # the constraint: as JSON, as a text of JSON; then twice the rest
+
+
+def test_each_constraint_is_its_own() -> None:
+    """Another constraint is encoded for itself, and not told as the one before it."""
+
+    contract = VLLMContract(INPROCESS)
+    texts = []
+    for word in ("a", "b"):
+        params = SamplingParams(structured_outputs=StructuredOutputs(regex=word))
+        encoded = contract.encode(request(prompt_token_ids=[1], sampling_params=params))
+        texts.append(encoded["sampling_parameters"][2][4:].decode())
+    assert [word in text[-8:] for word, text in zip("ab", texts, strict=True)] == [True, True]
+
+
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    """No JSON of ours holds them."""
+
+    params = SamplingParams(seed=2**64)
+    with pytest.raises(InvalidRequest, match="64-bit"):
+        VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], sampling_params=params))
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "tensor"),
+    [
+        ({"priority": -2}, "priority", ("INT32", (1,), b"\xfe\xff\xff\xff")),
+        ({"cache_salt": "é"}, "cache_salt", ("BYTES", (1,), b"\x02\x00\x00\x00\xc3\xa9")),
+    ],
+)
+def test_what_the_engine_schedules_by_has_its_own_tensor(
+    values: dict[str, Any], name: str, tensor: Any
+) -> None:
+    """Priority and cache salt are no sampling parameters; most requests have neither."""
+
+    contract = VLLMContract(INPROCESS)
+    assert contract.encode(request(prompt_token_ids=[1], **values))[name] == tensor
+    assert name not in contract.encode(request(prompt_token_ids=[1]))
+
+
+def test_a_priority_beyond_the_datatype_is_refused() -> None:
+    """The tensor has 32 bits."""
+
+    with pytest.raises(InvalidRequest, match="priority") as refused:
+        VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], priority=2**31))
+    assert refused.value.param == "priority"
 
 
 def test_only_declared_inputs_are_sent() -> None:
@@ -126,6 +230,21 @@ def test_a_token_id_beyond_the_datatype_is_refused() -> None:
         (INPROCESS, "return_token_ids", True),
         (INPROCESS, "logprobs", True),
         (INPROCESS, "top_k", True),
+        (INPROCESS, "logprob_token_ids", True),
+        (INPROCESS, "prompt_logprobs", True),
+        (INPROCESS, "priority", True),
+        (INPROCESS, "cache_salt", True),
+        (INPROCESS, "logit_bias", True),
+        (INPROCESS, "structured_outputs", True),
+        (NVIDIA_VLLM, "structured_outputs", True),
+        (NVIDIA_VLLM, "bad_words", True),
+        (NVIDIA_VLLM, "logit_bias", False),
+        (NVIDIA_VLLM, "logprob_token_ids", False),
+        (NVIDIA_VLLM, "thinking_token_budget", False),
+        (NVIDIA_VLLM, "repetition_detection", False),
+        (NVIDIA_VLLM, "prompt_logprobs", False),
+        (NVIDIA_VLLM, "priority", False),
+        (NVIDIA_VLLM, "cache_salt", False),
         (NVIDIA_VLLM, "prompt_token_ids", False),
         (NVIDIA_VLLM, "return_token_ids", False),
         (NVIDIA_VLLM, "stream", True),

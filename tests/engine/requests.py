@@ -3,46 +3,66 @@
 from collections.abc import Sequence
 from typing import Any
 
+from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    TokenCounts,
+    joined,
+)
 from openai_frontend.triton import ResponseStream, Server
 
+REQUEST_FIELDS = ("stream", "return_token_ids", "priority", "cache_salt")
 
-def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:
-    """Start a streamed request; `options` are sampling parameters, `stream` and
-    `return_token_ids`.
+
+def request(prompt: str | Sequence[int], **options: Any) -> GenerationRequest:
+    """A request that streams, unless told not to; `options` are its fields or sampling
+    parameters.
     """
-    stream = options.pop("stream", True)
-    return_token_ids = options.pop("return_token_ids", False)
-    request = GenerationRequest(
+    fields = {name: options.pop(name) for name in REQUEST_FIELDS if name in options}
+    return GenerationRequest(
         request_id="test",
         prompt=prompt if isinstance(prompt, str) else None,
         prompt_token_ids=None if isinstance(prompt, str) else prompt,
         sampling_params=SamplingParams(**{"temperature": 0.0, **options}),
-        stream=stream,
-        return_token_ids=return_token_ids,
+        **{"stream": True, **fields},
     )
-    contract = VLLMContract(server.model_config(model))
-    return server.infer(model, contract.encode(request), request_id="test")
 
 
-async def collect(server: Server, model: str, stream: ResponseStream) -> list[CompletionDelta]:
+def contract(server: Server, model: str) -> Contract:
+    """The contract that the gateway would serve the model by."""
+    return PromptOnly(VLLMContract(server.model_config(model)))
+
+
+def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:
+    """Start a request; `options` as those of `request`."""
+    inputs = contract(server, model).encode(request(prompt, **options))
+    return server.infer(model, inputs, request_id="test")
+
+
+async def collect(
+    server: Server, model: str, stream: ResponseStream, asked: GenerationRequest | None = None
+) -> list[CompletionDelta]:
     """Return all deltas of a request."""
-    contract = VLLMContract(server.model_config(model))
-    return [contract.decode(response) async for burst in stream for response in burst]
+    every = GenerationRequest(request_id="test", return_token_ids=True)
+    decode = contract(server, model).decoder(asked or every)
+    return [decode(response) async for burst in stream for response in burst]
 
 
 async def answer(
     server: Server, model: str, prompt: str | Sequence[int], **options: Any
 ) -> CompletionDelta:
-    """Return the whole answer as one delta, whose counts are the sums."""
-    deltas = await collect(server, model, send(server, model, prompt, **options))
-    last = deltas[-1]
-    return CompletionDelta(
-        "".join(delta.text for delta in deltas),
-        [token for delta in deltas for token in delta.token_ids],
-        last.finish_reason,
-        last.stop_reason,
-        last.counts,
-        [entry for delta in deltas for entry in delta.logprobs or ()] or None,
-    )
+    """Return the whole answer as one delta."""
+    asked = request(prompt, **options)
+    inputs = contract(server, model).encode(asked)
+    stream = server.infer(model, inputs, request_id="test")
+    return joined(await collect(server, model, stream, asked))
+
+
+def completion_tokens(delta: CompletionDelta) -> int:
+    """The count that came with the end of an answer."""
+    assert isinstance(delta.counts, TokenCounts)
+    return delta.counts.completion_tokens

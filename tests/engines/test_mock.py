@@ -1,5 +1,6 @@
 import asyncio
 import json
+import math
 import struct
 import time
 
@@ -170,3 +171,55 @@ async def test_token_ids_as_a_prompt(start_mock):
     (response,) = await collect(server.infer("mock", inputs | {"sampling_parameters": text("{}")}))
 
     assert response.item("num_input_tokens") == 4
+
+
+async def test_a_score(start_mock):
+    """A score depends on its input alone."""
+    server = await start_mock()
+    scores = []
+    for ids in ([1, 2], [1, 2], [3]):
+        inputs = {"score_request": text(json.dumps({"input": ids}))}
+        (response,) = await collect(server.infer("mock", inputs))
+        scores.append((response.item("score"), response.item("num_input_tokens")))
+
+    assert scores[0] == scores[1] != scores[2]
+    assert [tokens for _, tokens in scores] == [2, 2, 1]
+
+
+def logprobs(response, name="logprobs"):
+    """Token ids in their order, for each position."""
+    return [entry and list(map(int, entry)) for entry in json.loads(response.item(name))]
+
+
+async def test_logprobs(start_mock):
+    """Each token's own comes first, then the asked number of others, each half as likely."""
+    server = await start_mock(tokens=["a", "b"])
+    inputs = generation(stream=False, flags=["return_logprobs"], max_tokens=3, logprobs=2)
+    (response,) = await collect(server.infer("mock", inputs))
+
+    assert logprobs(response) == [[0, 1], [1, 2], [0, 1]]
+    own, other = json.loads(response.item("logprobs"))[1].values()
+    assert (own["decoded_token"], other["decoded_token"]) == ("b", "<2>")
+    assert math.exp(own["logprob"]) == pytest.approx(2 * math.exp(other["logprob"]))
+
+
+async def test_logprobs_of_certain_tokens(start_mock):
+    """Ids that are asked for take the place of the likeliest."""
+    server = await start_mock(tokens=["a", "b"])
+    inputs = generation(
+        stream=False, flags=["return_logprobs"], max_tokens=2, logprob_token_ids=[9]
+    )
+    (response,) = await collect(server.infer("mock", inputs))
+
+    assert logprobs(response) == [[0, 9], [1, 9]]
+
+
+@pytest.mark.parametrize("max_tokens", [0, 2])
+async def test_prompt_logprobs(start_mock, max_tokens):
+    """Each token of the prompt but the first has its own, in the first response alone."""
+    server = await start_mock()
+    inputs = generation("a b c", max_tokens=max_tokens, prompt_logprobs=1)
+    first, *others = await collect(server.infer("mock", inputs))
+
+    assert logprobs(first, "prompt_logprobs") == [None, [1], [2]]
+    assert [response.item("prompt_logprobs") for response in others] == [None] * (max_tokens // 2)

@@ -35,7 +35,9 @@ class Recites(Engine):
 CONFIG = failing_engines.config("Recites").replace(failing_engines.__name__, __name__)
 COUNTS = TokenCounts(prompt_tokens=4, cached_tokens=3)
 DELTAS = [
-    CompletionDelta(text="a", token_ids=(7,), logprobs=[LOGPROBS]),
+    CompletionDelta(
+        text="a", token_ids=(7,), logprobs=[LOGPROBS], prompt_logprobs=[None, LOGPROBS]
+    ),
     CompletionDelta(text="", token_ids=(8, 9)),
     CompletionDelta(text="b", token_ids=(10,), finish_reason="stop", stop_reason=10, counts=COUNTS),
 ]
@@ -109,16 +111,27 @@ async def test_a_stream_with_logprobs(reciting):
     assert responses[1].item("logprobs") is None
 
 
+async def test_a_stream_with_prompt_logprobs(reciting):
+    """Where they are asked for, they come as JSON, once, with the first response."""
+    responses = await collect(reciting.infer("mock", generation(prompt_logprobs=1)))
+    told = [response.item("prompt_logprobs") for response in responses]
+
+    assert json.loads(told[0]) == [None, {"7": LOGPROBS[7]}]
+    assert told[1:] == [None, None]
+
+
 async def test_without_a_stream(reciting):
     """A request that does not stream gets one response, which says all that the deltas said."""
     inputs = generation(stream=False, flags=["return_token_ids", "return_logprobs"])
     (response,) = await collect(reciting.infer("mock", inputs))
 
-    assert {**told(response), "logprobs": json.loads(response.item("logprobs"))} == {
+    of_json = {name: json.loads(response.item(name)) for name in ("logprobs", "prompt_logprobs")}
+    assert {**told(response), **of_json} == {
         "text_output": [b"ab"],
         "num_output_tokens": [4],
         "token_ids": [7, 8, 9, 10],
         "logprobs": [{"7": LOGPROBS[7]}],
+        "prompt_logprobs": [None, {"7": LOGPROBS[7]}],
         "finish_reason": [b"stop"],
         "stop_reason": [b"10"],
         "num_input_tokens": [4],
@@ -150,19 +163,24 @@ async def test_what_the_engine_is_asked(reciting):
     inputs = {
         "prompt_token_ids": ("INT32", (3,), struct.pack("<3i", 5, 6, 7)),
         "sampling_parameters": text('{"seed": 3}'),
+        "priority": ("INT32", (1,), struct.pack("<i", -1)),
+        "cache_salt": text("salt"),
     }
     await collect(reciting.infer("mock", inputs))
     (request,) = Recites.requests
 
     assert (request.prompt, request.prompt_token_ids) == (None, [5, 6, 7])
     assert (request.sampling_params.seed, request.stream) == (3, False)
+    assert (request.priority, request.cache_salt) == (-1, "salt")
 
 
 REFUSED = {
     "no prompt": ({"stream": flag()}, "neither text_input nor prompt_token_ids"),
     "no JSON": ({"text_input": text("x"), "sampling_parameters": text("{")}, "sampling_parameters"),
     "unknown key": (generation(banana=1), "sampling_parameters.*banana"),
+    "wrong type": (generation(max_tokens="5"), "sampling_parameters: max_tokens"),
     "no embedding": ({"embedding_request": text("{}")}, "embedding_request"),
+    "no score": ({"score_request": text("{}")}, "score_request"),
 }
 
 
@@ -178,6 +196,12 @@ async def test_an_engine_without_embeddings(reciting):
     """An engine that makes no embeddings says so to the client."""
     with pytest.raises(errors.InvalidRequest, match="makes no embeddings"):
         await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
+
+
+async def test_an_engine_without_scores(reciting):
+    """An engine that is no cross-encoder says so to the client."""
+    with pytest.raises(errors.InvalidRequest, match="is no cross-encoder"):
+        await collect(reciting.infer("mock", {"score_request": text('{"input": [1]}')}))
 
 
 async def test_a_host_keeps_nothing_of_what_has_ended(reciting):

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines import tensors
-from openai_frontend.generation import EmbeddingRequest, GenerationRequest, SamplingParams
+from openai_frontend.generation import (
+    EmbeddingRequest,
+    GenerationRequest,
+    SamplingParams,
+    ScoreRequest,
+    StructuredOutputs,
+)
 
 
 @dataclass
@@ -55,7 +61,76 @@ GENERATIONS = {
             sampling_params=SamplingParams(max_tokens=3, stop=["x"]),
         ),
     ),
+    "token ids back": (
+        {"text_input": text("hi"), "return_token_ids": Values([True])},
+        GenerationRequest(request_id="r", prompt="hi", return_token_ids=True),
+    ),
+    "priority and salt": (
+        {"text_input": text("hi"), "priority": Values([-3]), "cache_salt": text("é")},
+        GenerationRequest(request_id="r", prompt="hi", priority=-3, cache_salt="é"),
+    ),
 }
+
+
+SAMPLING = {
+    "logit_bias": ({"logit_bias": {"5": -1, "6": 2.5}}, {"logit_bias": {5: -1.0, 6: 2.5}}),
+    "whole numbers for others": ({"temperature": 1}, {"temperature": 1.0}),
+    "null": ({"max_tokens": None, "logprobs": None}, {}),
+    "lists": (
+        {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
+        {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
+    ),
+    "logprobs": (
+        {"logprobs": 0, "prompt_logprobs": -1, "logprob_token_ids": [3]},
+        {"logprobs": 0, "prompt_logprobs": -1, "logprob_token_ids": [3]},
+    ),
+    "structured outputs as NVIDIA's backend takes them": (
+        {"structured_outputs": '{"json": {"type": "object"}}'},
+        {"structured_outputs": StructuredOutputs(json={"type": "object"})},
+    ),
+    "structured outputs as an object": (
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"structured_outputs": StructuredOutputs(choice=["a", "b"])},
+    ),
+    "mappings": (
+        {"repetition_detection": {"min_count": 2}, "extra_args": {"a": [None]}},
+        {"repetition_detection": {"min_count": 2}, "extra_args": {"a": [None]}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("sent", "read"), SAMPLING.values(), ids=SAMPLING)
+def test_sampling_parameters(sent, read):
+    """JSON becomes the parameters as the engine takes them."""
+    inputs = {"text_input": text("hi"), "sampling_parameters": document(**sent)}
+
+    assert tensors.read_generation(inputs, "r").sampling_params == SamplingParams(**read)
+
+
+WRONG_TYPES: dict[str, list[Any]] = {
+    "max_tokens": [1.5, "5", True, [5]],
+    "temperature": ["hot", True],
+    "seed": ["1", 0.5],
+    "stop": ["x", [1], {"a": 1}],
+    "stop_token_ids": [[1.5], ["1"], 5],
+    "ignore_eos": [1, "true"],
+    "logit_bias": [[5], {"a": 1.0}, {"5": "1"}],
+    "bad_words": ["x"],
+    "structured_outputs": ["{", "[]", {"banana": 1}, {"regex": 5}, '{"choice": "a"}'],
+    "repetition_detection": [{"min_count": "2"}],
+    "extra_args": [[]],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG_TYPES.items() for value in values]
+)
+def test_a_sampling_parameter_of_a_wrong_type(name, value):
+    """It is refused by name, not handed to an engine that may choke on it."""
+    inputs = {"text_input": text("hi"), "sampling_parameters": document(**{name: value})}
+
+    with pytest.raises(ValueError, match=f"^sampling_parameters: {name}: "):
+        tensors.read_generation(inputs, "r")
 
 
 @pytest.mark.parametrize(("inputs", "request_read"), GENERATIONS.values(), ids=GENERATIONS)
@@ -74,6 +149,10 @@ NO_GENERATIONS = {
     "no object": (
         {"text_input": text("hi"), "sampling_parameters": text("[]")},
         "sampling_parameters is not a JSON object",
+    ),
+    "a salt that is no UTF-8": (
+        {"text_input": text("hi"), "cache_salt": text(b"\xff")},
+        "cache_salt is not UTF-8",
     ),
     "unknown key": (
         {"text_input": text("hi"), "sampling_parameters": document(banana=1)},
@@ -120,6 +199,8 @@ NO_EMBEDDINGS = {
     "no JSON": (text("hi"), "embedding_request is not JSON"),
     "no input": (document(), "embedding_request: input"),
     "number": (document(input=1), "embedding_request: input"),
+    "texts": (document(input=["a"]), "embedding_request: input"),
+    "no token id": (document(input=[-1]), "embedding_request: input"),
     "parameters of text": (document(input="hi", pooling_params="x"), "pooling_params"),
     "dimensions of text": (document(input="hi", pooling_params={"dimensions": "4"}), "dimensions"),
     "negative": (document(input="hi", pooling_params={"dimensions": -4}), "dimensions"),
@@ -132,6 +213,36 @@ def test_what_is_no_embedding(tensor, message):
     """A tensor that holds no embedding request is refused, and the field is named."""
     with pytest.raises(ValueError, match=message):
         tensors.read_embedding({"embedding_request": tensor}, "r")
+
+
+SCORES = {
+    "one type": (document(input=[1, 2]), {}),
+    "two types": (document(input=[1, 2], token_type_ids=[0, 1]), {"token_type_ids": [0, 1]}),
+}
+
+
+@pytest.mark.parametrize(("tensor", "types"), SCORES.values(), ids=SCORES)
+def test_a_score(tensor, types):
+    """The tensor `score_request` is read into the request that it holds."""
+    read = tensors.read_score({"score_request": tensor}, "r")
+
+    assert read == ScoreRequest(request_id="r", prompt_token_ids=[1, 2], **types)
+
+
+NO_SCORES = {
+    "no JSON": (text("hi"), "score_request is not JSON"),
+    "no input": (document(), "score_request: input"),
+    "text": (document(input="hi"), "score_request: input"),
+    "types of text": (document(input=[1], token_type_ids="0"), "token_type_ids"),
+    "too few types": (document(input=[1, 2], token_type_ids=[0]), "token_type_ids"),
+}
+
+
+@pytest.mark.parametrize(("tensor", "message"), NO_SCORES.values(), ids=NO_SCORES)
+def test_what_is_no_score(tensor, message):
+    """A tensor that holds no pair is refused, and the field is named."""
+    with pytest.raises(ValueError, match=message):
+        tensors.read_score({"score_request": tensor}, "r")
 
 
 def test_a_config_gets_every_tensor():
@@ -166,6 +277,7 @@ OUTPUTS = {
     "text": (tensors.bytes_output("t", "é"), ("t", "BYTES", (1,), b"\2\0\0\0\xc3\xa9")),
     "json": (tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
     "count": (tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
+    "score": (tensors.score_output(0.5), ("score", "FP32", (1,), b"\0\0\0?")),
     "token ids": (
         tensors.token_ids_output((1, -1)),
         ("token_ids", "INT32", (2,), struct.pack("<2i", 1, -1)),

@@ -126,6 +126,85 @@ async def test_malformed():
     assert error(response) == (400, "invalid_http")
 
 
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk"
+
+
+@pytest.mark.parametrize("cut", [1, 40, 120, -20, -3])
+async def test_wish_for_another_protocol(cut):
+    """A request that would rather be HTTP/2 is answered with its body, however it is cut."""
+    wish = request(UPGRADE, body=b"hello", close=False)
+    both = wish + request(body=b"world")
+
+    async with served() as address:
+        response = await exchange(address, both[:cut], both[cut:], pause_s=0.02)
+
+    assert response.count(b"HTTP/1.1 200 OK") == 2
+    assert 0 < response.find(b"hello") < response.find(b"world")
+
+
+async def test_wish_with_a_chunked_body():
+    """A body of chunks is read in the same way."""
+    chunks = b"5\r\nhello\r\n0\r\n\r\n"
+    lines = [b"POST /x HTTP/1.1", b"host: a", b"transfer-encoding: chunked", UPGRADE]
+
+    wish = b"\r\n".join([*lines, b"", chunks])
+
+    async with served() as address:
+        response = await exchange(address, wish, request(), pause_s=0.02)
+
+    assert response.count(b"HTTP/1.1 200 OK") == 2
+    assert b"hello" in response
+
+
+async def test_wish_and_end():
+    """The connection ends after the answer where the request says so beside its wish."""
+    wish = request(b"connection: upgrade", b"upgrade: websocket", body=b"hello")
+
+    async with served() as address:
+        response = await exchange(address, wish)
+
+    assert response.startswith(b"HTTP/1.1 200 OK")
+    assert b"hello" in response
+
+
+async def test_wish_of_an_older_version():
+    """HTTP/1.0 stays HTTP/1.0: the connection ends with the answer, though nobody says so."""
+    versions = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        versions.append(scope["http_version"])
+        await echo(scope, receive, send)
+
+    wish = request(UPGRADE, body=b"hello", close=False).replace(b"HTTP/1.1", b"HTTP/1.0")
+
+    async with served(app) as address:
+        response = await exchange(address, wish)
+
+    assert versions == ["1.0"]
+    assert b"hello" in response
+
+
+async def test_many_wishes():
+    """A thousand such requests in one write are a thousand answers."""
+    wish = request(UPGRADE, body=b"x", close=False)
+
+    async with served() as address:
+        response = await exchange(address, wish * 1000 + request())
+
+    assert response.count(b"HTTP/1.1 200 OK") == 1001
+
+
+async def test_refusals_have_an_id(caplog):
+    """A request that is no HTTP has an id too, which the log knows."""
+    with caplog.at_level("INFO"):
+        async with served() as address:
+            response = await exchange(address, b"hello\r\n\r\n")
+
+    _, _, rest = response.partition(b"x-request-id: ")
+    assert rest.startswith(b"req_")
+    assert rest.split()[0].decode() in caplog.text
+
+
 @pytest.mark.parametrize("pieces", [[], [b"POST /x HTTP/1.1\r\nx-a: "]])
 async def test_slow_head(monkeypatch, pieces):
     """A head that does not come to its end ends the connection, and so does silence."""

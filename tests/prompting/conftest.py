@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as FastTokenizer
 
 from openai_frontend.prompting import tokenizer
 from tests.prompting import tiny_tokenizer
@@ -16,3 +17,8 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tokenizer_folder: Path) -> tokenizer.Tokenizer:
     return tokenizer.load(tokenizer_folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_fast(tiny: tokenizer.Tokenizer) -> FastTokenizer:
+    return tiny.fast

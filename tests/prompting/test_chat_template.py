@@ -134,7 +134,7 @@ def test_the_generation_prompt_can_be_left_out() -> None:
 def test_a_syntax_error_is_found_at_load() -> None:
     """A template that cannot be compiled makes its model unavailable, with the line."""
 
-    with pytest.raises(ModelUnavailable, match="line 2 of its chat template"):
+    with pytest.raises(ModelUnavailable, match="line 2 of the chat template"):
         ChatTemplate("a\n{% if %}", {})
 
 

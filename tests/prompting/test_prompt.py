@@ -4,13 +4,17 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.prompting import prompt as prompt_module
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import PromptBuilder
+from openai_frontend.prompting.prompt import PromptBuilder, Reading
 from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.prompting.truncation import Truncation
+from tests.prompting import vocabularies
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -31,15 +35,6 @@ def test_a_completion_gets_the_tokenizers_special_tokens(tiny: Tokenizer) -> Non
     assert decoded == "<|endoftext|>Hello"
 
 
-def test_tools_choose_the_tool_template(tiny: Tokenizer) -> None:
-    """A tokenizer with a template for tools uses it when tools are given."""
-
-    two = dataclasses.replace(tiny, chat_templates={"default": "plain", "tool_use": "tools"})
-    builder = PromptBuilder(two)
-    texts = [builder.chat([USER], tools=tools).text for tools in ([], [{"type": "function"}])]
-    assert texts == ["plain", "tools"]
-
-
 def test_a_given_template_replaces_the_models_own(tiny: Tokenizer) -> None:
     """The setting wins over the folder."""
 
@@ -53,6 +48,159 @@ def test_a_model_without_template_cannot_chat(tiny: Tokenizer) -> None:
     with pytest.raises(InvalidRequest, match="has no chat template") as refused:
         PromptBuilder(base).chat([USER])
     assert refused.value.param == "model"
+
+
+TOOL = {"type": "function"}
+DOCUMENT = {"text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "purpose"),
+    [
+        ({}, "default"),
+        ({"tools": [TOOL]}, "tool_use"),
+        ({"documents": [DOCUMENT]}, "rag"),
+        ({"tools": [TOOL], "documents": [DOCUMENT]}, "tool_use"),
+    ],
+)
+def test_a_purpose_chooses_its_template(
+    tiny: Tokenizer, options: dict[str, Any], purpose: str
+) -> None:
+    """A tokenizer with templates by purpose uses the one for what the chat brings."""
+
+    named = {
+        name: f"{name}{{{{ documents and '' or '' }}}}" for name in ("default", "tool_use", "rag")
+    }
+    builder = PromptBuilder(dataclasses.replace(tiny, chat_templates=named))
+    assert builder.chat([USER], **options).text == purpose
+
+
+def test_documents_that_the_template_does_not_know_are_refused(tiny: Tokenizer) -> None:
+    """They would be dropped without a word."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        PromptBuilder(tiny).chat([USER], documents=[DOCUMENT])
+    assert (refused.value.param, refused.value.code) == ("documents", "unsupported_parameter")
+
+
+def test_documents_reach_the_template(tiny: Tokenizer) -> None:
+    """A template that mentions them gets them as they came."""
+
+    builder = PromptBuilder(tiny, chat_template="{{ documents[0].text }}")
+    assert builder.chat([USER], documents=[DOCUMENT]).text == "x"
+
+
+def test_the_builder_says_what_its_templates_know(tiny: Tokenizer) -> None:
+    """Any of them: which one renders depends on the chat."""
+
+    named = {"default": "{{ effort }}", "rag": "{{ documents }}"}
+    builder = PromptBuilder(dataclasses.replace(tiny, chat_templates=named))
+    known = [builder.template_knows(name) for name in ("effort", "documents", "verbosity")]
+    assert known == [True, True, False]
+
+
+def test_a_prefill_is_left_open(tiny: Tokenizer) -> None:
+    """The model goes on in the assistant's last message."""
+
+    prefill = {"role": "assistant", "content": "I am"}
+    builder = PromptBuilder(tiny)
+    prompt = builder.chat([USER, prefill], add_generation_prompt=False, continue_final_message=True)
+    assert prompt.text.endswith("<|im_start|>assistant\nI am")
+
+
+def test_a_chat_may_take_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
+    """A template that leaves BOS to the tokenizer."""
+
+    builder = PromptBuilder(tiny)
+    plain, special = (
+        builder.chat([USER], Reading(add_special_tokens=special, param="messages")).token_ids
+        for special in (False, True)
+    )
+    assert special == [tiny.fast.token_to_id("<|endoftext|>"), *plain]
+
+
+@pytest.mark.parametrize(
+    ("side", "kept"), [("left", "<|endoftext|> you?"), ("right", "<|endoftext|>Hello")]
+)
+def test_a_prompt_is_cut_where_it_is_wanted(
+    tiny: Tokenizer, side: Literal["left", "right"], kept: str
+) -> None:
+    """From the wanted side, and the special tokens stay."""
+
+    text = "Hello! Hello you?" if side == "right" else "Hello! Hello! you?"
+    whole = tiny.encode(kept, add_special_tokens=False)
+    reading = Reading(
+        add_special_tokens=True, param="prompt", truncation=Truncation(len(whole), side)
+    )
+    prompt = PromptBuilder(tiny, max_model_len=len(whole)).completion(text, reading)
+    assert (prompt.text, prompt.token_ids) == (None, whole.ids)
+
+
+def test_a_short_prompt_is_not_cut(tiny: Tokenizer) -> None:
+    """It keeps its text."""
+
+    reading = Reading(add_special_tokens=True, param="prompt", truncation=Truncation(50, "left"))
+    assert PromptBuilder(tiny).completion("Hello", reading).text == "Hello"
+
+
+def test_tokens_beyond_the_context_can_be_counted(tiny: Tokenizer) -> None:
+    """Who only counts is told how many there are."""
+
+    reading = Reading(add_special_tokens=False, param="prompt", within_context=False)
+    prompt = PromptBuilder(tiny, max_model_len=8).completion("!" * 50, reading)
+    assert len(prompt.token_ids) > 8
+
+
+def test_counting_ends_somewhere(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of ids without end would hold the event loop."""
+
+    monkeypatch.setattr(prompt_module, "MAX_COUNTED", 49)
+    reading = Reading(add_special_tokens=False, param="prompt", within_context=False)
+    with pytest.raises(InvalidRequest, match="more than 49 tokens") as refused:
+        PromptBuilder(tiny).completion("! " * 25, reading)
+    assert refused.value.param == "prompt"
+
+
+def test_a_pair_is_one_sequence_of_two_parts() -> None:
+    """A cross-encoder reads both texts at once, and which token is of which."""
+
+    fast = vocabularies.word_piece()
+    builder = PromptBuilder(Tokenizer(fast, {}, {}))
+    assert builder.pair("play", "playing chess", param="documents") == ([1, 1, 2, 3], [0, 1, 1, 1])
+
+
+def test_a_pair_beyond_the_context_is_refused() -> None:
+    """The error names the field that the caller gave."""
+
+    builder = PromptBuilder(Tokenizer(vocabularies.word_piece(), {}, {}), max_model_len=2)
+    with pytest.raises(ContextLengthExceeded) as refused:
+        builder.pair("play", "playing chess", param="documents")
+    assert refused.value.param == "documents"
+
+
+@pytest.mark.parametrize(("skip", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")])
+def test_tokens_become_text_again(tiny: Tokenizer, skip: bool, text: str) -> None:
+    """With or without the special ones."""
+
+    builder = PromptBuilder(tiny)
+    token_ids = builder.completion("Hello").token_ids
+    assert text == builder.decode(token_ids, skip_special_tokens=skip)
+
+
+def test_a_code_model_fills_a_gap() -> None:
+    """The form of the family whose tokens the vocabulary holds."""
+
+    fast = vocabularies.of_words("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+    builder = PromptBuilder(Tokenizer(fast, {}, {}))
+    assert builder.fill_in_the_middle("a", "b") == "<fim_prefix>a<fim_suffix>b<fim_middle>"
+
+
+def test_a_model_that_fills_no_gaps_refuses_a_suffix(tiny: Tokenizer) -> None:
+    """The error is OpenAI's for a parameter that a model does not know."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        PromptBuilder(tiny).fill_in_the_middle("a", "b")
+    assert (refused.value.param, refused.value.code) == ("suffix", "unsupported_parameter")
 
 
 def _chat(builder: PromptBuilder) -> object:

@@ -1,8 +1,11 @@
 """Tokenizers from local folders."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer as FastTokenizer
 from transformers import AutoTokenizer
 
 from openai_frontend.errors import ModelUnavailable
@@ -59,3 +62,51 @@ def test_a_missing_folder_is_the_models_fault(tmp_path: Path) -> None:
 
     with pytest.raises(ModelUnavailable, match="its tokenizer cannot be loaded: "):
         tokenizer.load(tmp_path / "missing")
+
+
+NAMED = {"default": "plain", "tool_use": "tools", "rag": "documents"}
+
+
+def _in_files(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("plain")
+    named = folder / "additional_chat_templates"
+    named.mkdir()
+    (named / "tool_use.jinja").write_text("tools")
+    (named / "rag.jinja").write_text("documents")
+
+
+def _in_a_list(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    templates = [{"name": name, "template": template} for name, template in NAMED.items()]
+    path.write_text(json.dumps({**config, "chat_template": templates}))
+
+
+@pytest.mark.parametrize("write", [_in_files, _in_a_list])
+def test_a_folder_may_have_templates_by_purpose(
+    tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    """As files of their own, or as a list in the configuration."""
+
+    write(tiny_tokenizer.write(tmp_path, chat_template=None))
+    assert tokenizer.load(tmp_path).chat_templates == NAMED
+
+
+def test_a_template_may_be_a_file(tmp_path: Path) -> None:
+    """`chat_template.jinja` stands for the one in the configuration."""
+
+    tiny_tokenizer.write(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert tokenizer.load(tmp_path).chat_templates == {"default": "file"}
+
+
+def test_a_tokenizer_neither_cuts_nor_pads(tmp_path: Path) -> None:
+    """Files of encoders do both by themselves, which would hide the true length."""
+
+    fast = FastTokenizer.from_file(str(tiny_tokenizer.write(tmp_path) / "tokenizer.json"))
+    fast.enable_truncation(4)
+    fast.enable_padding(length=4)
+    fast.save(str(tmp_path / "tokenizer.json"))
+    loaded = tokenizer.load(tmp_path)
+    counts = [len(loaded.encode("!" * n, add_special_tokens=False)) for n in (1, 9)]
+    assert counts == [1, 9]

@@ -20,6 +20,7 @@ def events(response: httpx.Response) -> list[str]:
     return [part.removeprefix("data: ") for part in parts]
 
 
+@pytest.mark.honours("chat.model")
 async def test_chat(world):
     """A chat is answered in the form that openai-python reads."""
     world.model()
@@ -31,6 +32,7 @@ async def test_chat(world):
     assert completion.choices[0].message.content == "Hello"
 
 
+@pytest.mark.honours("completions.prompt", "completions.model")
 async def test_completion(world):
     """A prompt is continued in the form that openai-python reads."""
     world.model()
@@ -43,6 +45,7 @@ async def test_completion(world):
     assert [choice.text for choice in completion.choices] == ["Hello", "Hello"]
 
 
+@pytest.mark.honours("chat.stream")
 async def test_chat_stream(world):
     """A stream is events, role first, reason last, [DONE] at the end."""
     world.model()
@@ -58,6 +61,7 @@ async def test_chat_stream(world):
     assert len({(chunk.id, chunk.created, chunk.model) for chunk in read}) == 1
 
 
+@pytest.mark.honours("completions.stream")
 async def test_completion_stream(world):
     """A completion streams in the same way, with text for deltas."""
     world.model()
@@ -149,6 +153,7 @@ async def test_empty_bursts_are_no_writes(world):
     assert len(writes) == 2
 
 
+@pytest.mark.honours("chat.n")
 async def test_choices_of_a_stream(world):
     """With n choices all roles come first, in order, and each choice has its own text."""
     world.model()

@@ -6,6 +6,7 @@ from typing import Any
 
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.prompting.truncation import Truncation
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -24,6 +25,7 @@ class FakeModel:
     """Has the methods of ServedModel; a token is a character of the prompt."""
 
     name = "fake"
+    created = 1
 
     def __init__(
         self,
@@ -33,6 +35,9 @@ class FakeModel:
         unsupported: frozenset[str] = frozenset(),
         failure: BaseException | None = None,  # raised after the bursts
         endless: bool = False,  # waits for ever after the bursts
+        answers: Sequence[CompletionDelta] = (),  # the whole answers to the second request, third..
+        document_start: int | None = 2,  # the token before a text
+        template_variables: frozenset[str] = frozenset(),  # what its chat template knows
     ) -> None:
         self.max_model_len = max_model_len
         self.vocab_size = 300
@@ -45,6 +50,9 @@ class FakeModel:
         self._unsupported = unsupported
         self._failure = failure
         self._endless = endless
+        self._answers = answers
+        self._document_start = document_start
+        self._template_variables = template_variables
 
     def supports(self, field: str) -> bool:
         return field not in self._unsupported
@@ -54,8 +62,29 @@ class FakeModel:
         text = "".join(str(message["content"]) for message in messages)
         return Prompt(text, [ord(letter) for letter in text])
 
-    async def tokenize(self, text: str) -> Prompt:
-        return Prompt(text, [ord(letter) for letter in text])
+    def template_knows(self, name: str) -> bool:
+        return name in self._template_variables
+
+    async def tokenize(
+        self, text: str, *, add_special_tokens: bool = True, truncation: Truncation | None = None
+    ) -> Prompt:
+        ids = [ord(letter) for letter in text]
+        return Prompt(text, ids) if truncation is None else Prompt(None, truncation.kept(ids))
+
+    def document_start(self) -> int | None:
+        return self._document_start
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, token_ids))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return chr(token_id).encode()
+
+    def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
+        return f"{prefix}_{suffix}"
+
+    def _answer(self, request: int) -> Bursts:
+        return [[self._answers[request - 1]]] if self._answers and request else self._bursts
 
     async def generate(
         self, request: GenerationRequest
@@ -65,7 +94,7 @@ class FakeModel:
         self.begun.set()
         self.ended.clear()
         try:
-            for burst in self._bursts:
+            for burst in self._answer(len(self.requests) - 1):
                 await asyncio.sleep(0)
                 yield list(burst)
             if self._failure is not None:

@@ -26,6 +26,19 @@ async def test_one_too_many():
     assert third.requests == []
 
 
+async def test_more_than_there_is_room_for():
+    """A call that wants more places than there are runs a few at a time, and all in the end."""
+    admission, model = Admission(2), FakeModel()
+    generations = [model.generate(REQUEST) for _ in range(5)]
+
+    most, finished = 0, set()
+    async for bursts in admission.bursts(generations):
+        most = max(most, model.open)
+        finished |= {choice for choice, deltas in bursts if deltas[-1].finish_reason}
+
+    assert (most, finished) == (2, {0, 1, 2, 3, 4})
+
+
 async def test_place_is_given_back():
     """A generation that ends makes room for the next."""
     admission, model = Admission(1), FakeModel()

@@ -12,7 +12,9 @@ from openai_frontend.serving.limits import Limits
 from schemas.chat_completions import ChatCompletionRequest
 from tests.serving.fake_model import FakeModel
 
-CHAT = ChatCompletions(Limits(max_n=8, max_messages=4), FieldPolicy("reject"), Admission(99))
+CHAT = ChatCompletions(
+    Limits(max_n=8, max_messages=4, max_answer_tokens=3000), FieldPolicy("reject"), Admission(99)
+)
 
 
 async def prepare(model: FakeModel, **fields: Any) -> Answer:
@@ -48,6 +50,23 @@ async def test_max_tokens(fields, expected):
     answer = await prepare(FakeModel(max_model_len=100), **fields)
 
     assert expected == answer.requests[0].sampling_params.max_tokens
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_tokens_of_all_choices(n):
+    """A context that a choice may fill counts as its length, unless the request has its own."""
+    model = FakeModel(max_model_len=1005)  # the prompt has 5 tokens
+
+    assert len((await prepare(model, n=n, max_tokens=1000)).requests) == n
+    assert len((await prepare(model, n=n)).requests) == n
+
+
+async def test_too_many_tokens_in_all():
+    """One choice too many of such a length is refused by name."""
+    with pytest.raises(InvalidRequest, match="4 choices of up to 1000 tokens each") as refused:
+        await prepare(FakeModel(max_model_len=1005), n=4)
+
+    assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
 
 
 async def test_max_tokens_of_a_model_without_known_context():
@@ -87,22 +106,90 @@ async def test_ids_are_new_for_each_answer():
     assert first.requests[0].request_id != second.requests[0].request_id
 
 
+@pytest.mark.honours("chat.add_generation_prompt", "chat.chat_template_kwargs")
 async def test_template_options():
     """What templates may be told, they are told."""
     model = FakeModel()
+    document = {"title": "t", "text": "x"}
 
     await prepare(
         model,
         add_generation_prompt=False,
-        reasoning_effort="low",
+        add_special_tokens=True,
+        documents=[document],
         chat_template_kwargs={"enable_thinking": False},
     )
 
     [(_, options)] = model.rendered
     assert options == {
         "add_generation_prompt": False,
-        "template_kwargs": {"enable_thinking": False, "reasoning_effort": "low"},
+        "add_special_tokens": True,
+        "continue_final_message": False,
+        "documents": [document],
+        "template_kwargs": {"enable_thinking": False},
+        "truncation": None,
     }
+
+
+VARIABLES: list[tuple[dict[str, Any], set[str], dict[str, Any]]] = [
+    ({"reasoning_effort": "low"}, {"reasoning_effort"}, {"reasoning_effort": "low"}),
+    ({"reasoning_effort": "low"}, {"enable_thinking"}, {"enable_thinking": True}),
+    ({"reasoning_effort": "none"}, {"thinking"}, {"thinking": False}),
+    ({"reasoning_effort": "none"}, set(), {}),
+    ({"verbosity": "low"}, {"verbosity"}, {"verbosity": "low"}),
+    ({"verbosity": "medium"}, set(), {}),
+    (
+        {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+        {"enable_thinking"},
+        {"enable_thinking": False},
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "known", "expected"), VARIABLES)
+async def test_template_variables(fields, known, expected):
+    """Effort and verbosity are what the template knows them as; the request's own word wins."""
+    model = FakeModel(template_variables=frozenset(known))
+
+    await prepare(model, **fields)
+
+    [(_, options)] = model.rendered
+    assert expected == options["template_kwargs"]
+
+
+@pytest.mark.refuses("chat.reasoning_effort", "chat.verbosity")
+@pytest.mark.parametrize("fields", [{"reasoning_effort": "high"}, {"verbosity": "high"}], ids=str)
+async def test_variables_that_the_template_does_not_know(fields):
+    """An effort that changes nothing would be a promise not kept."""
+    [name] = fields
+
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(FakeModel(), **fields)
+
+    assert (name, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+PREFILLED = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "He"}]
+
+
+async def test_prefill():
+    """With continue_final_message the model goes on in the last message."""
+    model = FakeModel()
+
+    await prepare(model, messages=PREFILLED, continue_final_message=True)
+
+    [(_, options)] = model.rendered
+    assert (options["continue_final_message"], options["add_generation_prompt"]) == (True, False)
+
+
+@pytest.mark.honours("chat.echo")
+async def test_echo():
+    """vLLM's echo puts what was prefilled before the answer."""
+    answer = await prepare(FakeModel(), messages=PREFILLED, continue_final_message=True, echo=True)
+
+    completion = await complete(answer)
+
+    assert completion.choices[0].message.content == "HeHello"
 
 
 REFUSED = [
@@ -112,6 +199,14 @@ REFUSED = [
     ({"nonsense": 1}, "nonsense"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"stream_options": {}}, "stream_options"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"top_logprobs": 0, "logprobs": False}, "top_logprobs"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    (
+        {"messages": PREFILLED, "continue_final_message": True, "add_generation_prompt": True},
+        "continue_final_message",
+    ),
 ]
 
 
@@ -125,6 +220,82 @@ async def test_refused(fields, param):
 
     assert param == refused.value.param
     assert model.rendered == []
+
+
+UNSUPPORTED = [
+    ({"logprobs": True}, "logprobs"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"priority": -1}, "priority"),
+    ({"cache_salt": "a"}, "cache_salt"),
+    ({"return_token_ids": True}, "return_token_ids"),
+    ({"logit_bias": {5: 1.0}}, "logit_bias"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
+async def test_unsupported_by_the_model(fields, param):
+    """What this model's tensors cannot carry is refused."""
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(FakeModel(unsupported=frozenset({param})), **fields)
+
+    assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+async def test_prompt_logprobs_are_asked_for_once():
+    """A chat tells what its prompt is worth once, however many choices it has."""
+    answer = await prepare(FakeModel(), n=3, prompt_logprobs=1)
+
+    asked = [request.sampling_params.prompt_logprobs for request in answer.requests]
+    assert asked == [1, None, None]
+
+
+async def test_too_many_prompt_logprobs():
+    """Log probabilities that would fill the memory are refused by name."""
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(
+            FakeModel(),
+            messages=[{"role": "user", "content": "a" * 20_000}],
+            prompt_logprobs=20,
+        )
+
+    assert refused.value.param == "prompt_logprobs"
+
+
+async def test_fields_beside_the_sampling():
+    """Priority and cache salt go to the engine as they are."""
+    answer = await prepare(FakeModel(), priority=-1, cache_salt="a")
+
+    assert (answer.requests[0].priority, answer.requests[0].cache_salt) == (-1, "a")
+
+
+LOGPROBS: list[tuple[dict[str, Any], int | None]] = [
+    ({}, None),
+    ({"logprobs": False}, None),
+    ({"logprobs": True}, 0),
+    ({"logprobs": True, "top_logprobs": 0}, 0),
+    ({"logprobs": True, "top_logprobs": 20}, 20),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), LOGPROBS)
+async def test_logprobs(fields, expected):
+    """The engine tells as many alternatives as the request asks for, or none."""
+    answer = await prepare(FakeModel(), **fields)
+
+    assert expected == answer.requests[0].sampling_params.logprobs
+
+
+async def test_what_is_told_beside_the_answer():
+    """Tier and metadata come back where they were given; the fingerprint always."""
+    plain = await complete(await prepare(FakeModel()))
+    told = await complete(
+        await prepare(FakeModel(), service_tier="auto", metadata={"a": "b"}, store=True)
+    )
+
+    assert {"service_tier", "metadata"} == told.model_fields_set - plain.model_fields_set
+    assert (told.service_tier, told.metadata) == ("default", {"a": "b"})
+    assert told.system_fingerprint == plain.system_fingerprint
+    assert told.system_fingerprint.startswith("fp_")
 
 
 async def test_whole_answer():

@@ -1,9 +1,11 @@
+import asyncio
 from typing import Any
 
 import openai.types
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
 from openai_frontend.serving.completions import Completions, complete
@@ -12,7 +14,11 @@ from openai_frontend.serving.limits import Limits
 from schemas.completions import CompletionRequest
 from tests.serving.fake_model import FakeModel
 
-COMPLETIONS = Completions(Limits(max_prompts=8), FieldPolicy("reject"), Admission(99))
+COMPLETIONS = Completions(
+    Limits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000),
+    FieldPolicy("reject"),
+    Admission(99),
+)
 
 
 async def prepare(model: FakeModel, **fields: Any) -> Answer:
@@ -47,6 +53,19 @@ async def test_choices_are_prompt_major():
     assert len({request.request_id for request in answer.requests}) == 4
 
 
+@pytest.mark.parametrize("prompt", [["a"], ["a", "b"]])
+async def test_tokens_of_all_answers(prompt):
+    """Choices of a length that no server should promise at once are refused before the model."""
+    model, answers = FakeModel(), 2 * len(prompt)
+
+    fitting = await prepare(model, prompt=prompt, n=2, max_tokens=3000 // answers)
+    assert len(fitting.requests) == answers
+    with pytest.raises(InvalidRequest, match="At most 3000 are generated") as refused:
+        await prepare(model, prompt=prompt, n=2, max_tokens=3000 // answers + 1)
+
+    assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
+
+
 @pytest.mark.parametrize(("fields", "expected"), [({}, 16), ({"max_tokens": 3}, 3)])
 async def test_max_tokens(fields, expected):
     """Without max_tokens a completion has 16 tokens, as OpenAI's."""
@@ -68,10 +87,18 @@ async def test_one_prompt_too_long():
 REFUSED = [
     ({"prompt": [5, 300]}, "prompt"),
     ({"prompt": ["a"] * 5, "n": 2}, "prompt"),
-    ({"best_of": 2}, "best_of"),
-    ({"prompt": [5], "echo": True}, "echo"),
-    ({"suffix": "end"}, "suffix"),
-    ({"logprobs": 0}, "logprobs"),
+    ({"prompt": ["a"] * 5, "best_of": 2}, "prompt"),
+    ({"n": 3, "best_of": 2}, "best_of"),
+    ({"best_of": 5}, "best_of"),
+    ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+    ({"prompt": ["a" * 50] * 2, "echo": True, "logprobs": 1}, "logprobs"),
+    ({"prompt": ["a" * 50] * 2, "prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"bad_words": ["a" * 1000] * 5}, "bad_words"),
+    ({"best_of": 2, "stream": True}, "best_of"),
+    ({"prompt": [5], "suffix": "end"}, "suffix"),
+    ({"prompt": [[5]], "suffix": "end"}, "suffix"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"guided_json": {}}, "guided_json"),
 ]
 
 
@@ -90,6 +117,129 @@ async def test_best_of_equal_to_n():
     answer = await prepare(FakeModel(), n=2, best_of=2)
 
     assert len(answer.requests) == 2
+
+
+UNSUPPORTED = [
+    ({"logprobs": 1}, "logprobs", "logprobs"),
+    ({"best_of": 2}, "logprobs", "best_of"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs", "prompt_logprobs"),
+    ({"echo": True, "logprobs": 1}, "prompt_logprobs", "echo"),
+    ({"priority": 1}, "priority", "priority"),
+    ({"cache_salt": "a"}, "cache_salt", "cache_salt"),
+    ({"return_token_ids": True}, "return_token_ids", "return_token_ids"),
+    ({"truncate_prompt_tokens": 1}, "prompt_token_ids", "truncate_prompt_tokens"),
+]
+
+
+@pytest.mark.parametrize(("fields", "unsupported", "param"), UNSUPPORTED)
+async def test_unsupported_by_the_model(fields, unsupported, param):
+    """What this model's tensors cannot carry is refused by the name that the request has for it."""
+    model = FakeModel(unsupported=frozenset({unsupported}), max_model_len=99)
+
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(model, **fields)
+
+    assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+async def test_max_tokens_of_zero():
+    """Evaluation harnesses ask for no token at all, only for what the prompt is worth."""
+    answer = await prepare(FakeModel(), max_tokens=0, echo=True, logprobs=1)
+
+    params = answer.requests[0].sampling_params
+    assert (params.max_tokens, params.logprobs, params.prompt_logprobs) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("prompt", [None, ""])
+async def test_no_prompt(prompt):
+    """Without a prompt the model begins a document, from the token that stands before one."""
+    answer = await prepare(FakeModel(), prompt=prompt)
+
+    assert answer.requests[0].prompt_token_ids == [2]
+
+
+async def test_no_prompt_for_a_model_without_a_start():
+    """A model that has no such token has nothing to begin from."""
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(FakeModel(document_start=None), prompt="")
+
+    assert (refused.value.param, refused.value.code) == ("prompt", "empty_string")
+
+
+async def test_suffix():
+    """With a suffix the model gets its family's form for filling in the middle."""
+    answer = await prepare(FakeModel(), prompt="a", suffix="b", echo=True)
+
+    assert answer.requests[0].prompt == "a_b"
+    assert answer.echo == ["a"]
+
+
+async def test_echo_of_a_prompt_that_was_cut():
+    """What is echoed is what the model read."""
+    model = FakeModel(max_model_len=99)
+
+    answer = await prepare(model, prompt="abcd", echo=True, truncate_prompt_tokens=2)
+
+    assert answer.echo == ["cd"]
+
+
+async def test_prompts_are_tokenized_in_turns():
+    """Between two prompts others may have the event loop."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    await prepare(FakeModel(), prompt=["a"] * 8)
+    counting.cancel()
+
+    assert turns >= 8
+
+
+async def test_echo_of_token_ids():
+    """A prompt of token ids is echoed as the text that they stand for."""
+    answer = await prepare(FakeModel(), prompt=[[97], [98]], echo=True)
+
+    assert answer.echo == ["a", "b"]
+
+
+TRUNCATED = [
+    ({"truncate_prompt_tokens": 2}, "cd"),
+    ({"truncate_prompt_tokens": 2, "truncation_side": "right"}, "ab"),
+    ({"truncate_prompt_tokens": 3}, "bcd"),
+    ({"truncate_prompt_tokens": -1}, "bcd"),
+]
+
+
+@pytest.mark.parametrize(("fields", "kept"), TRUNCATED)
+@pytest.mark.parametrize("prompt", ["abcd", [97, 98, 99, 100]])
+async def test_truncation(prompt, fields, kept):
+    """A prompt is cut to so many tokens; -1 leaves room for the answer in the context."""
+    answer = await prepare(FakeModel(max_model_len=19), prompt=prompt, **fields)
+
+    assert "".join(map(chr, answer.requests[0].prompt_token_ids or ())) == kept
+
+
+def told(logprob: float, text: str = "x") -> CompletionDelta:
+    """The only delta of an answer, whose one token has this log probability."""
+    position = {ord(text): {"logprob": logprob, "rank": 1, "decoded_token": text}}
+    return CompletionDelta(text, [ord(text)], "stop", counts=TokenCounts(1, 1), logprobs=[position])
+
+
+async def test_best_of():
+    """Of best_of answers the likeliest n are kept, likeliest first; every token is counted."""
+    model = FakeModel([[told(-3.0, "a")]], answers=[told(-1.0, "b"), told(-2.0, "c")])
+    answer = await prepare(model, n=2, best_of=3)
+
+    completion = await complete(answer)
+
+    assert [(choice.index, choice.text) for choice in completion.choices] == [(0, "b"), (1, "c")]
+    assert completion.usage.completion_tokens == 3
+    assert [choice.logprobs for choice in completion.choices] == [None, None]
 
 
 async def test_whole_answer():

@@ -7,12 +7,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    TokenCounts,
+    TokenLogprobs,
+)
+from openai_frontend.serving import chat, completions
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
+from openai_frontend.serving.details import Details
 from openai_frontend.serving.endings import ChunkStream, Collector, collect
+from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
-from schemas.sampling import StreamOptions
 from tests.serving.fake_model import FakeModel, last
 
 
@@ -46,8 +53,9 @@ class StreamOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stream = ChunkStream(
-            answer(self.choices, stream_options=StreamOptions(include_usage=True)),
+            answer(self.choices, details=Details(include_usage=True)),
             CHAT_COMPLETION_CHUNK,
+            ChatLogprobs,
         )
         self.sent = self.stream.start()
         self.texts = [""] * self.choices
@@ -125,7 +133,7 @@ TestStreamOrder.settings = settings(max_examples=50, stateful_step_count=20, dea
 @given(st.lists(st.lists(st.text("ab\n", max_size=2), max_size=3), max_size=4))
 def test_both_endings_agree(bursts):
     """The texts of a stream's chunks, joined, are the whole answer's text."""
-    stream, collector = ChunkStream(answer(), COMPLETION_CHUNK), Collector(answer())
+    stream, collector = ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())
     sent = stream.start()
     for burst in [*([CompletionDelta(text) for text in texts] for texts in bursts), [last("end")]]:
         sent += stream.feed(0, burst)
@@ -138,7 +146,7 @@ def test_both_endings_agree(bursts):
 
 def test_no_usage_unless_asked():
     """Without include_usage no chunk has a usage field: genai-perf breaks on a usage chunk."""
-    stream = ChunkStream(answer(), CHAT_COMPLETION_CHUNK)
+    stream = ChunkStream(answer(), CHAT_COMPLETION_CHUNK, ChatLogprobs)
 
     sent = stream.start() + stream.feed(0, [last("x")]) + stream.finish()
 
@@ -147,8 +155,9 @@ def test_no_usage_unless_asked():
 
 def test_continuous_usage():
     """With continuous_usage_stats each chunk carries the counts up to its own tokens."""
-    options = StreamOptions(continuous_usage_stats=True)
-    stream = ChunkStream(answer(stream_options=options), CHAT_COMPLETION_CHUNK)
+    stream = ChunkStream(
+        answer(details=Details(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
+    )
 
     sent = stream.feed(
         0,
@@ -178,7 +187,7 @@ def test_prompt_counts_once_for_its_choices():
 
 def test_echo():
     """An echoed prompt stands before each of its answers, streamed or whole."""
-    stream = ChunkStream(answer(2, n=1, echo=["p", "q"]), COMPLETION_CHUNK)
+    stream = ChunkStream(answer(2, n=1, echo=["p", "q"]), COMPLETION_CHUNK, TextLogprobs)
     collector = Collector(answer(2, n=1, echo=["p", "q"]))
     for choice in range(2):
         collector.feed(choice, [last("x")])
@@ -189,7 +198,9 @@ def test_echo():
     assert [whole.text for whole in collector.finish()[0]] == ["px", "qx"]
 
 
-@pytest.mark.parametrize("ending", [ChunkStream(answer(), COMPLETION_CHUNK), Collector(answer())])
+@pytest.mark.parametrize(
+    "ending", [ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())]
+)
 def test_end_without_finish_reason(ending):
     """An answer that just ends is a failure; no finish is pretended."""
     ending.feed(0, [CompletionDelta("x")])
@@ -220,3 +231,109 @@ async def test_collect_closes_the_generation():
 
     assert [(whole.text, whole.finish_reason) for whole in wholes] == [("Hello", "stop")]
     assert (model.open, one.admission.running) == (0, 0)
+
+
+def position(token: int, logprob: float = -1.0) -> TokenLogprobs:
+    return {token: {"logprob": logprob, "rank": 1, "decoded_token": chr(token)}}
+
+
+def token(letter: str) -> CompletionDelta:
+    return CompletionDelta(letter, [ord(letter)], logprobs=[position(ord(letter))])
+
+
+def chat_stream(details: Details, choices: int = 1) -> ChunkStream:
+    return chat.chunks(answer(choices, details=details))
+
+
+def test_logprobs_cover_the_chunk():
+    """A chunk's log probabilities are those of its own tokens, also where it has no text."""
+    stream = chat_stream(Details(logprobs=0))
+    without_text = CompletionDelta("", [98], logprobs=[position(98)])
+
+    sent = stream.feed(0, [token("a"), without_text, last("c")])
+
+    told = [
+        [
+            entry["token"]
+            for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]
+        ]
+        for event in events(sent)
+    ]
+    assert told == [["a"], ["b"], [], []]
+
+
+def test_logprobs_that_were_not_asked_for():
+    """What the engine tells for our own use, clients do not see."""
+    stream = chat_stream(Details(token_ids=True))
+
+    [event] = events(stream.feed(0, [token("a")]))
+
+    assert event["choices"][0]["logprobs"] is None
+
+
+def test_token_ids_of_a_chat():
+    """The prompt's ids come with each role, the answer's with its text."""
+    stream = chat_stream(Details(token_ids=True), choices=2)
+
+    sent = events(stream.start() + stream.feed(1, [token("a")]))
+
+    assert [event.get("prompt_token_ids") for event in sent] == [[1, 2], [1, 2], None]
+    assert sent[-1]["choices"][0]["token_ids"] == [97]
+
+
+def test_token_ids_of_a_completion():
+    """A completion has no opening frame: the prompt's ids come on a frame of their own."""
+    stream = completions.chunks(answer(details=Details(token_ids=True)))
+
+    [event] = events(stream.start())
+
+    assert event["choices"][0]["prompt_token_ids"] == [1, 2]
+
+
+def test_interval():
+    """With a stream interval several tokens share an event, and none is lost."""
+    stream = chat_stream(Details(interval=2, logprobs=0))
+
+    sent = stream.feed(0, [*map(token, "abcde"), last("f")])
+
+    chunks = [event["choices"][0] for event in events(sent)]
+    assert [chunk["delta"].get("content", "") for chunk in chunks] == ["a", "bc", "de", "f", ""]
+    assert [len((chunk["logprobs"] or {"content": []})["content"]) for chunk in chunks] == [
+        1, 2, 2, 0, 0,
+    ]  # fmt: skip
+
+
+def test_obfuscation():
+    """Padding stands on every chunk of a choice, where the request asked for it."""
+    sent = chat_stream(Details(obfuscate=True)).feed(0, [token("a"), last("b")])
+
+    assert ["obfuscation" in event for event in events(sent)] == [True, True, True]
+
+
+def test_echo_with_logprobs():
+    """A prompt echoed with its log probabilities comes with them, before the answer."""
+    echoing = answer(echo=["\x01\x02"], details=Details(logprobs=0, echo_logprobs=True))
+    first = CompletionDelta("a", [97], logprobs=[position(97)])
+    first.prompt_logprobs = [None, position(2)]
+    stream, collector = completions.chunks(echoing), Collector(echoing)
+
+    sent = events(stream.start() + stream.feed(0, [first, last()]))
+    collector.feed(0, [first, last()])
+
+    texts = [event["choices"][0]["text"] for event in sent]
+    offsets = [(event["choices"][0]["logprobs"] or {}).get("text_offset") for event in sent]
+    assert (texts, offsets) == (["\x01\x02", "a", ""], [[0, 1], [2], None])
+    [whole], _ = collector.finish()
+    assert whole.text == "\x01\x02a"
+
+
+ECHOING = answer(echo=["p"], details=Details(logprobs=0, echo_logprobs=True))
+
+
+@pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])
+def test_echo_without_the_logprobs_it_promised(ending):
+    """A model that tells nothing of the prompt fails the answer: a null would be a lie."""
+    ending.feed(0, [last()])
+
+    with pytest.raises(InferenceFailed):
+        ending.finish()

@@ -4,12 +4,16 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
-from openai_frontend.serving.sampling import for_choice, room_for_answer, sampling_params
+from openai_frontend.serving.sampling import Asked, for_choice, room_for_answer, sampling_params
 from schemas.sampling import SamplingFields
+from tests.serving.fake_model import FakeModel
 
 
-def params(max_tokens: int | None = None, **fields: Any) -> SamplingParams:
-    return sampling_params(SamplingFields(model="m", **fields), max_tokens, lambda _: True)
+def params(
+    max_tokens: int | None = None, *, unsupported: str | None = None, **fields: Any
+) -> SamplingParams:
+    model = FakeModel(unsupported=frozenset({unsupported} if unsupported else ()))
+    return sampling_params(SamplingFields(model="m", **fields), Asked(max_tokens=max_tokens), model)
 
 
 def test_nothing_said():
@@ -29,6 +33,14 @@ SAID = [
     {"stop_token_ids": [1, 2]},
     {"ignore_eos": True},
     {"min_tokens": 3},
+    {"include_stop_str_in_output": True},
+    {"bad_words": ["no"]},
+    {"allowed_token_ids": [1]},
+    {"logit_bias": {5: -100.0}},
+    {"logprob_token_ids": [3]},
+    {"skip_special_tokens": False},
+    {"spaces_between_special_tokens": False},
+    {"thinking_token_budget": 0},
 ]
 
 
@@ -36,6 +48,54 @@ SAID = [
 def test_same_name_same_value(fields):
     """vLLM's fields, and OpenAI's of the same meaning, pass as they are."""
     assert SamplingParams(**fields) == params(**fields)
+
+
+def test_repetition_detection():
+    """vLLM's repetition detection passes whole."""
+    detection = {"max_pattern_size": 5, "min_pattern_size": 0, "min_count": 3}
+
+    assert detection == params(repetition_detection=detection).repetition_detection
+
+
+def test_vllm_xargs():
+    """What the request says to the engine's plug-ins passes as the engine's extra_args."""
+    assert params(vllm_xargs={"a": [1]}).extra_args == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logit_bias", {300: 1.0}),
+        ("allowed_token_ids", [1, 300]),
+        ("stop_token_ids", [300]),
+        ("logprob_token_ids", [300]),
+    ],
+)
+def test_token_that_the_model_does_not_have(name, value):
+    """A token id beyond the vocabulary is refused by the field that holds it."""
+    with pytest.raises(InvalidRequest) as refused:
+        params(**{name: value})
+
+    assert (name, "the model has no token 300") == (
+        refused.value.param,
+        refused.value.message.partition(": ")[2].partition(";")[0],
+    )
+
+
+RENAMED = [
+    ("extra_args", {"vllm_xargs": {"a": 1}}, "vllm_xargs"),
+    ("structured_outputs", {"response_format": {"type": "json_object"}}, "response_format"),
+    ("structured_outputs", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+]
+
+
+@pytest.mark.parametrize(("field", "fields", "param"), RENAMED)
+def test_refusal_names_the_request_field(field, fields, param):
+    """A refusal names the field as the client knows it."""
+    with pytest.raises(InvalidRequest) as refused:
+        params(unsupported=field, **fields)
+
+    assert param == refused.value.param
 
 
 @pytest.mark.parametrize(("stop", "expected"), [("a", ["a"]), (["a", "b"], ["a", "b"]), (None, ())])
@@ -53,18 +113,14 @@ def test_unsupported_field_is_refused():
     """A field that the model's tensors cannot carry is refused, not dropped."""
 
     with pytest.raises(InvalidRequest) as refused:
-        sampling_params(SamplingFields(model="m", seed=1), None, lambda field: field != "seed")
+        params(unsupported="seed", seed=1)
 
     assert (refused.value.param, refused.value.code) == ("seed", "unsupported_parameter")
 
 
 def test_unsupported_field_that_is_not_used():
     """What the request does not use, the model need not support."""
-    request = SamplingFields(model="m", seed=None, temperature=1.0)
-
-    params = sampling_params(request, None, lambda field: field == "temperature")
-
-    assert params.temperature == 1.0
+    assert params(unsupported="seed", seed=None, temperature=1.0).temperature == 1.0
 
 
 def test_min_tokens_above_max_tokens():

@@ -43,6 +43,25 @@ def test_the_engine_is_pinned(text):
     assert ENGINE[lock.normalize(requirement.name)] in requirement.specifier
 
 
+@pytest.mark.parametrize("name", lock.client_groups(PROJECT))
+def test_a_client_is_pinned(name):
+    """What a client's group names is in its lock, at a version that it admits."""
+
+    pins = read_pins(f"clients/{name.removeprefix(lock.CLIENT_PREFIX)}.txt")
+    requirements = [Requirement(text) for text in lock.group(PROJECT, name)]
+
+    unmet = [r for r in requirements if pins[lock.normalize(r.name)] not in r.specifier]
+    assert unmet == []
+
+
+def test_each_client_lock_has_its_group():
+    """No lock is left of a group that is gone, and none is missing."""
+
+    locks = {path.stem for path in (REPOSITORY / "requirements" / "clients").iterdir()}
+
+    assert {lock.CLIENT_PREFIX + name for name in locks} == set(lock.client_groups(PROJECT))
+
+
 def test_the_stand_ins_are_what_the_lock_names():
     """The engine's lock takes each stand-in at the version that is generated."""
 
@@ -61,7 +80,7 @@ def test_every_line_is_an_exact_pin():
     pin = re.compile(r"[a-z0-9-]+==[a-zA-Z0-9.+]+")
     lines = [
         line
-        for path in (REPOSITORY / "requirements").glob("*.txt")
+        for path in (REPOSITORY / "requirements").rglob("*.txt")
         for line in path.read_text().splitlines()
         if not line.startswith("#")
     ]

@@ -23,7 +23,12 @@ ENVIRONMENT = {
     "PYTHONWARNINGS": "ignore::FutureWarning",  # in the engine's process
 }
 # Statistics cost time in every step; `"disable_log_stats": false` in model.json brings them back.
-ARGUMENTS: dict[str, Any] = {"disable_log_stats": True, "use_tqdm_on_load": False}
+ARGUMENTS: dict[str, Any] = {
+    "disable_log_stats": True,
+    "use_tqdm_on_load": False,
+    "max_logprobs": 20,  # as many as OpenAI gives
+    "scheduling_policy": "priority",  # requests of one priority: first come, first served
+}
 
 # Measured on two cores, 32 streams: 4,800 tokens/s against 500 to 700 with vLLM's own defaults.
 # Without multiprocessing the executor runs inside the EngineCore process instead of in a third one,

@@ -16,7 +16,7 @@ from openai_frontend.engines.engine import (
     ModelFacts,
     ModelFolder,
 )
-from openai_frontend.engines.vllm import arguments, conversion
+from openai_frontend.engines.vllm import arguments, conversion, whitespace
 from openai_frontend.engines.vllm.steps import TESTED_VERSIONS, StepLoop
 from openai_frontend.generation import (
     CompletionDelta,
@@ -24,7 +24,10 @@ from openai_frontend.generation import (
     EmbeddingResult,
     GenerationRequest,
     SamplingParams,
+    ScoreRequest,
+    ScoreResult,
 )
+from openai_frontend.triton import failures
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +55,20 @@ class VLLMEngine(Engine):
             )
         config = self._engine.model_config
         self._defaults = config.get_diff_sampling_param()
+        self._free_whitespace = whitespace.is_free(
+            self._engine.vllm_config.structured_outputs_config
+        )
         self._pooling = config.runner_type == "pooling"
+        self._tasks = _tasks(config)
         self._steps = self._step_loop(model)
         return ModelFacts(
             max_model_len=config.max_model_len,
             tokenizer=str(config.tokenizer),
-            tasks=("embed",) if self._pooling else ("generate",),
+            tasks=self._tasks,
             owned_by="vllm",
             vocab_size=config.get_vocab_size(),
+            dimensions=config.embedding_size if "embed" in self._tasks else None,
+            matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
             description=model.parameters.get("description"),
         )
 
@@ -68,7 +77,7 @@ class VLLMEngine(Engine):
         token_ids = [1] * min(WARM_UP_TOKENS, self._engine.model_config.max_model_len - 1)
         async with asyncio.timeout(WARM_UP_TIMEOUT_S):
             if self._pooling:
-                await self.embed(EmbeddingRequest(request_id="warm-up", prompt_token_ids=token_ids))
+                await self._warm_up_pooling(token_ids)
                 return
             sink = _WarmUpSink()
             request = GenerationRequest(
@@ -84,29 +93,46 @@ class VLLMEngine(Engine):
         self, request: GenerationRequest, sink: DeltaSink
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a prompt: in the step loop, or by a task over AsyncLLM.generate."""
+        if self._pooling:
+            raise EngineError("the model does not generate text", failures.UNSUPPORTED)
         with conversion.translated():
             params = conversion.sampling_params(
                 request.sampling_params, self._defaults, stream=request.stream
             )
-        prompt = conversion.prompt(request.prompt, request.prompt_token_ids)
+            if params.structured_outputs is not None and self._free_whitespace:
+                params.structured_outputs = whitespace.bounded(params.structured_outputs)
+        self._check_priority(request.priority)
+        prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
         if self._steps is None:
-            return self._generate(request.request_id, prompt, params, sink)
-        self._steps.add(request.request_id, prompt, params, sink)
+            return self._generate(request, prompt, params, sink)
+        self._steps.add(request.request_id, prompt, params, sink, priority=request.priority)
         return None
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return the pooled vector, float32."""
-        if not self._pooling:
-            raise EngineError("the model makes no embeddings", code=5)
+        if "embed" not in self._tasks:
+            return await super().embed(request)
         from vllm.pooling_params import PoolingParams
 
         params = PoolingParams(task="embed", dimensions=request.dimensions)
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids)
-        with conversion.translated():
-            async for output in self._engine.encode(prompt, params, request.request_id):
-                vector = output.outputs.data.float().cpu().numpy()
-                return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
-        raise EngineError("the engine gave no vector")
+        output = await self._pooled(request.request_id, prompt, params)
+        vector = output.outputs.data.float().cpu().numpy()
+        return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Return what the model's one label gets, after the activation that the model names."""
+        if "score" not in self._tasks:
+            return await super().score(request)
+        from vllm.pooling_params import PoolingParams
+
+        params = PoolingParams(task="classify")
+        if request.token_type_ids is not None and self._tells_types_apart():
+            first = conversion.second_type_from(request.token_type_ids)
+            params.extra_kwargs = {"compressed_token_type_ids": first}  # as vLLM's own endpoint
+        prompt = conversion.prompt(None, request.prompt_token_ids)
+        output = await self._pooled(request.request_id, prompt, params)
+        return ScoreResult(output.outputs.data.item(), len(output.prompt_token_ids))
 
     def cancel(self, request_id: str) -> None:
         """Abort a request of the step loop; the end of its task aborts one of AsyncLLM's."""
@@ -152,12 +178,56 @@ class VLLMEngine(Engine):
             return None
         return StepLoop(self._engine)
 
-    async def _generate(self, request_id: str, prompt: Any, params: Any, sink: DeltaSink) -> None:
-        with conversion.translated():
-            outputs = self._engine.generate(prompt, params, request_id)
+    def _check_priority(self, priority: int) -> None:
+        if priority and self._engine.vllm_config.scheduler_config.policy != "priority":
+            raise ValueError("priority: this model serves in the order of arrival")
+
+    def _tells_types_apart(self) -> bool:
+        """Another model's forward fails on token types, and the engine's process with it."""
+        types: int = getattr(self._engine.model_config.hf_config, "type_vocab_size", 0)
+        return types > 1
+
+    async def _generate(
+        self, request: GenerationRequest, prompt: Any, params: Any, sink: DeltaSink
+    ) -> None:
+        begun = False
+        with conversion.translated(params):
+            if params.bad_words:
+                tokenizer = self._engine.input_processor.tokenizer
+                await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
+                conversion.check_bad_words(params)
+            outputs = self._engine.generate(
+                prompt, params, request.request_id, priority=request.priority
+            )
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
-                    sink.send(conversion.delta(output))
+                    delta = conversion.delta(output, params, begun=begun)
+                    begun = begun or bool(delta.token_ids)
+                    sink.send(delta)
+
+    async def _pooled(self, request_id: str, prompt: Any, params: Any) -> Any:
+        with conversion.translated():
+            outputs = self._engine.encode(prompt, params, request_id)
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    return output
+        raise EngineError("the engine gave no pooled output")
+
+    async def _warm_up_pooling(self, token_ids: list[int]) -> None:
+        if "embed" in self._tasks:
+            await self.embed(EmbeddingRequest(request_id="warm-up", prompt_token_ids=token_ids))
+        elif "score" in self._tasks:
+            await self.score(ScoreRequest(request_id="warm-up", prompt_token_ids=token_ids))
+
+
+def _tasks(config: Any) -> tuple[str, ...]:
+    """What the model does; a pooling model may do none of it."""
+    if config.runner_type != "pooling":
+        return ("generate",)
+    if config.score_type == "bi-encoder":
+        return ("embed",)
+    one_label = getattr(config.hf_config, "num_labels", 0) == 1
+    return ("score",) if config.score_type == "cross-encoder" and one_label else ()
 
 
 class _WarmUpSink:

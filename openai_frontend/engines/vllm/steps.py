@@ -17,6 +17,7 @@ from typing import Any
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion
 from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.triton import failures
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +27,24 @@ TESTED_VERSIONS = ("0.32.0",)
 class _Stream:
     """One request of plain text."""
 
-    __slots__ = ("cached_tokens", "detokenizer", "prompt_tokens", "sink", "stop")
+    __slots__ = (
+        "begun",
+        "cached_tokens",
+        "detokenizer",
+        "params",
+        "prompt_tokens",
+        "sink",
+        "stop",
+    )
 
     def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
         self.sink = sink
         self.detokenizer = detokenizer
-        self.stop = bool(request.sampling_params.stop)
+        self.params = request.sampling_params
+        self.stop = bool(self.params.stop)
         self.prompt_tokens = len(request.prompt_token_ids)
         self.cached_tokens = 0
+        self.begun = False  # the detokenizer does not count the tokens of the hot path
 
     def advance(self, output: Any) -> bool:
         """Send what a step adds; say whether a stop string ended the request before the engine
@@ -48,6 +59,7 @@ class _Stream:
             decode = self.detokenizer.decode_next
             text = decode(token_ids[0]) if len(token_ids) == 1 else "".join(map(decode, token_ids))
             self.sink.send(CompletionDelta(text, token_ids))
+            self.begun = True
             return False
         return self._advance_with_stop(output, reason, token_ids)
 
@@ -69,7 +81,8 @@ class _Stream:
 
     def _finish(self, text: str, token_ids: list[int], reason: Any, stop_reason: Any) -> None:
         try:
-            told = conversion.finish_reason(reason)
+            begun = self.begun or self.detokenizer.num_output_tokens() > 0
+            told = conversion.finish_reason(reason, self.params, begun)
         except EngineError as error:
             self.sink.fail(error)
             return
@@ -80,17 +93,21 @@ class _Stream:
 class _Collector:
     """Stands where vLLM's OutputProcessor expects its queue, and hands the output on at once."""
 
-    def __init__(self, sink: DeltaSink, request_id: str) -> None:
+    def __init__(self, sink: DeltaSink, request: Any) -> None:
         self._sink = sink
-        self.request_id = request_id
+        self._params = request.sampling_params
+        self._begun = False
+        self.request_id = request.request_id
 
     def put(self, output: Any) -> None:
         """Take one RequestOutput, or the exception that ends the request."""
         if isinstance(output, Exception):
-            self._sink.fail(EngineError(conversion.ENGINE_DIED, conversion.UNAVAILABLE))
+            self._sink.fail(EngineError(conversion.ENGINE_DIED, failures.UNAVAILABLE))
             return
         try:
-            self._sink.send(conversion.delta(output))
+            delta = conversion.delta(output, self._params, begun=self._begun)
+            self._begun = self._begun or bool(delta.token_ids)
+            self._sink.send(delta)
         except EngineError as error:
             self._sink.fail(error)
 
@@ -120,9 +137,11 @@ class StepLoop:
         """Requests that the engine has and that are not over."""
         return len(self._streams) + len(self._collected)
 
-    def add(self, request_id: str, prompt: Any, params: Any, sink: DeltaSink) -> None:
+    def add(
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, *, priority: int = 0
+    ) -> None:
         """Send a request to the engine. Its failure, now or later, goes to the sink."""
-        self._spawn(self._add(request_id, prompt, params, sink))
+        self._spawn(self._add(request_id, prompt, params, sink, priority))
 
     def cancel(self, request_id: str) -> None:
         """Abort a request; unknown and finished ones are left alone."""
@@ -137,14 +156,16 @@ class StepLoop:
         if self._loop is not None and self._steps is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._steps.cancel)
 
-    async def _add(self, request_id: str, prompt: Any, params: Any, sink: DeltaSink) -> None:
+    async def _add(
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, priority: int
+    ) -> None:
         try:
-            with conversion.translated():
-                request = await self._processed(request_id, prompt, params)
+            with conversion.translated(params):
+                request = await self._processed(request_id, prompt, params, priority)
                 if _given_up(sink):
                     return
                 if self.failure is not None:
-                    raise EngineError(self.failure, conversion.UNAVAILABLE)
+                    raise EngineError(self.failure, failures.UNAVAILABLE)
                 self._register(request, sink)
                 if self._steps is None:
                     self._loop = asyncio.get_running_loop()
@@ -152,7 +173,8 @@ class StepLoop:
                 await self._core.add_request_async(request)
         except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
             self._streams.pop(request_id, None)
-            self._collected.pop(request_id, None)
+            if self._collected.pop(request_id, None) is not None:
+                self._processor.abort_requests([request_id], internal=True)
             sink.fail(error)
             return
         if _given_up(sink):
@@ -160,18 +182,17 @@ class StepLoop:
             # abort.
             self.cancel(request_id)
 
-    async def _processed(self, request_id: str, prompt: Any, params: Any) -> Any:
+    async def _processed(self, request_id: str, prompt: Any, params: Any, priority: int) -> Any:
         if self._supported_tasks is None:
             self._supported_tasks = await self._engine.get_supported_tasks()
         processor = self._engine.input_processor
-        if "type" in prompt:  # token ids: nothing to wait for
-            request = processor.process_inputs(
-                request_id, prompt, params, supported_tasks=self._supported_tasks
-            )
+        known = {"supported_tasks": self._supported_tasks, "priority": priority}
+        if "type" in prompt and params.structured_outputs is None and not params.bad_words:
+            # token ids, no grammar to check and no words to tokenize: nothing to wait for
+            request = processor.process_inputs(request_id, prompt, params, **known)
         else:
-            request = await processor.process_inputs_async(
-                request_id, prompt, params, supported_tasks=self._supported_tasks
-            )
+            request = await processor.process_inputs_async(request_id, prompt, params, **known)
+        conversion.check_bad_words(request.sampling_params)
         request.external_req_id = request_id
         return request
 
@@ -179,14 +200,14 @@ class StepLoop:
         from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
 
         params = request.sampling_params
-        if params.logprobs is None and params.prompt_logprobs is None:
+        if params.num_logprobs is None and params.prompt_logprobs is None:
             detokenizer = IncrementalDetokenizer.from_new_request(
                 self._processor.tokenizer, request
             )
             if isinstance(detokenizer, FastIncrementalDetokenizer):
                 self._streams[request.request_id] = _Stream(sink, request, detokenizer)
                 return
-        collector = _Collector(sink, request.request_id)
+        collector = _Collector(sink, request)
         self._processor.add_request(request, None, None, 0, collector)
         self._collected[request.request_id] = sink
 
@@ -241,7 +262,7 @@ class StepLoop:
 
     def _fail_all(self, reason: str) -> None:
         self.failure = reason
-        error = EngineError(reason, conversion.UNAVAILABLE)
+        error = EngineError(reason, failures.UNAVAILABLE)
         sinks = [stream.sink for stream in self._streams.values()] + list(self._collected.values())
         self._streams.clear()
         self._collected.clear()

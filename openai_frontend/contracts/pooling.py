@@ -1,0 +1,85 @@
+"""The tensors of one pooled prompt, a vector or a score: those of NVIDIA's vLLM backend and of our
+in-process backend. Never generates text.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import (
+    EmbeddingRequest,
+    EmbeddingResult,
+    ScoreRequest,
+    ScoreResult,
+)
+
+
+class EmbeddingContract:
+    """One JSON document in, one vector out: a tensor of ours, JSON text of NVIDIA's."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._inputs = DeclaredInputs(config)
+
+    def encode(self, request: EmbeddingRequest) -> dict[str, TensorInput]:
+        """Token ids where they are known, else the text."""
+        prompt = _prompt(request)
+        document: dict[str, Any] = {"input": prompt}
+        if request.dimensions is not None:
+            document["pooling_params"] = {"dimensions": [request.dimensions]}  # NVIDIA's form
+        return _inputs(self._inputs, "embedding_request", document)
+
+    def decode(self, outputs: Outputs) -> EmbeddingResult:
+        """The vector lies in the response's own memory where the model answers with a tensor."""
+        tensor = outputs.tensor("embedding")
+        vector = _parsed(outputs) if tensor is None else memoryview(tensor)
+        return EmbeddingResult(vector, outputs.item("num_input_tokens") or 0)
+
+
+class ScoreContract:
+    """One JSON document in, one number out; of our in-process backend alone."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._inputs = DeclaredInputs(config)
+
+    def encode(self, request: ScoreRequest) -> dict[str, TensorInput]:
+        """The sequence, and which of its tokens are the document's where the model is told."""
+        document: dict[str, Any] = {"input": list(request.prompt_token_ids)}
+        if request.token_type_ids is not None:
+            document["token_type_ids"] = list(request.token_type_ids)
+        return _inputs(self._inputs, "score_request", document)
+
+    def decode(self, outputs: Outputs) -> ScoreResult:
+        """The score and what was read for it."""
+        score = outputs.item("score")
+        if score is None:
+            raise InferenceFailed("The model answered without a score.")
+        return ScoreResult(score, outputs.item("num_input_tokens") or 0)
+
+
+def _prompt(request: EmbeddingRequest) -> str | Sequence[int]:
+    if request.prompt_token_ids is not None:
+        return list(request.prompt_token_ids)
+    if request.prompt is not None:
+        return request.prompt
+    raise InvalidRequest("There is nothing to embed.", param="input")
+
+
+def _inputs(
+    declared: DeclaredInputs, name: str, document: Mapping[str, Any]
+) -> dict[str, TensorInput]:
+    inputs = {name: declared.tensor(name, [orjson.dumps(document).decode()])}
+    if "return_num_input_tokens" in declared:
+        inputs["return_num_input_tokens"] = declared.tensor("return_num_input_tokens", [True])
+    return inputs
+
+
+def _parsed(outputs: Outputs) -> memoryview:
+    text = outputs.item("text_output")
+    try:
+        return memoryview(array("f", orjson.loads(text or b"")))
+    except (orjson.JSONDecodeError, TypeError):
+        raise InferenceFailed("The model answered without an embedding.") from None

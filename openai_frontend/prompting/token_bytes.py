@@ -1,0 +1,121 @@
+"""The bytes that each token of a vocabulary stands for, read from the tokenizer's own decoder.
+
+Never decodes sequences: what a decoder does to a whole text (it drops the space that sentencepiece
+puts before the first word) is not done here.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as FastTokenizer
+
+# One step of a decoder on one token: a text for the next step, or bytes, which are the end
+_Step = Callable[[str], str | bytes]
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TokenBytes:
+    """Token id -> bytes; each id is worked out once."""
+
+    def __init__(self, tokenizer: "FastTokenizer") -> None:
+        self._tokenizer = tokenizer
+        self._steps = tuple(_steps(_declared(tokenizer.decoder)))
+        # an added token stands for its own text, whatever letters the vocabulary is written in
+        self._known: dict[int, bytes | None] = {
+            token_id: _utf8(token.content)
+            for token_id, token in tokenizer.get_added_tokens_decoder().items()
+        }
+
+    def get(self, token_id: int) -> bytes | None:
+        """None for an id that the vocabulary does not hold."""
+        try:
+            return self._known[token_id]
+        except KeyError:
+            return self._find(token_id)
+
+    def _find(self, token_id: int) -> bytes | None:
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:  # not kept: there are more such ids than tokens
+            return None
+        return self._known.setdefault(token_id, self._walk(token))
+
+    def _walk(self, token: str) -> bytes:
+        for step in self._steps:
+            done = step(token)
+            if isinstance(done, bytes):
+                return done
+            token = done
+        return _utf8(token)
+
+
+def _declared(decoder: Any) -> Mapping[str, Any]:
+    """The decoder as tokenizer.json has it."""
+    return {} if decoder is None else dict(json.loads(decoder.__getstate__()))
+
+
+def _steps(decoder: Mapping[str, Any]) -> Iterator[_Step]:
+    """What the decoder does to single tokens; what it does to the joined text is left out."""
+    for inner in decoder.get("decoders", [decoder]):
+        if inner.get("type") in _STEPS:
+            yield partial(_STEPS[inner["type"]], inner)
+
+
+def _byte_level(decoder: Mapping[str, Any], token: str) -> bytes:
+    try:
+        return bytes(_BYTES[letter] for letter in token)
+    except KeyError:  # a token that was not written in the alphabet stands for itself
+        return _utf8(token)
+
+
+def _byte_fallback(decoder: Mapping[str, Any], token: str) -> str | bytes:
+    match = _BYTE_TOKEN.fullmatch(token)
+    return token if match is None else bytes([int(match[1], 16)])
+
+
+def _replace(decoder: Mapping[str, Any], token: str) -> str:
+    text = decoder["pattern"].get("String")  # a pattern that is an expression spans tokens
+    return token if text is None else token.replace(text, decoder["content"])
+
+
+def _metaspace(decoder: Mapping[str, Any], token: str) -> str:
+    return token.replace(decoder["replacement"], " ")
+
+
+def _word_piece(decoder: Mapping[str, Any], token: str) -> str:
+    prefix = decoder["prefix"]
+    return token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
+
+
+def _end_of_word(decoder: Mapping[str, Any], token: str) -> str:
+    return token.replace(decoder["suffix"], " ")
+
+
+# Decoder of tokenizer.json -> its step
+_STEPS: Mapping[str, Callable[[Mapping[str, Any], str], str | bytes]] = {
+    "ByteLevel": _byte_level,
+    "ByteFallback": _byte_fallback,
+    "Replace": _replace,
+    "Metaspace": _metaspace,
+    "WordPiece": _word_piece,
+    "BPEDecoder": _end_of_word,
+}
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _alphabet() -> dict[str, int]:
+    """GPT-2's letters for bytes: a printable byte of Latin-1 is itself, the others follow 255."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(0x100) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(0x100 + rank): byte for rank, byte in enumerate(others)}
+
+
+_BYTES = _alphabet()

@@ -1,0 +1,111 @@
+"""GET /openapi.json and /docs: a page that loads nothing from elsewhere. Fixed bytes, no files."""
+
+import asyncio
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.errors import GatewayError
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.openapi import Document
+
+# Addresses are relative, so that the page works below a proxy's prefix too.
+_PAGE = b"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>openai-frontend</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+
+# Swagger UI asks a public validator for a badge unless it is told not to.
+_START = b"""\
+SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger-ui",
+  validatorUrl: null,
+  tryItOutEnabled: true,
+  displayRequestDuration: true,
+  defaultModelsExpandDepth: 0,
+});
+"""
+
+_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",  # Swagger UI sets styles on its elements
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+
+
+def documentation_router(document: Document, registry: ModelRegistry) -> APIRouter:
+    """None of its routes stands in the document itself."""
+    router = APIRouter(route_class=DirectRoute, include_in_schema=False)
+
+    @router.get("/openapi.json")
+    async def get_openapi(request: Request) -> Response:
+        # the first time it takes a tenth of a second, which streams would feel
+        described = await asyncio.to_thread(document.with_models, _models(registry))
+        return Response(orjson.dumps(described), media_type="application/json")
+
+    for path, read, media_type in (
+        ("/docs", lambda: _PAGE, "text/html"),
+        ("/docs/start.js", lambda: _START, "text/javascript"),
+        ("/docs/swagger-ui-bundle.js", _asset("swagger-ui-bundle.js"), "text/javascript"),
+        ("/docs/swagger-ui.css", _asset("swagger-ui.css"), "text/css"),
+    ):
+        router.add_api_route(path, _fixed(read, media_type))
+    return router
+
+
+def _fixed(read: Callable[[], bytes], media_type: str) -> Callable[[Request], Any]:
+    async def get_fixed(request: Request) -> Response:
+        content = await asyncio.to_thread(read)
+        return Response(content, media_type=media_type, headers=_HEADERS)
+
+    return get_fixed
+
+
+def _asset(name: str) -> Callable[[], bytes]:
+    """A file of Swagger UI's distribution, which fastapi-offline carries; its code is not used."""
+
+    @cache
+    def read() -> bytes:
+        path = distribution("fastapi-offline").locate_file(f"fastapi_offline/static/{name}")
+        return Path(str(path)).read_bytes()
+
+    return read
+
+
+def _models(registry: ModelRegistry) -> dict[str, str]:
+    """Task -> the first model that is ready for it; empty while the models load."""
+    models: dict[str, str] = {}
+    try:
+        ready = [card.name for card in registry.cards() if card.ready]
+        for name in ready:
+            for task in registry.get(name).tasks:
+                models.setdefault(task, name)
+    except GatewayError:  # they load, or one went away just now
+        return models
+    return models

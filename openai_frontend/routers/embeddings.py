@@ -1,0 +1,32 @@
+"""POST /v1/embeddings."""
+
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.embeddings import Embeddings
+from openai_frontend.serving.request_body import BodyReader
+from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
+
+
+def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
+    """The body leaves as `serving` made it: bytes, for a model per vector costs too much."""
+    router = APIRouter(tags=["embeddings"], route_class=DirectRoute)
+    reader = BodyReader(EmbeddingRequest)
+
+    @router.post(
+        "/v1/embeddings",
+        openapi_extra=request_body(EmbeddingRequest),
+        responses={200: {"model": CreateEmbeddingResponse}, **ERRORS},
+    )
+    async def create_embedding(request: Request) -> Response:
+        """Turns texts into vectors."""
+        embedding_request = reader.read(await request.body())
+        model = registry.get(embedding_request.model)
+        async with CancelOnDisconnect(request.receive):
+            body = await embeddings.create(embedding_request, model)
+        return Response(body, media_type="application/json")
+
+    return router

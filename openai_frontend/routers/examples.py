@@ -1,0 +1,165 @@
+"""The example requests of /openapi.json, by path. Data only: the document fills in the model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A body without its model, and what the model must be able to do: the first task that is
+    served decides.
+    """
+
+    summary: str
+    fields: Mapping[str, Any]
+    tasks: tuple[str, ...] = ("generate",)
+
+    def body(self, model: str) -> dict[str, Any]:
+        """The request as it is sent."""
+        return {"model": model, **self.fields}
+
+
+_QUESTION = [{"role": "user", "content": "What is Triton?"}]
+_EMBED = ("embed",)
+_RANK = ("score", "embed")
+_TEXT = ("generate", "embed", "score")
+
+_CITY_SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "rainy": {"type": "boolean"}},
+    "required": ["city", "rainy"],
+    "additionalProperties": False,
+}
+_QUERY = "What does Triton serve?"
+_PASSAGES = ["Triton Inference Server serves models.", "Bread is baked in an oven."]
+
+_CHAT: Mapping[str, Example] = {
+    "question": Example("A question", {"messages": _QUESTION, "max_completion_tokens": 32}),
+    "stream": Example(
+        "A stream, with the tokens counted at its end",
+        {
+            "messages": _QUESTION,
+            "max_completion_tokens": 32,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    ),
+    "instructions": Example(
+        "Instructions, and a conversation so far",
+        {
+            "messages": [
+                {"role": "developer", "content": "Answer in one sentence."},
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": "Hello! What can I tell you?"},
+                *_QUESTION,
+            ],
+            "max_completion_tokens": 32,
+        },
+    ),
+    "choices": Example(
+        "Two answers, sampled from a seed",
+        {
+            "messages": _QUESTION,
+            "max_completion_tokens": 32,
+            "n": 2,
+            "temperature": 0.8,
+            "top_p": 0.95,
+            "seed": 7,
+        },
+    ),
+    "logprobs": Example(
+        "Each token's probability, and those of the two likeliest",
+        {"messages": _QUESTION, "max_completion_tokens": 8, "logprobs": True, "top_logprobs": 2},
+    ),
+    "json_schema": Example(
+        "JSON that keeps to a schema",
+        {
+            "messages": [{"role": "user", "content": "Is it rainy in Bergen?"}],
+            "max_completion_tokens": 64,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "weather", "schema": _CITY_SCHEMA, "strict": True},
+            },
+        },
+    ),
+    "stop": Example(
+        "An end at a word",
+        {"messages": _QUESTION, "max_completion_tokens": 32, "stop": ["\n\n", "server"]},
+    ),
+}
+
+_COMPLETIONS: Mapping[str, Example] = {
+    "text": Example("A text to go on with", {"prompt": "Triton is", "max_tokens": 16}),
+    "stream": Example("A stream", {"prompt": "Triton is", "max_tokens": 16, "stream": True}),
+    "prompts": Example(
+        "Several prompts, with two answers to each",
+        {"prompt": ["Triton is", "A gateway is"], "max_tokens": 8, "n": 2},
+    ),
+    "token_ids": Example("A prompt as token ids", {"prompt": [5, 6, 7], "max_tokens": 8}),
+    "logprobs": Example(
+        "Each token's probability", {"prompt": "Triton is", "max_tokens": 8, "logprobs": 2}
+    ),
+    "loglikelihood": Example(
+        "The probability of a text, as evaluation harnesses ask for it",
+        {"prompt": "Triton is a server", "max_tokens": 0, "echo": True, "logprobs": 1},
+    ),
+}
+
+_EMBEDDINGS: Mapping[str, Example] = {
+    "text": Example("One text", {"input": "Triton serves models."}, _EMBED),
+    "texts": Example("Several texts", {"input": _PASSAGES}, _EMBED),
+    "base64": Example(
+        "Little-endian floats as base64, as OpenAI's SDK asks for them",
+        {"input": "Triton serves models.", "encoding_format": "base64"},
+        _EMBED,
+    ),
+}
+
+_RERANK: Mapping[str, Example] = {
+    "passages": Example("Two passages", {"query": _QUERY, "documents": _PASSAGES}, _RANK),
+    "best": Example(
+        "The best one, with its text",
+        {"query": _QUERY, "documents": _PASSAGES, "top_n": 1, "return_documents": True},
+        _RANK,
+    ),
+}
+
+_TOKENIZE = {
+    "text": Example("A text", {"prompt": "Triton serves models."}, _TEXT),
+    "chat": Example("A conversation, as the model would see it", {"messages": _QUESTION}),
+}
+_DETOKENIZE = {"tokens": Example("Token ids", {"tokens": [5, 6, 7]}, _TEXT)}
+
+EXAMPLES: Mapping[str, Mapping[str, Example]] = {
+    "/v1/chat/completions": _CHAT,
+    "/v1/completions": _COMPLETIONS,
+    "/v1/embeddings": _EMBEDDINGS,
+    "/v1/rerank": _RERANK,
+    "/v2/rerank": {"passages": _RERANK["passages"]},
+    "/rerank": {
+        **_RERANK,
+        "texts": Example(
+            "The form of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
+        ),
+    },
+    "/v1/score": {
+        "pairs": Example(
+            "One text with each of several", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
+        ),
+        "queries": Example(
+            "Queries and documents", {"queries": _QUERY, "documents": _PASSAGES}, _RANK
+        ),
+    },
+    "/tokenize": _TOKENIZE,
+    "/v1/tokenize": _TOKENIZE,
+    "/detokenize": _DETOKENIZE,
+    "/v1/detokenize": _DETOKENIZE,
+    "/v1/completions/render": {
+        "prompts": Example("Two prompts", {"prompt": ["Triton is", "A model is"]})
+    },
+    "/v1/chat/completions/render": {
+        "question": Example("A question", {"messages": _QUESTION}),
+        "json_schema": _CHAT["json_schema"],
+    },
+}

@@ -1,0 +1,91 @@
+"""POST /tokenize and /detokenize, also under /v1, and the /render of each kind of request."""
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.chat import ChatCompletions
+from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.tokenization import Tokenization, named_or_only, rendered
+from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
+from schemas.tokenization import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    RenderedPrompt,
+    RenderedPromptList,
+    TokenizeRequest,
+    TokenizeResponse,
+)
+
+
+def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> APIRouter:
+    """vLLM's paths; those under /v1 are for clients that have one base URL."""
+    router = APIRouter(tags=["tokens"], route_class=DirectRoute)
+    texts, tokens = BodyReader(TokenizeRequest), BodyReader(DetokenizeRequest)
+
+    async def tokenize(request: Request) -> Response:
+        """The tokens of a text or of a chat."""
+        asked = texts.read(await request.body())
+        return _json(await tokenization.tokenize(asked, named_or_only(registry, asked.model)))
+
+    async def detokenize(request: Request) -> Response:
+        """The text of tokens."""
+        asked = tokens.read(await request.body())
+        return _json(await tokenization.detokenize(asked, named_or_only(registry, asked.model)))
+
+    for path in ("/tokenize", "/v1/tokenize"):
+        router.post(
+            path,
+            openapi_extra=request_body(TokenizeRequest),
+            responses={200: {"model": TokenizeResponse}, **ERRORS},
+        )(tokenize)
+    for path in ("/detokenize", "/v1/detokenize"):
+        router.post(
+            path,
+            openapi_extra=request_body(DetokenizeRequest),
+            responses={200: {"model": DetokenizeResponse}, **ERRORS},
+        )(detokenize)
+    return router
+
+
+def render_router(
+    registry: ModelRegistry, chat: ChatCompletions, completions: Completions
+) -> APIRouter:
+    """The bodies are those of the requests themselves, and so are the refusals."""
+    router = APIRouter(tags=["tokens"], route_class=DirectRoute)
+    chats, texts = BodyReader(ChatCompletionRequest), BodyReader(CompletionRequest)
+
+    @router.post(
+        "/v1/chat/completions/render",
+        openapi_extra=request_body(ChatCompletionRequest),
+        responses={200: {"model": RenderedPrompt}, **ERRORS},
+    )
+    async def render_chat_completion(request: Request) -> Response:
+        """What the model would read of a conversation."""
+        asked = chats.read(await request.body())
+        model = registry.get(asked.model)
+        return _json(await rendered(await chat.render(asked, model), model))
+
+    @router.post(
+        "/v1/completions/render",
+        openapi_extra=request_body(CompletionRequest),
+        responses={200: {"model": RenderedPromptList}, **ERRORS},
+    )
+    async def render_completion(request: Request) -> Response:
+        """What the model would read of each prompt."""
+        asked = texts.read(await request.body())
+        model = registry.get(asked.model)
+        prompts = await completions.render(asked, model)
+        return _json(RenderedPromptList(data=[await rendered(each, model) for each in prompts]))
+
+    return router
+
+
+def _json(answer: BaseModel) -> Response:
+    """orjson takes 15 ms for a million ids, where pydantic takes 80."""
+    return Response(orjson.dumps(vars(answer), default=vars), media_type="application/json")

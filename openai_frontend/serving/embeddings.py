@@ -1,0 +1,149 @@
+"""Embeddings: request to vectors, vectors to the bytes of the answer. No HTTP."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import EmbeddingRequest
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.prompting.tiktoken_text import TiktokenText
+from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.answer import new_id
+from openai_frontend.serving.batch import run_batch
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.inputs import (
+    VOCABULARY_HINT,
+    Text,
+    TokenIds,
+    input_truncation,
+    read_all,
+)
+from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.pooling_fields import NEUTRAL_IN_EMBEDDINGS
+from openai_frontend.serving.vectors import render
+from schemas.embeddings import EmbeddingRequest as WireRequest
+from schemas.embeddings import Input
+
+logger = logging.getLogger(__name__)
+
+
+class Embeddings:
+    """What POST /v1/embeddings means, whatever carries it."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        policy: FieldPolicy,
+        admission: Admission,
+        *,
+        tiktoken: TiktokenText | None = None,  # reads the token ids of every request
+    ) -> None:
+        self._limits = limits
+        self._policy = policy
+        self._admission = admission
+        self._tiktoken = tiktoken
+        self._warned: set[str] = set()  # the models that were sent token ids
+
+    async def create(self, request: WireRequest, model: ServedModel) -> bytes:
+        """The whole answer as JSON; raises for what this model or server cannot honour."""
+        self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
+        _check_embeds(model)
+        _check_dimensions(request.dimensions, model)
+        inputs = self._inputs(request.input)
+        if self._tiktoken is not None:
+            inputs = [_as_text(each, self._tiktoken) for each in inputs]
+        self._warn_of_token_ids(inputs, model)
+        prompts = await read_all(
+            inputs,
+            model,
+            add_special_tokens=request.add_special_tokens is not False,
+            truncation=input_truncation(
+                request.truncate_prompt_tokens, request.truncation_side, model
+            ),
+        )
+        self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
+        data, prompt_tokens = await self._embed(request, prompts, model)
+        usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+        answer = {"object": "list", "data": data, "model": model.name, "usage": usage}
+        return orjson.dumps(answer)
+
+    async def _embed(
+        self, request: WireRequest, prompts: Sequence[Prompt], model: ServedModel
+    ) -> tuple[list[orjson.Fragment], int]:
+        """Each vector is rendered as it comes, which frees its tensor and spreads the work."""
+        id = new_id("embd")
+        as_base64 = request.encoding_format == "base64"
+        read = 0
+
+        async def embed(at: int) -> orjson.Fragment:
+            nonlocal read
+            result = await model.embed(
+                embedding_request(f"{id}-{at}", prompts[at], dimensions=request.dimensions)
+            )
+            read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
+            return render(at, result.embedding, as_base64=as_base64)
+
+        data = await run_batch(self._admission, embed, range(len(prompts)))
+        return data, read
+
+    def _inputs(self, given: Input) -> list[Text | TokenIds]:
+        """A list of inputs, whichever of the four forms the request has."""
+        if isinstance(given, str) or isinstance(given[0], int):
+            return [_input(given, "input")]
+        self._limits.check_inputs(len(given))
+        return [_input(each, f"input[{index}]") for index, each in enumerate(given)]
+
+    def _warn_of_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServedModel) -> None:
+        """Ids of another vocabulary that this one has too cannot be told from the right ones."""
+        if isinstance(inputs[0], Text) or model.name in self._warned:
+            return
+        self._warned.add(model.name)
+        logger.warning("model %s is sent token ids. %s (told once)", model.name, VOCABULARY_HINT)
+
+
+def embedding_request(
+    id: str, prompt: Prompt, *, dimensions: int | None = None
+) -> EmbeddingRequest:
+    """One prompt's request."""
+    return EmbeddingRequest(
+        request_id=id,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids or None,
+        dimensions=dimensions,
+    )
+
+
+def _input(given: Any, place: str) -> Text | TokenIds:
+    """A text, or else token ids: the schema lets nothing else through."""
+    return Text(given, place) if isinstance(given, str) else TokenIds(given, place)
+
+
+def _as_text(given: Text | TokenIds, tiktoken: TiktokenText) -> Text:
+    if isinstance(given, Text):
+        return given
+    return Text(tiktoken.decode(given.token_ids, param=given.place), given.place)
+
+
+def _check_embeds(model: ServedModel) -> None:
+    if "embed" not in model.tasks:
+        message = f"The model '{model.name}' makes no embeddings."
+        raise InvalidRequest(message, param="model", code="unsupported_model")
+
+
+def _check_dimensions(dimensions: int | None, model: ServedModel) -> None:
+    """Only the models that were trained for it give shorter vectors that mean something."""
+    own = model.dimensions
+    if dimensions is None or dimensions == own:
+        return
+    if model.matryoshka is False:
+        message = "This model does not support specifying dimensions."
+        raise InvalidRequest(message, param="dimensions", code="unsupported_parameter")
+    if own is not None and dimensions > own:
+        message = (
+            f"Invalid value for 'dimensions' = {dimensions}. Must be less than or equal to {own}."
+        )
+        raise InvalidRequest(message, param="dimensions", code="integer_above_max_value")

@@ -1,0 +1,167 @@
+"""Log probabilities as OpenAI writes them: one form for chat completions, one for completions.
+
+Both are fed with what the engine says of each token, in order; a stream and a whole answer use the
+same writer. Never guesses a token's text: it comes from the tokenizer, or else from the engine.
+"""
+
+import codecs
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openai_frontend.generation import TokenLogprobs
+from schemas.logprobs import (
+    ChatCompletionTokenLogprob,
+    ChoiceLogprobs,
+    CompletionLogprobs,
+    TopLogprob,
+)
+
+# JSON has no minus infinity; OpenAI writes this.
+_LEAST = -9999.0
+
+TokenBytes = Callable[[int], bytes | None]
+
+
+class TokenNames:
+    """How tokens are written: as text, as `token_id:17` where the request asked for that."""
+
+    def __init__(self, token_bytes: TokenBytes, *, as_ids: bool) -> None:
+        self._token_bytes = token_bytes
+        self._as_ids = as_ids
+
+    def raw(self, token_id: int, entry: Mapping[str, Any]) -> bytes:
+        """The token's bytes; where no tokenizer is known, those of the engine's text."""
+        raw = self._token_bytes(token_id)
+        return (entry.get("decoded_token") or "").encode() if raw is None else raw
+
+    def name(self, token_id: int, raw: bytes, *, prefix: str = "") -> str:
+        r"""The token's text. A part of a character is written as its bytes: `\xe2\x9c`."""
+        if self._as_ids:
+            return f"token_id:{token_id}"
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return prefix + "".join(f"\\x{byte:02x}" for byte in raw)
+
+
+def _logprob(entry: Mapping[str, Any]) -> float:
+    logprob = entry["logprob"]
+    return _LEAST if logprob is None else max(float(logprob), _LEAST)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """Which tokens are told beside the one at a place: the likeliest, or those asked for."""
+
+    top: int = 0
+    token_ids: Sequence[int] = ()
+
+    def of(self, position: TokenLogprobs) -> list[tuple[int, Mapping[str, Any]]]:
+        """Likeliest first."""
+        ranked = sorted(position.items(), key=lambda item: -_logprob(item[1]))
+        if self.token_ids:
+            return [item for item in ranked if item[0] in self.token_ids]
+        return ranked[: self.top]
+
+
+class ChatLogprobs:
+    """Chat completions' `logprobs`, without state."""
+
+    def __init__(self, names: TokenNames, alternatives: Alternatives) -> None:
+        self._names = names
+        self._alternatives = alternatives
+
+    def tokens(self, positions: Sequence[TokenLogprobs]) -> ChoiceLogprobs:
+        """One entry for each token."""
+        return {"content": [self._token(position) for position in positions], "refusal": None}
+
+    def _token(self, position: TokenLogprobs) -> ChatCompletionTokenLogprob:
+        sampled = next(iter(position.items()))
+        top = [self._entry(*each) for each in self._alternatives.of(position)]
+        return {**self._entry(*sampled), "top_logprobs": top}
+
+    def _entry(self, token_id: int, entry: Mapping[str, Any]) -> TopLogprob:
+        raw = self._names.raw(token_id, entry)
+        return {
+            "token": self._names.name(token_id, raw),
+            "logprob": _logprob(entry),
+            "bytes": list(raw),
+        }
+
+
+class TextLogprobs:
+    """Completions' `logprobs`; remembers how far into the text it has come."""
+
+    def __init__(self, names: TokenNames, alternatives: Alternatives) -> None:
+        self._names = names
+        self._alternatives = alternatives
+        self._offset = 0
+        # a character counts with its last byte, so its tokens all stand at its start
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def prompt(
+        self, text: str, token_ids: Sequence[int], positions: Sequence[TokenLogprobs | None]
+    ) -> CompletionLogprobs:
+        """An echoed prompt's tokens. One that is not in the text, such as BOS, has no length."""
+        written = _empty()
+        raw_text, at = text.encode(), 0
+        for token_id, position in zip(token_ids, positions, strict=True):
+            raw = self._names.raw(token_id, (position or {}).get(token_id, {}))
+            shown = _shown(raw, raw_text, at)
+            at += len(shown)
+            self._add(written, token_id, position, shown)
+        return written
+
+    def tokens(self, positions: Sequence[TokenLogprobs]) -> CompletionLogprobs:
+        """The answer's next tokens."""
+        written = _empty()
+        for position in positions:
+            token_id, entry = next(iter(position.items()))
+            self._add(written, token_id, position, self._names.raw(token_id, entry))
+        return written
+
+    def _add(
+        self,
+        written: CompletionLogprobs,
+        token_id: int,
+        position: TokenLogprobs | None,
+        shown: bytes,
+    ) -> None:
+        entry = {} if position is None else position[token_id]
+        written["tokens"].append(self._text(token_id, entry))
+        written["token_logprobs"].append(None if position is None else _logprob(entry))
+        written["top_logprobs"].append(None if position is None else self._tops(token_id, position))
+        written["text_offset"].append(self._offset)
+        self._offset += len(self._decoder.decode(shown))
+
+    def _text(self, token_id: int, entry: Mapping[str, Any]) -> str:
+        raw = self._names.raw(token_id, entry)
+        return self._names.name(token_id, raw, prefix="bytes:")
+
+    def _tops(self, token_id: int, position: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and, as OpenAI does, the token itself."""
+        chosen = {**dict(self._alternatives.of(position)), token_id: position[token_id]}
+        return {self._text(each, entry): _logprob(entry) for each, entry in chosen.items()}
+
+
+def _shown(raw: bytes, text: bytes, at: int) -> bytes:
+    """What of a prompt's token stands at this place of its text."""
+    for form in (raw, raw.removeprefix(b" ")):  # sentencepiece puts a space before the text
+        if form and text.startswith(form, at):
+            return form
+    return b""
+
+
+def _empty() -> CompletionLogprobs:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def extended(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    """An echoed prompt's and its answer's, as one."""
+    return {
+        "tokens": first["tokens"] + second["tokens"],
+        "token_logprobs": first["token_logprobs"] + second["token_logprobs"],
+        "top_logprobs": first["top_logprobs"] + second["top_logprobs"],
+        "text_offset": first["text_offset"] + second["text_offset"],
+    }

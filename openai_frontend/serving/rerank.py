@@ -1,0 +1,138 @@
+"""Documents sorted by how well they answer a query, in the words of four APIs. No HTTP."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.answer import new_id
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.inputs import Text
+from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
+from openai_frontend.serving.scoring import Scored, Scoring
+from schemas.rerank import (
+    CohereMeta,
+    CohereRerankResponse,
+    CohereTokens,
+    Document,
+    RerankDocument,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    TextRank,
+    TextsRerankRequest,
+)
+
+# As keys: within a JSON string the quotes have backslashes before them.
+_TEXTS = re.compile(rb'"texts"\s*:')
+_DOCUMENTS = re.compile(rb'"documents"\s*:')
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The places of the documents, the most relevant first, and what they were sorted by."""
+
+    order: list[int]
+    scored: Scored
+
+
+class Reranking:
+    """What the rerank endpoints mean, whatever carries them."""
+
+    def __init__(self, policy: FieldPolicy, scoring: Scoring) -> None:
+        self._policy = policy
+        self._scoring = scoring
+
+    async def create(self, request: RerankRequest, model: ServedModel) -> RerankResponse:
+        """As Jina and vLLM answer: with the documents, unless they are not wanted."""
+        ranked = await self._rank(request, model)
+        wanted = request.return_documents is not False
+        return RerankResponse(
+            id=ranked.scored.id,
+            model=model.name,
+            usage=ranked.scored.usage,
+            results=_results(request, ranked, with_documents=wanted),
+        )
+
+    async def create_for_cohere(
+        self, request: RerankRequest, model: ServedModel
+    ) -> CohereRerankResponse:
+        """As Cohere's v2 answers: without the documents, unless they are wanted."""
+        ranked = await self._rank(request, model)
+        tokens = CohereTokens(input_tokens=ranked.scored.usage.prompt_tokens)
+        return CohereRerankResponse(
+            id=ranked.scored.id,
+            results=_results(request, ranked, with_documents=bool(request.return_documents)),
+            meta=CohereMeta(tokens=tokens),
+        )
+
+    async def create_for_texts(
+        self, request: TextsRerankRequest, model: ServedModel
+    ) -> list[TextRank]:
+        """As text-embeddings-inference answers: a bare list."""
+        self._policy.check_extra(request, NEUTRAL_IN_SCORING)
+        ranked = await self._sort(request.query, request.texts, "texts", model)
+        return [
+            TextRank(
+                index=index,
+                score=ranked.scored.scores[index],
+                text=request.texts[index] if request.return_text else None,
+            )
+            for index in ranked.order
+        ]
+
+    async def _rank(self, request: RerankRequest, model: ServedModel) -> Ranked:
+        self._policy.check_extra(request, NEUTRAL_IN_SCORING)
+        documents = [_text(document) for document in request.documents]
+        return await self._sort(_text(request.query), documents, "documents", model)
+
+    async def _sort(
+        self, query: str, documents: Sequence[str], place: str, model: ServedModel
+    ) -> Ranked:
+        asked = Text(query, "query")
+        pairs = [(asked, Text(each, f"{place}[{at}]")) for at, each in enumerate(documents)]
+        scored = await self._scoring.score(pairs, model, id=new_id("rerank"))
+        # `sorted` is stable: of equal documents the first stays first
+        order = sorted(range(len(pairs)), key=lambda at: -scored.scores[at])
+        return Ranked(order, scored)
+
+
+def has_texts(body: bytes) -> bool:
+    """Whether a body is text-embeddings-inference's, which has `texts` where others have
+    `documents`.
+    """
+    return bool(_TEXTS.search(body)) and not _DOCUMENTS.search(body)
+
+
+def only_ranker(registry: ModelRegistry) -> ServedModel:
+    """For a request that names no model: the one cross-encoder, or else the one that embeds."""
+    models = [registry.get(card.name) for card in registry.cards() if card.ready]
+    for task in ("score", "embed"):
+        able = [model for model in models if task in model.tasks]
+        if len(able) == 1:
+            return able[0]
+        if able:
+            break
+    message = "Missing required parameter: 'model'."
+    raise InvalidRequest(message, param="model", code="missing_required_parameter")
+
+
+def _results(request: RerankRequest, ranked: Ranked, *, with_documents: bool) -> list[RerankResult]:
+    return [
+        RerankResult(
+            index=index,
+            relevance_score=ranked.scored.scores[index],
+            document=_returned(request.documents[index]) if with_documents else None,
+        )
+        for index in ranked.order[: request.top_n or None]
+    ]
+
+
+def _text(document: Document) -> str:
+    return document if isinstance(document, str) else document.text
+
+
+def _returned(document: Document) -> RerankDocument:
+    return RerankDocument(text=_text(document))

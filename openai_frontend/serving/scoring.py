@@ -1,0 +1,153 @@
+"""How well texts go with texts: by a cross-encoder, or by the angle between embeddings. No HTTP."""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbeddingResult, ScoreRequest, ScoreResult
+from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.answer import new_id
+from openai_frontend.serving.batch import run_batch
+from openai_frontend.serving.embeddings import embedding_request
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.inputs import Text, read_all
+from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
+from openai_frontend.serving.vectors import cosine_similarity
+from schemas.embeddings import EmbeddingUsage
+from schemas.score import Score, ScoreResponse, Texts
+from schemas.score import ScoreRequest as WireRequest
+
+Pair = tuple[Text, Text]  # what is asked, what may answer it
+
+# The names that vLLM has for the two sides
+_SIDES = (
+    ("text_1", "text_2"),
+    ("queries", "documents"),
+    ("queries", "items"),
+    ("data_1", "data_2"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The scores of some pairs, in their order."""
+
+    id: str
+    scores: list[float]
+    usage: EmbeddingUsage
+
+
+class Scoring:
+    """What POST /v1/score means, and the scores that reranking sorts by."""
+
+    def __init__(self, policy: FieldPolicy, admission: Admission) -> None:
+        self._policy = policy
+        self._admission = admission
+
+    async def create(self, request: WireRequest, model: ServedModel) -> ScoreResponse:
+        """The scores of all pairs; raises for what this model or server cannot honour."""
+        self._policy.check_extra(request, NEUTRAL_IN_SCORING)
+        scored = await self.score(_pairs(request), model, id=new_id("score"))
+        return ScoreResponse(
+            id=scored.id,
+            created=int(time.time()),
+            model=model.name,
+            data=[Score(index=index, score=score) for index, score in enumerate(scored.scores)],
+            usage=scored.usage,
+        )
+
+    async def score(self, pairs: Sequence[Pair], model: ServedModel, *, id: str) -> Scored:
+        """By the model's own judgement where it has one, else by similarity."""
+        if "score" in model.tasks:
+            scores, tokens = await self._judge(pairs, model, id)
+        elif "embed" in model.tasks:
+            scores, tokens = await self._compare(pairs, model, id)
+        else:
+            message = f"The model '{model.name}' scores no texts."
+            raise InvalidRequest(message, param="model", code="unsupported_model")
+        return Scored(id, scores, EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens))
+
+    async def _judge(
+        self, pairs: Sequence[Pair], model: ServedModel, id: str
+    ) -> tuple[list[float], int]:
+        """A cross-encoder reads each pair as one sequence."""
+        requests = []
+        for at, pair in enumerate(pairs):
+            requests.append(await _score_request(f"{id}-{at}", pair, model))
+            await asyncio.sleep(0)  # tokenizing a short pair holds the event loop
+        results = await run_batch(self._admission, model.score, requests)
+        scores = [result.score for result in results]
+        if not all(map(math.isfinite, scores)):
+            raise InferenceFailed("The model's score is no finite number.")
+        lengths = [len(request.prompt_token_ids) for request in requests]
+        return scores, _tokens_read(results, lengths)
+
+    async def _compare(
+        self, pairs: Sequence[Pair], model: ServedModel, id: str
+    ) -> tuple[list[float], int]:
+        """Each text is embedded once, however many pairs it is in."""
+        inputs = list({each.text: each for pair in pairs for each in pair}.values())
+        prompts = await read_all(inputs, model)
+
+        async def embed(at: int) -> EmbeddingResult:
+            return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
+
+        results = await run_batch(self._admission, embed, range(len(prompts)))
+        vectors = {
+            each.text: result.embedding for each, result in zip(inputs, results, strict=True)
+        }
+        scores = [cosine_similarity(vectors[one.text], vectors[other.text]) for one, other in pairs]
+        return scores, _tokens_read(results, [len(prompt.token_ids) for prompt in prompts])
+
+
+def _tokens_read(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequence[int]) -> int:
+    """The usage: what the model says that it read, else the prompt's length."""
+    counted = zip(results, lengths, strict=True)  # not every backend counts
+    return sum(result.prompt_tokens or length for result, length in counted)
+
+
+async def _score_request(id: str, pair: Pair, model: ServedModel) -> ScoreRequest:
+    first, second = pair
+    token_ids, token_type_ids = await model.tokenize_pair(
+        first.text, second.text, param=second.place
+    )
+    return ScoreRequest(request_id=id, prompt_token_ids=token_ids, token_type_ids=token_type_ids)
+
+
+def _pairs(request: WireRequest) -> list[Pair]:
+    """One text with each of many, or each with the one at its place."""
+    (first, second), (ones, others) = _sides(request)
+    if len(ones) == 1:
+        ones = ones * len(others)
+    if len(ones) != len(others):
+        message = (
+            f"Invalid '{first}': {len(ones)} texts cannot be paired with {len(others)} in "
+            f"'{second}'. Send one, or as many as there."
+        )
+        raise InvalidRequest(message, param=first)
+    return list(zip(ones, others, strict=True))
+
+
+def _sides(request: WireRequest) -> tuple[tuple[str, str], tuple[list[Text], list[Text]]]:
+    """The names of the two sides, and their texts."""
+    named = {name: getattr(request, name) for pair in _SIDES for name in pair}
+    sent = {name for name, given in named.items() if given is not None}
+    names = max(_SIDES, key=lambda pair: len(sent & set(pair)))  # of equal ones the first
+    for name in names:
+        if name not in sent:
+            message = f"Missing required parameter: '{name}'."
+            raise InvalidRequest(message, param=name, code="missing_required_parameter")
+    for name in sorted(sent - set(names)):
+        message = f"Invalid '{name}': the texts are already in '{names[0]}' and '{names[1]}'."
+        raise InvalidRequest(message, param=name)
+    return names, (_texts(named[names[0]], names[0]), _texts(named[names[1]], names[1]))
+
+
+def _texts(given: Texts, place: str) -> list[Text]:
+    if isinstance(given, str):
+        return [Text(given, place)]
+    return [Text(each, f"{place}[{index}]") for index, each in enumerate(given)]

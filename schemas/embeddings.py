@@ -1,0 +1,59 @@
+"""The embeddings resource: OpenAI's fields first, then those of vLLM's that are honoured."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, Tag
+
+from schemas.sampling import INT32_MAX, RequestFields, TokenId
+
+# An empty text alone is one that OpenAI embeds, and langchain-openai asks for; in a list it is not.
+# How many inputs there may be is no limit of the schema: in a union its message would be lost.
+InputText = Annotated[str, Field(min_length=1)]
+InputTexts = Annotated[list[InputText], Field(min_length=1, fail_fast=True)]
+InputTokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+InputTokenLists = Annotated[list[InputTokens], Field(min_length=1, fail_fast=True)]
+Input = (
+    Annotated[str, Tag("<a string>")]
+    | Annotated[InputTexts, Tag("<an array of strings>")]
+    | Annotated[InputTokens, Tag("<an array of integers>")]
+    | Annotated[InputTokenLists, Tag("<an array of arrays of integers>")]
+)
+
+
+class EmbeddingRequest(RequestFields):
+    """The body of POST /v1/embeddings."""
+
+    input: Input
+    model: str
+    dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+
+    # vLLM's
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+
+
+class Embedding(BaseModel):
+    """One input's vector: numbers, or their little-endian float32 bytes in base64."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens read; nothing is written."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class CreateEmbeddingResponse(BaseModel):
+    """The vectors, in the order of the inputs."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage

@@ -1,0 +1,18 @@
+"""What operators ask: is it up, is it ready, which version is it."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+
+class Health(BaseModel):
+    """`models` says why, for each model that cannot serve."""
+
+    status: Literal["live", "ready", "not ready"]
+    models: dict[str, str]
+
+
+class Version(BaseModel):
+    """The version of this server."""
+
+    version: str

@@ -1,0 +1,84 @@
+"""What an answer must be: OpenAI's `response_format`, and vLLM's `structured_outputs`."""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
+from typing_extensions import TypedDict
+
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+
+_Pattern = Annotated[str, Field(min_length=1, max_length=65_536)]
+
+
+@with_config(_STRICT)
+class ResponseFormatText(TypedDict):
+    """Any text: the default."""
+
+    type: Literal["text"]
+
+
+@with_config(_STRICT)
+class ResponseFormatJSONObject(TypedDict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+@with_config(_STRICT)
+class JSONSchema(TypedDict):
+    """A JSON schema with its name; the name is for logs alone."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+    description: NotRequired[str | None]
+    schema: NotRequired[dict[str, Any] | None]
+    strict: NotRequired[bool | None]
+
+
+@with_config(_STRICT)
+class ResponseFormatJSONSchema(TypedDict):
+    """JSON that keeps to a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JSONSchema
+
+
+@with_config(_STRICT)
+class ResponseFormatStructuralTag(TypedDict):
+    """vLLM's: xgrammar's structural tag, the object itself."""
+
+    type: Literal["structural_tag"]
+    format: NotRequired[dict[str, Any]]
+    structures: NotRequired[list[dict[str, Any]]]
+    triggers: NotRequired[list[str]]
+
+
+def _kind(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"<{kind}>" if isinstance(kind, str) else None
+
+
+ResponseFormat = Annotated[
+    Annotated[ResponseFormatText, Tag("<text>")]
+    | Annotated[ResponseFormatJSONObject, Tag("<json_object>")]
+    | Annotated[ResponseFormatJSONSchema, Tag("<json_schema>")]
+    | Annotated[ResponseFormatStructuralTag, Tag("<structural_tag>")],
+    Discriminator(_kind),
+]
+
+
+@with_config(_STRICT)
+class StructuredOutputsParam(TypedDict):
+    """vLLM's: exactly one of the first six."""
+
+    json: NotRequired[
+        Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
+    ]
+    regex: NotRequired[_Pattern | None]
+    choice: NotRequired[
+        Annotated[list[str], Field(min_length=1, max_length=1024, fail_fast=True)] | None
+    ]
+    grammar: NotRequired[_Pattern | None]
+    json_object: NotRequired[bool | None]
+    structural_tag: NotRequired[_Pattern | None]
+    disable_any_whitespace: NotRequired[bool | None]
+    whitespace_pattern: NotRequired[_Pattern | None]

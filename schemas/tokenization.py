@@ -1,0 +1,68 @@
+"""Texts to tokens and back, and prompts as models read them: vLLM's resources, none of OpenAI's."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from schemas.chat_completions import ChatCompletionMessageParam
+from schemas.sampling import RequestFields, Scalar, TokenId
+
+Messages = Annotated[
+    list[ChatCompletionMessageParam], Field(min_length=1, max_length=100_000, fail_fast=True)
+]
+TemplateKwargs = Annotated[dict[Annotated[str, Field(max_length=64)], Scalar], Field(max_length=64)]
+Tools = Annotated[list[dict[str, Any]], Field(max_length=128, fail_fast=True)]
+
+
+class TokenizeRequest(RequestFields):
+    """The body of POST /tokenize: a text or a chat; what follows `messages` is for chats alone."""
+
+    model: str | None = None  # may be left out where there is one model
+    prompt: str | None = None
+    add_special_tokens: bool | None = None  # default: true for a text, false for a chat
+    return_token_strs: bool | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateKwargs | None = None
+
+
+class TokenizeResponse(BaseModel):
+    """The tokens, also where there are more than the model can read."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str | None] | None = None  # as the vocabulary spells them
+
+
+class DetokenizeRequest(RequestFields):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
+
+
+class DetokenizeResponse(BaseModel):
+    """The text, special tokens included."""
+
+    prompt: str
+
+
+class RenderedPrompt(BaseModel):
+    """What the model would read."""
+
+    object: Literal["prompt"] = "prompt"
+    model: str
+    prompt: str
+    token_ids: list[int]
+    count: int
+    max_model_len: int | None
+
+
+class RenderedPromptList(BaseModel):
+    """One for each prompt of a completion request."""
+
+    object: Literal["list"] = "list"
+    data: list[RenderedPrompt]

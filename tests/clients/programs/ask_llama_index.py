@@ -1,0 +1,33 @@
+"""Asks a gateway through llama-index, and prints what it understood as JSON."""
+
+import json
+import sys
+
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+from llama_index.llms.openai_like import OpenAILike
+
+PROMPT = "Triton is"
+QUESTION = [ChatMessage(role="user", content="What is Triton?")]
+
+
+def main(url: str) -> None:
+    options = {"model": "demo", "api_base": url, "api_key": "none", "temperature": 0}
+    options |= {"context_window": 2048, "max_retries": 0, "max_tokens": 40}
+    chat = OpenAILike(is_chat_model=True, **options)
+    complete = OpenAILike(is_chat_model=False, **options)
+    vectors = OpenAILikeEmbedding(model_name="minilm", api_base=url, api_key="none", max_retries=0)
+    found = {
+        "chat": chat.chat(QUESTION).message.content,
+        "chat_stream": "".join(part.delta or "" for part in chat.stream_chat(QUESTION)),
+        "complete": complete.complete(PROMPT).text,
+        "complete_stream": "".join(
+            part.delta or "" for part in complete.stream_complete("Triton is")
+        ),
+        "query": vectors.get_query_embedding("A cat\nsleeps."),
+        "batch": vectors.get_text_embedding_batch(["A cat sleeps.", "Rates rose."] * 8),
+    }
+    json.dump(found, sys.stdout)
+
+
+main(sys.argv[1])

@@ -1,0 +1,63 @@
+"""aiperf, in an environment of its own: every endpoint of ours that it knows."""
+
+import pytest
+
+from tests.clients.profilers import OUTPUT_TOKENS, REQUESTS, FolderOfRun, aiperf, exported, once
+from tests.gateway_process import GatewayProcess
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+DEMO = (
+    *("-m", "demo", "--synthetic-input-tokens-mean=20"),
+    *(f"--output-tokens-mean={OUTPUT_TOKENS}", "--extra-inputs=ignore_eos:true"),
+)
+MINILM = ("-m", "minilm", "--no-server-metrics")
+SMALL_RANKING = (
+    "--rankings-passages-mean=3",
+    "--rankings-passages-prompt-token-mean=20",
+    "--rankings-query-prompt-token-mean=10",
+)
+
+RUNS = {
+    "chat": (*DEMO, "--streaming", "--per-chunk-usage", "--use-server-token-count"),
+    "completions": (*DEMO, "--streaming", "--no-server-metrics"),
+    "embeddings": (*MINILM, "--synthetic-input-tokens-mean=20"),
+    "cohere_rankings": (*MINILM, *SMALL_RANKING),
+    "hf_tei_rankings": (*MINILM, *SMALL_RANKING),
+}
+
+
+@pytest.fixture(scope="module")
+def run(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> FolderOfRun:
+    """The folder with the exports of an endpoint's one run."""
+    return once(aiperf, gateway.url, RUNS, tmp_path_factory)
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_every_request_is_answered(run, kind):
+    """The run ends well, each request is counted, and no error is."""
+    export = exported(run(kind), "profile_export_aiperf.json")
+
+    assert export["request_count"]["avg"] == REQUESTS
+    assert export["error_summary"] == []
+
+
+def test_usage_comes_with_every_chunk_where_asked(run):
+    """--per-chunk-usage sends continuous_usage_stats, and aiperf counts tokens by what comes."""
+    export = exported(run("chat"), "profile_export_aiperf.json")
+
+    assert export["output_sequence_length"]["avg"] == OUTPUT_TOKENS
+
+
+def test_our_prompt_count_is_the_tokenizers(run):
+    """The usage of a completions stream has as many prompt tokens as aiperf counts itself."""
+    export = exported(run("completions"), "profile_export_aiperf.json")
+
+    assert export["usage_prompt_tokens"]["avg"] == export["input_sequence_length"]["avg"]
+
+
+def test_it_scrapes_our_metrics(run):
+    """It finds /metrics on the same port, and Triton's counters in it."""
+    export = exported(run("chat"), "server_metrics_export.json")
+
+    assert any(name.startswith("nv_inference") for name in export["metrics"])

@@ -1,0 +1,203 @@
+"""langchain-openai: chat, streaming, structured output, and embeddings with tiktoken's tokens."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import httpx2
+import openai
+import pytest
+from langchain_core.messages import AIMessageChunk, SystemMessage
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from pydantic import BaseModel, Field
+
+from tests.clients.environments import TIKTOKEN_CACHE
+
+pytestmark = pytest.mark.engine
+
+Chat = Callable[..., ChatOpenAI]
+ALICE = "Give me a JSON object with name Alice and age 30."
+
+
+class Person(BaseModel):
+    """A person."""
+
+    name: Literal["Alice"] = Field(description="the first name")
+    age: Literal[30]
+
+
+class Weather(BaseModel):
+    """Any class serves as a tool."""
+
+    city: Literal["Oslo", "Lima"]
+
+
+@pytest.fixture
+def connections() -> Iterator[dict[str, Any]]:
+    """HTTP clients that are closed after the test: LangChain keeps its own for ever."""
+    with httpx2.Client(timeout=60) as http:
+        yield {"http_client": http, "api_key": "none", "max_retries": 0}
+
+
+@pytest.fixture
+def chat(url: str, connections: dict[str, Any]) -> Chat:
+    """Makes a chat model; `options` are ChatOpenAI's."""
+
+    def make(**options: Any) -> ChatOpenAI:
+        settings: dict[str, Any] = {"model": "demo", "temperature": 0, **connections, **options}
+        return ChatOpenAI(base_url=url, **settings)
+
+    return make
+
+
+def test_an_answer_has_usage_and_a_reason(chat):
+    """invoke() gives text, and LangChain's own usage and metadata are filled."""
+    answer = chat().invoke("What is Triton?")
+
+    assert "Triton" in answer.text
+    assert answer.usage_metadata["output_tokens"] > 0
+    assert answer.response_metadata["finish_reason"] == "stop"
+
+
+def test_a_length_reaches_the_engine(chat):
+    """LangChain renames max_tokens to max_completion_tokens, which is honoured."""
+    answer = chat(max_tokens=3).invoke("What is Triton?")
+
+    assert answer.usage_metadata["output_tokens"] == 3
+
+
+def test_a_stream_adds_up_to_the_answer(chat):
+    """The chunks of stream() sum to what invoke() gives, and no usage comes unasked."""
+    model = chat()
+    chunks = list(model.stream("What is Triton?"))
+
+    assert "".join(chunk.text for chunk in chunks) == model.invoke("What is Triton?").text
+    assert [chunk.usage_metadata for chunk in chunks if chunk.usage_metadata] == []
+
+
+def test_a_stream_has_usage_where_asked(chat):
+    """stream_usage=True asks for the usage chunk, and the sum carries it."""
+    total: Any = AIMessageChunk(content="")
+    for chunk in chat(stream_usage=True, max_tokens=5).stream("What is Triton?"):
+        total += chunk
+
+    assert total.usage_metadata["output_tokens"] == 5
+
+
+async def test_an_async_stream_adds_up(chat):
+    """astream() ends as stream() does."""
+    async with httpx2.AsyncClient() as http:
+        model = chat(max_tokens=5, http_async_client=http)
+        texts = [chunk.text async for chunk in model.astream("What is Triton?")]
+
+    assert "".join(texts) == model.invoke("What is Triton?").text
+
+
+def test_a_batch_keeps_its_order(chat):
+    """batch() sends its inputs together; each answer is the one to its own question."""
+    questions = ["What is Triton?", "Hello!", "Who are you?"]
+
+    answers = chat().batch(questions)
+
+    assert [answer.text for answer in answers] == [chat().invoke(q).text for q in questions]
+
+
+def test_logprobs_are_in_the_metadata(chat):
+    """logprobs=True gives one entry for each token."""
+    answer = chat(logprobs=True, top_logprobs=2, max_tokens=3).invoke("What is Triton?")
+
+    entries = answer.response_metadata["logprobs"]["content"]
+    assert [len(entry["top_logprobs"]) for entry in entries] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("method", [None, "json_schema", "json_mode"])
+def test_structured_output_is_an_object(chat, method):
+    """with_structured_output(), by its default and by each method without tools."""
+    options = {} if method is None else {"method": method}
+
+    person = chat().with_structured_output(Person, **options).invoke(ALICE)
+
+    assert person == Person(name="Alice", age=30)
+
+
+# LangChain dumps the SDK's event with the parsed object in a field that is typed otherwise.
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_structured_output_streams(chat):
+    """The object grows to the whole one while it streams."""
+    parts = list(chat().with_structured_output(Person).stream(ALICE))
+
+    assert parts[-1] == Person(name="Alice", age=30)
+
+
+def test_function_calling_is_refused_by_name(chat):
+    """Tools come later: until then the error names them and is no wrong answer."""
+    model = chat().with_structured_output(Weather, method="function_calling")
+
+    with pytest.raises(openai.BadRequestError, match=r"'tool(s|_choice)' is not supported"):
+        model.invoke("What is the weather in Oslo?")
+
+
+def test_a_system_message_to_an_o_model_is_a_developers(chat):
+    """LangChain says `developer` to models named o1; the template knows what that is."""
+    answer = chat(model="o1", temperature=1).invoke([SystemMessage("Be brief."), ("user", "Well?")])
+
+    assert answer.text == "yes"
+
+
+def test_a_context_overflow_has_its_code(chat):
+    """The code is what LangChain tells an overflow by, where the SDK still shows it the body."""
+    with pytest.raises(openai.BadRequestError) as caught:
+        chat().invoke("word " * 5000)
+
+    assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.fixture
+def embeddings(
+    url: str, connections: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., OpenAIEmbeddings]:
+    """Makes an embeddings model; tiktoken finds its vocabulary without the internet."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(TIKTOKEN_CACHE))
+
+    def make(**options: Any) -> OpenAIEmbeddings:
+        return OpenAIEmbeddings(openai_api_base=url, model="minilm", **connections, **options)
+
+    return make
+
+
+def test_tiktokens_tokens_are_taken(embeddings):
+    """By default LangChain sends token ids of cl100k_base, which are arrays of integers."""
+    vectors = embeddings().embed_documents(["a b c", "d e"])
+
+    assert [len(vector) for vector in vectors] == [384, 384]
+
+
+def test_foreign_tokens_are_refused_by_name(embeddings):
+    """An id beyond the model's vocabulary is a 400 that says so, never a vector of nonsense."""
+    with pytest.raises(openai.BadRequestError, match="token"):
+        embeddings().embed_documents(["antidisestablishmentarianism \N{SNOWMAN}"])
+
+
+def test_texts_are_embedded_as_texts(embeddings):
+    """With check_embedding_ctx_length off the near sentence is the nearer one."""
+    model = embeddings(check_embedding_ctx_length=False)
+
+    cat, kitten, rates = model.embed_documents(
+        ["A cat sleeps on the sofa.", "On the couch a cat is asleep.", "Rates rose by a point."]
+    )
+
+    assert dot(cat, kitten) > 0.7 > 0.3 > dot(cat, rates)
+
+
+def test_an_empty_text_has_a_vector(embeddings):
+    """For a text without tokens LangChain asks for the vector of "" alone."""
+    assert len(embeddings().embed_query("")) == 384
+
+
+def test_an_empty_text_in_a_list_is_named(embeddings):
+    """In a list OpenAI refuses it, and says where it stands."""
+    with pytest.raises(openai.BadRequestError, match=r"input\[1\]"):
+        embeddings(check_embedding_ctx_length=False).embed_documents(["a", ""])
+
+
+def dot(one: list[float], other: list[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,233 @@
+"""What openai-python does beyond `tests/contract`: async, parse, events, raw answers, retries."""
+
+import asyncio
+import math
+from typing import Any, Literal
+
+import httpx2
+import openai
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is Triton?"}]
+ALICE: list[Any] = [
+    {"role": "user", "content": "Give me a JSON object with name Alice and age 30."}
+]
+GREEDY: dict[str, Any] = {"model": "demo", "temperature": 0}
+
+
+class Person(BaseModel):
+    name: Literal["Alice"]
+    age: Literal[30]
+
+
+class Colour(BaseModel):
+    name: Literal["red", "blue"]
+
+
+class Wardrobe(BaseModel):
+    """Everything that the SDK writes into a schema: $ref, anyOf with null, const, an array."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    shirt: Colour
+    hat: Colour | None
+    size: Literal["M"]
+    sold: bool
+
+
+def test_parse_gives_an_object(client):
+    """`.parse()` sends a strict json_schema and gets the pydantic model filled."""
+    completion = client.chat.completions.parse(messages=ALICE, response_format=Person, **GREEDY)
+
+    assert completion.choices[0].message.parsed == Person(name="Alice", age=30)
+
+
+def test_parse_takes_references_unions_and_constants(client):
+    """A nested schema with $defs, null and const holds, whatever the model would have said."""
+    completion = client.chat.completions.parse(
+        messages=ALICE, response_format=Wardrobe, max_tokens=200, **GREEDY
+    )
+
+    message = completion.choices[0].message
+    assert isinstance(message.parsed, Wardrobe)
+    assert list(message.parsed.model_dump()) == list(Wardrobe.model_fields)
+
+
+def test_parse_keeps_the_order_of_properties(client):
+    """The answer's keys come in the order of the schema."""
+    text = client.chat.completions.parse(
+        messages=ALICE, response_format=Wardrobe, max_tokens=200, **GREEDY
+    ).choices[0].message.content  # fmt: skip
+
+    places = [text.index(f'"{name}"') for name in Wardrobe.model_fields]
+    assert places == sorted(places)
+
+
+def test_a_cut_object_is_the_sdks_own_error(client):
+    """An answer that ends with length raises what the SDK has for it."""
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            messages=ALICE, response_format=Person, max_tokens=2, **GREEDY
+        )
+
+
+def test_a_stream_parses_to_the_same_object(client):
+    """`.stream()` with a response_format parses what it has gathered."""
+    with client.chat.completions.stream(messages=ALICE, response_format=Person, **GREEDY) as stream:
+        parsed = stream.get_final_completion().choices[0].message.parsed
+
+    assert parsed == Person(name="Alice", age=30)
+
+
+def test_the_helpers_events_come_in_order(client):
+    """Content deltas, one content.done with the whole text, and a chunk event for each chunk."""
+    with client.chat.completions.stream(messages=QUESTION, **GREEDY) as stream:
+        events = list(stream)
+
+    deltas = [event.delta for event in events if event.type == "content.delta"]
+    done = [event.content for event in events if event.type == "content.done"]
+    assert done == ["".join(deltas)]
+    assert len(deltas) > 5
+
+
+def test_the_helper_gives_usage_where_asked(client):
+    """With include_usage the final completion has the counts of the stream."""
+    with client.chat.completions.stream(
+        messages=QUESTION, stream_options={"include_usage": True}, **GREEDY
+    ) as stream:
+        usage = stream.get_final_completion().usage
+
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens > 0
+
+
+def test_the_helper_keeps_several_choices_apart(client):
+    """n=3 through `.stream()` gives three whole messages."""
+    with client.chat.completions.stream(messages=QUESTION, n=3, **GREEDY) as stream:
+        choices = stream.get_final_completion().choices
+
+    texts = [choice.message.content for choice in choices]
+    assert [choice.index for choice in choices] == [0, 1, 2]
+    assert texts == [texts[0]] * 3
+
+
+def test_the_async_client_does_the_same(url):
+    """AsyncOpenAI: a whole answer and a stream agree."""
+
+    async def ask() -> tuple[str | None, str]:
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            whole = await client.chat.completions.create(messages=QUESTION, **GREEDY)
+            chunks = await client.chat.completions.create(messages=QUESTION, stream=True, **GREEDY)
+            text = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+            return whole.choices[0].message.content, text
+
+    whole, streamed = asyncio.run(ask())
+
+    assert streamed == whole
+
+
+def test_the_request_id_reaches_the_caller(client):
+    """A raw answer carries x-request-id, and the object has it as _request_id."""
+    raw = client.chat.completions.with_raw_response.create(
+        messages=QUESTION, max_tokens=1, **GREEDY
+    )
+
+    assert raw.headers["x-request-id"] == raw.parse()._request_id != ""
+
+
+def test_an_errors_request_id_reaches_the_caller(client):
+    """So does that of an error."""
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.models.retrieve("nobody")
+
+    assert caught.value.request_id
+    assert caught.value.code == "model_not_found"
+
+
+def test_embeddings_are_asked_for_in_base64(client):
+    """The SDK's default gives floats of norm 1 that equal those asked for as floats."""
+    default = client.embeddings.create(model="minilm", input="A cat sleeps.")
+    floats = client.embeddings.create(
+        model="minilm", input="A cat sleeps.", encoding_format="float"
+    )
+
+    vector = default.data[0].embedding
+    assert math.hypot(*vector) == pytest.approx(1, abs=1e-4)
+    assert vector == pytest.approx(floats.data[0].embedding, abs=1e-6)
+
+
+def test_embeddings_keep_the_order_of_a_list(client):
+    """Each input of a list gets its own vector, in its place."""
+    texts = ["A cat sleeps.", "Rates rose by a point.", "A cat sleeps."]
+
+    data = client.embeddings.create(model="minilm", input=texts).data
+
+    vectors = [item.embedding for item in data]
+    assert [item.index for item in data] == [0, 1, 2]
+    assert vectors[0] == pytest.approx(vectors[2], abs=1e-4)
+    assert vectors[0] != pytest.approx(vectors[1], abs=1e-2)
+
+
+def test_every_model_is_listed_and_retrieved(client):
+    """What the list names can be retrieved by that name."""
+    names = [model.id for model in client.models.list()]
+
+    assert {"demo", "minilm"} <= set(names)
+    assert [client.models.retrieve(name).id for name in names] == names
+
+
+def test_streamed_prompts_have_their_index(client):
+    """A list of prompts streams choices whose indexes are prompt-major."""
+    chunks = client.completions.create(
+        prompt=["Triton is", "The gateway"], n=2, max_tokens=4, stream=True, **GREEDY
+    )
+
+    texts = ["", "", "", ""]
+    for chunk in chunks:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert (texts[0] == texts[1], texts[2] == texts[3], "" in texts) == (True, True, False)
+
+
+def counting_client(url: str, sent: list[str], **options: Any) -> openai.OpenAI:
+    """Notes each request that really leaves."""
+    hooks = {"request": [lambda request: sent.append(request.url.path)]}
+    http = httpx2.Client(event_hooks=hooks)
+    return openai.OpenAI(base_url=url, api_key="none", http_client=http, **options)
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "error"),
+    [
+        ({"model": "failing"}, openai.InternalServerError),
+        ({"model": "nobody"}, openai.NotFoundError),
+        ({"model": "demo", "temperature": 9}, openai.BadRequestError),
+    ],
+)
+def test_what_would_fail_again_is_not_sent_again(url, request_fields, error):
+    """A failed inference says x-should-retry: false, so the SDK sends it once, as a 4xx."""
+    sent: list[str] = []
+    with counting_client(url, sent, max_retries=2) as client, pytest.raises(error):
+        client.chat.completions.create(messages=QUESTION, **request_fields)
+
+    assert sent == ["/v1/chat/completions"]
+
+
+def test_a_full_server_is_asked_again(tmp_path):
+    """A 503 carries retry-after, and the SDK's retry gets the answer once there is room."""
+    mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", "--max-streams=1") as gateway:
+        gateway.wait_until_ready()
+        sent: list[str] = []
+        with counting_client(f"{gateway.url}/v1", sent, max_retries=4) as client:
+            held = client.completions.create(model="m", prompt="a", max_tokens=16, stream=True)
+            first = next(iter(held))
+            second = client.completions.create(model="m", prompt="a", max_tokens=1)
+            held.close()
+
+    assert (first.object, second.choices[0].text) == ("text_completion", " token")
+    assert len(sent) > 2

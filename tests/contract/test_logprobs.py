@@ -1,0 +1,226 @@
+"""Log probabilities, checked against what the engine does: numbers that must agree, and do."""
+
+import math
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+MODEL = "demo"
+QUESTION: list[Any] = [{"role": "user", "content": "What is Triton?"}]
+GREEDY: dict[str, Any] = {"model": MODEL, "temperature": 0}
+
+
+def chat_entries(client: Any, **fields: Any) -> list[Any]:
+    completion = client.chat.completions.create(
+        messages=QUESTION, logprobs=True, **{**GREEDY, **fields}
+    )
+    return list(completion.choices[0].logprobs.content)
+
+
+@pytest.mark.honours("chat.logprobs", "chat.top_logprobs")
+def test_the_sampled_token_of_a_greedy_answer_is_the_likeliest(client):
+    """Greedy sampling takes the first of the alternatives, whose log probability is its own."""
+    entries = chat_entries(client, top_logprobs=3, max_tokens=12)
+
+    assert len(entries) == 12
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert (entry.token, entry.logprob) == (
+            entry.top_logprobs[0].token,
+            entry.top_logprobs[0].logprob,
+        )
+        assert [top.logprob for top in entry.top_logprobs] == sorted(
+            (top.logprob for top in entry.top_logprobs), reverse=True
+        )
+
+
+@pytest.mark.honours("chat.top_logprobs")
+def test_twenty_alternatives(client):
+    """As many alternatives as OpenAI allows, whose probabilities sum to no more than 1."""
+    [entry] = chat_entries(client, top_logprobs=20, max_tokens=1)
+
+    assert len(entry.top_logprobs) == 20
+    assert 0.5 < sum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1.0001
+
+
+def test_a_sampled_token_that_is_not_among_the_likeliest(client):
+    """At a high temperature the token's own log probability is its own, not the likeliest's."""
+    entries = chat_entries(client, temperature=2, seed=5, top_logprobs=1, max_tokens=60)
+
+    unlikely = [entry for entry in entries if entry.token != entry.top_logprobs[0].token]
+    assert unlikely
+    assert all(entry.logprob <= entry.top_logprobs[0].logprob for entry in unlikely)
+
+
+def test_bytes_are_the_text(client):
+    """The tokens' bytes, joined, are the message, whatever the characters."""
+    completion = client.chat.completions.create(
+        messages=QUESTION, logprobs=True, temperature=2, seed=3, max_tokens=80, model=MODEL
+    )
+
+    [choice] = completion.choices
+    raw = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content)
+    assert choice.message.content in raw.decode("utf-8", "replace")
+
+
+def test_split_characters_in_real_tokens(client):
+    """A character of several tokens: each entry has its own bytes, which together are it."""
+    entries = chat_entries(
+        client,
+        max_tokens=40,
+        extra_body={"structured_outputs": {"choice": ["日本✓"]}},
+    )
+
+    raw = b"".join(bytes(entry.bytes) for entry in entries if not entry.token.startswith("<|"))
+    assert raw.decode() == "日本✓"
+    assert any(len(entry.bytes) == 1 and entry.bytes[0] > 127 for entry in entries)
+
+
+def test_a_stream_tells_the_same_as_the_whole(client):
+    """Chunk by chunk the log probabilities are those of the whole answer."""
+    whole = chat_entries(client, top_logprobs=2, max_tokens=15)
+    chunks = client.chat.completions.create(
+        messages=QUESTION, logprobs=True, top_logprobs=2, max_tokens=15, stream=True, **GREEDY
+    )
+
+    streamed = [
+        entry
+        for chunk in chunks
+        if chunk.choices[0].logprobs
+        for entry in chunk.choices[0].logprobs.content
+    ]
+
+    assert [entry.token for entry in whole] == [entry.token for entry in streamed]
+    for expected, got in zip(whole, streamed, strict=True):
+        assert expected.logprob == pytest.approx(got.logprob, abs=1e-4)
+
+
+@pytest.mark.honours("completions.logprobs")
+def test_completion_logprobs(client):
+    """Parallel lists whose texts make up the choice's text, at the offsets that they have in it."""
+    completion = client.completions.create(prompt="Triton is", logprobs=2, max_tokens=10, **GREEDY)
+
+    [choice] = completion.choices
+    told = choice.logprobs
+    assert "".join(told.tokens) == choice.text
+    for token, offset in zip(told.tokens, told.text_offset, strict=True):
+        assert choice.text[offset : offset + len(token)] == token
+    assert all(token in tops for token, tops in zip(told.tokens, told.top_logprobs, strict=True))
+
+
+@pytest.mark.honours("completions.echo", "completions.max_tokens")
+def test_loglikelihood_path_of_evaluation_harnesses(client):
+    """echo, logprobs and max_tokens 0: the prompt's log probabilities and not one token more."""
+    completion = client.completions.create(
+        prompt="Triton is a server", echo=True, logprobs=1, max_tokens=0, **GREEDY
+    )
+
+    [choice] = completion.choices
+    told = choice.logprobs
+    assert (choice.text, choice.finish_reason) == ("Triton is a server", "length")
+    assert "".join(told.tokens) == choice.text
+    assert told.token_logprobs[0] is None
+    assert all(logprob < 0 for logprob in told.token_logprobs[1:])
+    assert (completion.usage.completion_tokens, completion.usage.prompt_tokens) == (
+        0,
+        len(told.tokens),
+    )
+
+
+def test_loglikelihood_of_token_ids(client):
+    """The same path with a prompt of token ids, in a batch, as lm-eval sends it."""
+    ids = (
+        client.chat.completions.create(
+            messages=QUESTION, max_tokens=8, extra_body={"return_token_ids": True}, **GREEDY
+        )
+        .choices[0]
+        .token_ids
+    )
+
+    completion = client.completions.create(
+        prompt=[ids, ids[:4]], echo=True, logprobs=1, max_tokens=0, **GREEDY
+    )
+
+    first, second = (choice.logprobs.token_logprobs for choice in completion.choices)
+    assert (len(first), len(second)) == (8, 4)
+    assert first[1:4] == pytest.approx(second[1:], abs=1e-3)
+
+
+def test_prompt_and_answer_agree(client):
+    """What an answer's tokens were worth is what they are worth as a prompt, echoed."""
+    answer = client.completions.create(prompt="Triton is", logprobs=0, max_tokens=6, **GREEDY)
+    [choice] = answer.choices
+
+    echoed = client.completions.create(
+        prompt="Triton is" + choice.text, echo=True, logprobs=0, max_tokens=0, **GREEDY
+    ).choices[0]
+
+    count = len(choice.logprobs.tokens)
+    assert echoed.logprobs.tokens[-count:] == choice.logprobs.tokens
+    assert echoed.logprobs.token_logprobs[-count:] == pytest.approx(
+        choice.logprobs.token_logprobs, abs=1e-3
+    )
+
+
+def test_streamed_echo_with_logprobs(client):
+    """A streamed echo carries the prompt's log probabilities too, then the answer's."""
+    request: dict[str, Any] = {"prompt": "Triton is", "echo": True, "logprobs": 1, **GREEDY}
+    [whole] = client.completions.create(max_tokens=5, **request).choices
+
+    chunks = list(client.completions.create(max_tokens=5, stream=True, **request))
+
+    told = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole.text
+    assert [token for each in told for token in each.tokens] == whole.logprobs.tokens
+    assert [at for each in told for at in each.text_offset] == whole.logprobs.text_offset
+
+
+@pytest.mark.honours("chat.prompt_logprobs")
+def test_prompt_logprobs(client):
+    """vLLM's prompt_logprobs: null, then for each token of the prompt a mapping by token id."""
+    completion: Any = client.chat.completions.create(
+        messages=QUESTION,
+        max_tokens=1,
+        extra_body={"prompt_logprobs": 0, "return_token_ids": True},
+        **GREEDY,
+    )
+
+    first, *rest = completion.prompt_logprobs
+    assert first is None
+    assert [list(position) for position in rest] == [
+        [str(token)] for token in completion.prompt_token_ids[1:]
+    ]
+
+
+@pytest.mark.honours("chat.return_tokens_as_token_ids")
+def test_tokens_as_ids(client):
+    """vLLM's return_tokens_as_token_ids names each token by its id."""
+    entries = chat_entries(client, max_tokens=3, extra_body={"return_tokens_as_token_ids": True})
+
+    assert all(entry.token.startswith("token_id:") for entry in entries)
+
+
+def test_logprobs_with_a_stop_string(client):
+    """A stop string cuts the text; the log probabilities stay those of whole tokens, aligned."""
+    request: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Count to 7"}],
+        "stop": ["5"],
+        "logprobs": True,
+        **GREEDY,
+    }
+    [whole] = client.chat.completions.create(**request).choices
+
+    chunks = list(client.chat.completions.create(stream=True, **request))
+
+    streamed = [
+        entry.token
+        for chunk in chunks
+        if chunk.choices[0].logprobs
+        for entry in chunk.choices[0].logprobs.content
+    ]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.message.content
+    assert "".join(streamed).startswith(text)
+    assert streamed == [entry.token for entry in whole.logprobs.content]

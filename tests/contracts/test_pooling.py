@@ -1,0 +1,110 @@
+"""One prompt -> the tensors of a vector or a score, and back."""
+
+from array import array
+from typing import Any
+
+import orjson
+import pytest
+
+from openai_frontend.contracts.contract import TensorInput
+from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbeddingRequest, ScoreRequest, ScoreResult
+from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
+
+TRUE = ("BOOL", (1,), b"\x01")
+every = pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM], ids=["in-process", "NVIDIA's"])
+
+
+def document(tensor: TensorInput) -> Any:
+    """What a STRING[1] tensor of JSON holds."""
+    datatype, shape, raw = tensor
+    assert (datatype, shape, int.from_bytes(raw[:4], "little")) == ("BYTES", (1,), len(raw) - 4)
+    return orjson.loads(raw[4:])
+
+
+@every
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"prompt": "é"}, {"input": "é"}),
+        ({"prompt": "a", "prompt_token_ids": [1, 2]}, {"input": [1, 2]}),
+        ({"prompt": "a", "dimensions": 8}, {"input": "a", "pooling_params": {"dimensions": [8]}}),
+    ],
+    ids=["text", "token ids", "dimensions"],
+)
+def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
+    """One document for every backend: token ids before text, dimensions in NVIDIA's form."""
+
+    inputs = EmbeddingContract(config).encode(EmbeddingRequest(request_id="r", **values))
+    assert document(inputs.pop("embedding_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE}
+
+
+def test_nothing_to_embed_is_refused() -> None:
+    """A request has a text or token ids."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        EmbeddingContract(INPROCESS).encode(EmbeddingRequest(request_id="r"))
+    assert refused.value.param == "input"
+
+
+def test_a_vector_is_not_copied() -> None:
+    """An in-process model's vector is the tensor's own memory."""
+
+    vector = array("f", [1.0, -2.0])
+    result = EmbeddingContract(INPROCESS).decode(
+        RecordedOutputs(embedding=vector, num_input_tokens=3)
+    )
+    vector[0] = 5.0
+    assert (list(result.embedding), result.prompt_tokens) == ([5.0, -2.0], 3)
+
+
+def test_nvidias_vector_is_json_text() -> None:
+    """It becomes the same float32 as any other."""
+
+    result = EmbeddingContract(NVIDIA_VLLM).decode(
+        RecordedOutputs(text_output=b"[0.5, -2]", num_input_tokens=3)
+    )
+    assert (result.embedding.format, list(result.embedding)) == ("f", [0.5, -2.0])
+    assert (result.embedding.tobytes(), result.prompt_tokens) == (b"\0\0\0?\0\0\0\xc0", 3)
+
+
+@pytest.mark.parametrize("text", [None, b"", b"N/A", b'["a"]', b'"text"', b"5"])
+def test_an_answer_without_a_vector_is_a_failure(text: bytes | None) -> None:
+    """Whatever else the model says is no vector."""
+
+    outputs = RecordedOutputs() if text is None else RecordedOutputs(text_output=text)
+    with pytest.raises(InferenceFailed, match="without an embedding"):
+        EmbeddingContract(NVIDIA_VLLM).decode(outputs)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"input": [1, 2]}),
+        ({"token_type_ids": [0, 1]}, {"input": [1, 2], "token_type_ids": [0, 1]}),
+    ],
+    ids=["one type", "two types"],
+)
+def test_a_score_is_asked_for(values: Any, expected: Any) -> None:
+    """The sequence, and the types of its tokens where they have any."""
+
+    asked = ScoreRequest(request_id="r", prompt_token_ids=(1, 2), **values)
+    inputs = ScoreContract(INPROCESS).encode(asked)
+    assert document(inputs.pop("score_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE}
+
+
+def test_a_score_is_read() -> None:
+    """The number, and the tokens that were read for it."""
+
+    outputs = RecordedOutputs(score=0.0, num_input_tokens=4)
+    assert ScoreContract(INPROCESS).decode(outputs) == ScoreResult(0.0, 4)
+
+
+def test_an_answer_without_a_score_is_a_failure() -> None:
+    """A model that says something else is at fault."""
+
+    with pytest.raises(InferenceFailed, match="without a score"):
+        ScoreContract(INPROCESS).decode(RecordedOutputs(text_output=b"x"))

@@ -1,0 +1,91 @@
+"""Answers of no tokens, over the contract of a model that always makes one."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from openai_frontend.contracts.prompt_only import PromptOnly
+from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    TokenCounts,
+)
+from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
+
+CONTRACTS = [PromptOnly(VLLMContract(config)) for config in (INPROCESS, NVIDIA_VLLM)]
+every = pytest.mark.parametrize("contract", CONTRACTS, ids=["in-process", "NVIDIA's"])
+
+
+def request(**params: Any) -> GenerationRequest:
+    return GenerationRequest(
+        request_id="r",
+        prompt="a",
+        prompt_token_ids=[1],
+        sampling_params=SamplingParams(**params),
+        stream=True,
+    )
+
+
+def last(**values: Any) -> RecordedOutputs:
+    told = {"finish_reason": b"stop", "num_input_tokens": 1, "num_output_tokens": 1}
+    return RecordedOutputs(final=True, **{**told, **values})
+
+
+@every
+def test_one_token_is_asked_for(contract: PromptOnly) -> None:
+    """And no more than one, whatever else the request wants of its tokens."""
+
+    inputs = contract.encode(request(max_tokens=0, min_tokens=4, seed=1))
+    assert orjson.loads(inputs["sampling_parameters"][2][4:]) == {"max_tokens": 1, "seed": 1}
+
+
+@every
+def test_the_token_is_dropped(contract: PromptOnly) -> None:
+    """Its text, id and logprobs are no part of the answer, nor is what ended it."""
+
+    decode = contract.decoder(request(max_tokens=0, logprobs=0))
+    outputs = last(
+        text_output=b"x",
+        token_ids=[7],
+        stop_reason=b"7",
+        logprobs=b'[{"7":{"logprob":-1.0}}]',
+    )
+    assert decode(outputs) == CompletionDelta(finish_reason="length", counts=TokenCounts(1, 0, 0))
+
+
+@every
+def test_nothing_ends_before_the_end(contract: PromptOnly) -> None:
+    """A response before the last one has no finish reason."""
+
+    decode = contract.decoder(request(max_tokens=0))
+    assert decode(RecordedOutputs(text_output=b"x")) == CompletionDelta()
+
+
+def test_what_is_told_of_the_prompt_stays() -> None:
+    """Prompt logprobs are what such a request is for."""
+
+    decode = CONTRACTS[0].decoder(request(max_tokens=0, prompt_logprobs=0))
+    delta = decode(last(prompt_logprobs=b'[null,{"5":{"logprob":-1.0}}]'))
+    assert delta.prompt_logprobs == [None, {5: {"logprob": -1.0}}]
+
+
+@every
+@pytest.mark.parametrize("max_tokens", [None, 1, 5])
+def test_other_requests_pass_as_they_are(contract: PromptOnly, max_tokens: int | None) -> None:
+    """An answer that may have tokens is decoded by the contract itself, at no cost more."""
+
+    inner = contract._contract
+    asked = request(max_tokens=max_tokens)
+    assert contract.encode(asked) == inner.encode(asked)
+    assert contract.decoder(asked) == inner.decoder(asked)
+
+
+@every
+def test_support_is_the_contracts_own(contract: PromptOnly) -> None:
+    """What the model can honour does not change."""
+
+    for field in ("prompt_logprobs", "logit_bias", "stop"):
+        assert contract.supports(field) == contract._contract.supports(field)

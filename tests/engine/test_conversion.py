@@ -1,0 +1,51 @@
+"""What a request asks, in vLLM's form, and what cannot be asked; no engine runs."""
+
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines.vllm import conversion
+from openai_frontend.generation import SamplingParams
+
+pytestmark = pytest.mark.engine
+
+
+def converted(**params: Any) -> Any:
+    return conversion.sampling_params(SamplingParams(**params), {}, stream=True)
+
+
+def test_extra_args():
+    """Scalars, and lists of them, reach the engine's plug-ins as they are."""
+    given = {"a": "x", "b": 1.5, "c": True, "d": [1, "y"], "e": 2**64 - 1, "f": -(2**63)}
+
+    assert converted(extra_args=given).extra_args == given
+
+
+EXTRA_ARGS: list[dict[str, Any]] = [
+    {"kv_transfer_params": "x"},
+    {"a": 1, "ec_transfer_params": ["x"]},
+    {"kv_cache_report_mode": "full"},
+    {"a": {"b": 1}},
+    {"a": [[1]]},
+    {"a": [{"b": 1}]},
+    {"a": None},
+    {"a": 2**64},
+    {"a": [-(2**63) - 1]},
+]
+
+
+@pytest.mark.parametrize("given", EXTRA_ARGS, ids=range(len(EXTRA_ARGS)))
+def test_extra_args_that_are_not_for_requests(given):
+    """What steers the engine itself, or what no plug-in can be told, is refused by name."""
+    with pytest.raises(ValueError, match=r"^extra_args: "):
+        converted(extra_args=given)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"banana": 1}, {"max_pattern_size": -1}, {"max_pattern_size": 2, "min_count": 1}],
+)
+def test_repetition_detection_that_vllm_refuses(wanted):
+    """Its message, which names no field, gets ours."""
+    with pytest.raises(ValueError, match=r"^repetition_detection: "):
+        converted(repetition_detection=wanted)

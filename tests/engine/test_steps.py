@@ -1,0 +1,110 @@
+"""How a request ends that the engine gives up; no engine runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm import steps
+from openai_frontend.generation import CompletionDelta
+from openai_frontend.triton import failures
+from tests.gateway_process import ROOT
+
+pytestmark = pytest.mark.engine
+
+
+class Sink:
+    """Keeps what it is sent, and why it failed."""
+
+    cancelled = False
+
+    def __init__(self) -> None:
+        self.deltas: list[CompletionDelta] = []
+        self.error: Exception | None = None
+
+    def send(self, delta: CompletionDelta) -> None:
+        self.deltas.append(delta)
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
+
+
+def constrained() -> Any:
+    """A request with a grammar, as vLLM has it."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="a+"),
+        output_kind=RequestOutputKind.DELTA,
+    )
+    return SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=[1, 2])
+
+
+def ends(sink: Sink) -> int:
+    """The code of the failure."""
+    assert isinstance(sink.error, EngineError)
+    return sink.error.code
+
+
+STEPS = [([], failures.INVALID_ARG), ([[40]], failures.INTERNAL), ([[40, 41]], failures.INTERNAL)]
+
+
+@pytest.mark.parametrize(("token_ids", "code"), STEPS)
+def test_given_up_by_the_engine(tokenizer, token_ids, code):
+    """Before its first token the grammar is at fault, after it the engine."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    sink, request = Sink(), constrained()
+    stream = steps._Stream(sink, request, FastIncrementalDetokenizer(tokenizer, request))
+    for ids in token_ids:
+        stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
+
+    stream.advance(
+        EngineCoreOutput(request_id="r", new_token_ids=[], finish_reason=FinishReason.ABORT)
+    )
+
+    assert len(sink.deltas) == len(token_ids)
+    assert ends(sink) == code
+
+
+@pytest.mark.parametrize(("token_ids", "code"), STEPS)
+def test_collected_and_given_up_by_the_engine(token_ids, code):
+    """The same of a request that vLLM's OutputProcessor collects."""
+    sink = Sink()
+    collector = steps._Collector(sink, constrained())
+    for ids in token_ids:
+        collector.put(output(ids))
+
+    collector.put(output([], "abort"))
+
+    assert ends(sink) == code
+
+
+def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
+    """What vLLM's OutputProcessor tells of a step."""
+    from vllm.outputs import CompletionOutput, RequestOutput
+
+    completion = CompletionOutput(
+        index=0,
+        text="",
+        token_ids=token_ids,
+        cumulative_logprob=None,
+        logprobs=None,
+        finish_reason=finish_reason,
+    )
+    return RequestOutput(
+        request_id="r",
+        prompt=None,
+        prompt_token_ids=[1, 2],
+        prompt_logprobs=None,
+        outputs=[completion],
+        finished=finish_reason is not None,
+    )

@@ -1,0 +1,39 @@
+"""A cross-encoder of two layers with random weights: small, and sensitive to all that it reads."""
+
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+WORDS = ("triton", "serves", "models", "the", "cat", "sleeps", "what", "does", "do", "?")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def write(folder: Path) -> None:
+    """Save model and tokenizer as transformers does."""
+    folder.mkdir(parents=True)
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=len(SPECIAL) + len(WORDS),
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        num_labels=1,
+        initializer_range=0.3,  # scores of such pairs lie far apart
+    )
+    BertForSequenceClassification(config).save_pretrained(folder)
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join((*SPECIAL, *WORDS)) + "\n")
+    BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)
+
+
+def score(folder: Path, token_ids: list[int], token_type_ids: list[int]) -> float:
+    """What transformers itself says of a sequence, after the sigmoid of a single label."""
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        output = model(
+            input_ids=torch.tensor([token_ids]), token_type_ids=torch.tensor([token_type_ids])
+        )
+    return float(torch.sigmoid(output.logits[0, 0]))

@@ -1,0 +1,183 @@
+"""The sandbox of chat templates: Hugging Face's dialect, nothing beyond it, within a budget."""
+
+import threading
+from datetime import datetime
+
+import pytest
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.prompting import template_environment
+from openai_frontend.prompting.chat_template import ChatTemplate
+from openai_frontend.prompting.template_environment import TemplateLimit, render, variables_of
+
+MESSAGES = [
+    {"role": "user", "content": "a<b>", "tree": [{"kids": [{"kids": []}]}]},
+    {"role": "assistant", "content": "ü", "items": "own"},
+    {"role": "user", "content": "c"},
+]
+
+DIALECT = {
+    "generation": "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x }}",
+    "generation in a loop": "{% for m in messages %}{% generation %}{{ m.content }}"
+    "{% endgeneration %}{{ loop.index }}{% endfor %}",
+    "tojson": "{{ messages[1] | tojson }}{{ {'b': 1, 'a': [1]} | tojson(indent=2) }}",
+    "tojson options": "{{ {'b': 1, 'a': 'ü'} | tojson(ensure_ascii=true, sort_keys=true,"
+    " separators=(',', ':')) }}",
+    "break and continue": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
+    "{{ m.content }}{% break %}{% endfor %}",
+    "loop": "{% for m in messages %}{{ loop.index0 }}{{ loop.length }}{{ loop.revindex }}"
+    "{{ loop.last }}{{ (loop.previtem or m).role }}{{ (loop.nextitem or m).role }}"
+    "{{ loop.cycle('x', 'y') }}{{ loop.changed(m.role) }}{% endfor %}",
+    "loop over a filtered list": "{% for m in messages if m.role == 'user' %}{{ m.content }}"
+    "{{ loop.length }}{% else %}none{% endfor %}",
+    "loop over nothing": "{% for m in missing %}x{% else %}none{% endfor %}",
+    "loop over a mapping": "{% for k, v in messages[0].items() %}{{ k }}{% endfor %}",
+    "recursive loop": "{% for n in messages[0].tree recursive %}({{ loop(n.kids) }}){% endfor %}",
+    "reversed": "{% for m in messages | reverse %}{{ m.content }}{% endfor %}{{ messages[::-1] }}",
+    "namespace": "{% set ns = namespace(n=0, t='') %}{% for m in messages %}"
+    "{% set ns.n = ns.n + 2 * 3 ** 2 %}{% set ns.t = ns.t ~ m.content + '!' %}{% endfor %}"
+    "{{ ns.n }}{{ ns.t }}",
+    "macro": "{% macro f(x, y='d') %}{{ x ~ y }}{{ caller() if caller }}{% endmacro %}"
+    "{{ f(1) }}{% call f(2) %}body{% endcall %}",
+    "set block": "{% set x %}{% for m in messages %}{{ m.role }}{% endfor %}{% endset %}{{ x }}",
+    "concatenation": "{{ 1 ~ none ~ missing ~ [1] ~ true }}{{ [1] + [2] }}{{ 'ab' * 2 }}"
+    "{{ 7 % 4 }}",
+    "lookups": "{{ messages[1].items }}{{ messages[1]['items'] }}"
+    "{{ messages[0].nothing is defined }}",
+    "methods": "{{ 'a-b'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'x%s' | format(1) }}"
+    "{{ '{}'.format('y') }}{{ messages[0].get('role') }}",
+    "filters": "{{ messages | map(attribute='role') | unique | join(',') }}{{ messages | length }}"
+    "{{ messages | selectattr('role', 'eq', 'user') | list | length }}{{ 'x' | upper | trim }}",
+    "blocks are trimmed": "  {% if true %}\n    a\n  {% endif %}\n  b\n",
+    "time": "{{ strftime_now('%Y-%m') }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", DIALECT.values(), ids=DIALECT.keys())
+def test_a_template_renders_as_in_transformers(source: str) -> None:
+    """The limits and the fast look-up change no result."""
+
+    theirs, _ = render_jinja_template([MESSAGES], chat_template=source)
+    assert theirs[0] == render(source, {"messages": MESSAGES})
+
+
+def test_the_time_is_now() -> None:
+    """Templates that name the day have the one of the machine."""
+
+    assert datetime.now().strftime("%Y") == render("{{ strftime_now('%Y') }}", {})
+
+
+ESCAPES = [
+    "{{ ''.__class__ }}",
+    "{{ ''|attr('__class__') }}",
+    "{{ ''.__class__.__mro__ }}",
+    "{{ ''['__class__'].__mro__ }}",
+    "{{ (''|attr('__class__')).__mro__ }}",
+    "{{ '{0.__class__.__mro__}'.format('') }}",
+    "{{ messages.__class__.__base__.__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os }}",
+    "{{ raise_exception.__globals__.json }}",
+    "{{ messages.append(1) }}",
+    "{{ messages[0].update(role='system') }}",
+    "{% set _ = messages[0].pop('role') %}",
+    "{% include '/etc/passwd' %}",
+    "{% import 'os' as os %}{{ os }}",
+]
+
+
+@pytest.mark.parametrize("source", ESCAPES)
+def test_an_escape_is_a_400(source: str) -> None:
+    """A template from a stranger reaches nothing but what it is given."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        ChatTemplate(source, {}).render([{"role": "user", "content": "a"}])
+    assert (refused.value.status, refused.value.param) == (400, "messages")
+
+
+ENDLESS = {
+    "loops": "{% for i in range(25000) %}{% for j in range(25000) %}{% endfor %}{% endfor %}",
+    "recursion": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
+def test_an_endless_template_ends(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """After its second of CPU time the request is refused, and the thread is free."""
+
+    monkeypatch.setattr(template_environment, "MAX_CPU_S", 0.05)
+    with pytest.raises(TemplateLimit, match="took longer than"):
+        render(source, {})
+
+
+GROWING = {
+    "text": "{% for i in range(90000) %}{{ 'a' * 1000 }}{% endfor %}",
+    "product": "{{ 'a' * 10000000000 }}",
+    "reversed product": "{{ 10000000000 * [1] }}",
+    "power": "{{ 10 ** 1000000000 }}",
+    "~": "ns.x ~ ns.x",
+    "+": "ns.x + ns.x",
+    "list": "ns.l + ns.l",
+    "number": "ns.n * ns.n",
+    "set": "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x %}"
+    "{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}",
+}  # fmt: skip
+DOUBLING = (
+    "{%% set ns = namespace(x='aa', l=[1, 1], n=2) %%}{%% for i in range(40) %%}"
+    "{%% set ns.x = %s %%}{%% set ns.l = ns.x %%}{%% set ns.n = ns.x %%}{%% endfor %%}"
+)
+
+
+@pytest.mark.parametrize("source", GROWING.values(), ids=GROWING.keys())
+def test_a_growing_value_is_refused(source: str) -> None:
+    """Before it takes the machine's memory."""
+
+    with pytest.raises(TemplateLimit, match=r"longer than|larger than"):
+        render(source if "{" in source else DOUBLING % source, {})
+
+
+def test_a_prompt_of_eight_million_characters_is_rendered() -> None:
+    """The limit is on what is more."""
+
+    content = "a" * template_environment.MAX_CHARACTERS
+    assert render("{{ x }}", {"x": content}) == content
+    with pytest.raises(TemplateLimit):
+        render("{{ x }}!", {"x": content})
+
+
+def test_each_rendering_has_its_own_budget() -> None:
+    """Threads render at the same time, each with the time of its own."""
+
+    steps: list[str] = []
+    work = threading.Thread(
+        target=lambda: steps.append(render("{% for i in [1] %}x{% endfor %}", {}))
+    )
+    assert render("{% for i in [1, 2] %}y{% endfor %}", {}) == "yy"
+    work.start()
+    work.join()
+    assert steps == ["x"]
+
+
+def test_a_templates_own_refusal_is_a_template_error() -> None:
+    """`raise_exception` says what the template's author wrote."""
+
+    with pytest.raises(TemplateError, match="no such role"):
+        render("{{ raise_exception('no such role') }}", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "known"),
+    [
+        ("{{ documents }}", {"documents"}),
+        ("{% set x = tools %}{% if y is defined %}{{ x }}{% endif %}", {"tools", "y"}),
+        ("{% if not effort is defined %}{% set effort = 1 %}{% endif %}{{ effort }}", {"effort"}),
+        ("{% macro f(m) %}{{ m }}{{ thinking }}{% endmacro %}{{ f(1) }}", {"thinking"}),
+        ("{{ strftime_now('x') }}{{ raise_exception('y') }}{{ 'documents' }}", set()),
+    ],
+)
+def test_the_variables_of_a_template(source: str, known: set[str]) -> None:
+    """Those that it takes from outside, not its own and not the environment's."""
+
+    assert known == variables_of(source)

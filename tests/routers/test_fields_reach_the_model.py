@@ -1,0 +1,274 @@
+"""What a request's fields say reaches the model: as the engine's parameters, or in its template.
+
+That the engines then do what these parameters say is shown in tests/engine and tests/contract.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+
+honours = pytest.mark.honours
+ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    "completions": ("/v1/completions", {"prompt": "hi"}),
+}
+SCHEMA = {"type": "object"}
+JSON_SCHEMA = {"name": "n", "description": "d", "schema": SCHEMA, "strict": True}
+TAG = {"type": "structural_tag", "structures": [{"begin": "<", "schema": {}, "end": ">"}],
+       "triggers": ["<"]}  # fmt: skip
+FORMAT = {"type": "structural_tag", "format": {"type": "any_text"}}
+REPETITION = {"max_pattern_size": 4, "min_pattern_size": 1, "min_count": 3}
+
+# request field -> what of it the engine's parameters say, where that is not the same
+SAMPLING: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+    ({"temperature": 0.5}, None),
+    ({"top_p": 0.5}, None),
+    ({"top_k": 5}, None),
+    ({"min_p": 0.1}, None),
+    ({"min_tokens": 2}, None),
+    ({"presence_penalty": 1.0}, None),
+    ({"frequency_penalty": -1.0}, None),
+    ({"repetition_penalty": 1.5}, None),
+    ({"seed": 7}, None),
+    ({"stop": ["a", "b"]}, None),
+    ({"stop": "a"}, {"stop": ["a"]}),
+    ({"stop_token_ids": [3]}, None),
+    ({"ignore_eos": True}, None),
+    ({"include_stop_str_in_output": True}, None),
+    ({"bad_words": ["a"]}, None),
+    ({"allowed_token_ids": [3, 4]}, None),
+    ({"logit_bias": {"5": -100}}, {"logit_bias": {5: -100}}),
+    ({"skip_special_tokens": False}, None),
+    ({"spaces_between_special_tokens": False}, None),
+    ({"thinking_token_budget": 9}, None),
+    ({"max_tokens": 9}, None),
+    ({"repetition_detection": REPETITION}, None),
+    ({"vllm_xargs": {"a": 1}}, {"extra_args": {"a": 1}}),
+    ({"prompt_logprobs": 2}, None),
+]
+REQUEST = [
+    ({"priority": 3}, {"priority": 3}),
+    ({"cache_salt": "s"}, {"cache_salt": "s"}),
+    ({"return_token_ids": True}, {"return_token_ids": True}),
+]
+
+
+def paths(field: str, value: Any) -> list[str]:
+    """The field and those inside it."""
+    inner = value.items() if isinstance(value, dict) and field == "repetition_detection" else ()
+    return [field, *(f"{field}.{name}" for name, _ in inner)]
+
+
+def shown(rows: list[Any]) -> list[Any]:
+    """Each row for both endpoints, with the mark of its field."""
+    return [
+        pytest.param(
+            prefix, fields, expected or fields,
+            marks=honours(*(f"{prefix}.{name}" for name in paths(*next(iter(fields.items()))))),
+        )
+        for prefix in ENDPOINTS
+        for fields, expected in rows
+    ]  # fmt: skip
+
+
+async def reached(world: Any, prefix: str, **fields: Any) -> GenerationRequest:
+    """What the model is asked for."""
+    model = world.model()
+    path, required = ENDPOINTS[prefix]
+    response = await world.client.post(path, json={"model": "fake", **required, **fields})
+    assert response.status_code == 200, response.text
+    request: GenerationRequest = model.requests[0]
+    return request
+
+
+@pytest.mark.parametrize(("prefix", "fields", "expected"), shown(SAMPLING))
+async def test_sampling(world, prefix, fields, expected):
+    """The engine gets the parameter, with the request's value."""
+    params = (await reached(world, prefix, **fields)).sampling_params
+
+    assert {name: getattr(params, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("prefix", "fields", "expected"), shown(REQUEST))
+async def test_request(world, prefix, fields, expected):
+    """What concerns the request as a whole stands beside its sampling."""
+    request = await reached(world, prefix, **fields)
+
+    assert {name: getattr(request, name) for name in expected} == expected
+
+
+@honours("chat.logprob_token_ids", "completions.logprob_token_ids")
+@pytest.mark.parametrize(("prefix", "logprobs"), [("chat", True), ("completions", 0)])
+async def test_logprob_token_ids(world, prefix, logprobs):
+    """Which tokens' log probabilities are told is a part of asking for them."""
+    request = await reached(world, prefix, logprobs=logprobs, logprob_token_ids=[3])
+
+    assert request.sampling_params.logprob_token_ids == [3]
+
+
+@honours("chat.max_completion_tokens")
+async def test_max_completion_tokens(world):
+    """OpenAI's newer name wins over the older one."""
+    request = await reached(world, "chat", max_completion_tokens=5, max_tokens=9)
+
+    assert request.sampling_params.max_tokens == 5
+
+
+@honours("chat.n", "completions.n")
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_n(world, prefix):
+    """Each choice is a request of its own."""
+    model = world.model()
+    path, required = ENDPOINTS[prefix]
+
+    response = await world.client.post(path, json={"model": "fake", **required, "n": 3})
+
+    assert (len(response.json()["choices"]), len(model.requests)) == (3, 3)
+
+
+CONSTRAINTS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": JSON_SCHEMA}},
+        {"json": SCHEMA},
+        ["response_format", "response_format.json_schema", "response_format.json_schema.schema"],
+    ),
+    (
+        {"response_format": {"type": "json_object"}},
+        {"json_object": True},
+        ["response_format.json_object"],
+    ),
+    (
+        {"response_format": TAG},
+        {"structural_tag": json.dumps(TAG, separators=(",", ":"))},
+        ["response_format.structural_tag", "response_format.structural_tag.structures",
+         "response_format.structural_tag.triggers"],
+    ),
+    (
+        {"response_format": FORMAT},
+        {"structural_tag": json.dumps(FORMAT, separators=(",", ":"))},
+        ["response_format.structural_tag", "response_format.structural_tag.format"],
+    ),
+    *(
+        ({"structured_outputs": {name: value}}, {name: value},
+         ["structured_outputs", f"structured_outputs.{name}"])
+        for name, value in {
+            "json": SCHEMA, "regex": "a+", "choice": ["a", "b"], "grammar": "root ::= 'a'",
+            "json_object": True, "structural_tag": "{}",
+        }.items()
+    ),
+    *(
+        ({"structured_outputs": {"json": SCHEMA, name: value}}, {"json": SCHEMA, name: value},
+         [f"structured_outputs.{name}"])
+        for name, value in {"disable_any_whitespace": True, "whitespace_pattern": " "}.items()
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("prefix", "fields", "expected"),
+    [
+        pytest.param(prefix, fields, kept, marks=honours(*(f"{prefix}.{name}" for name in names)))
+        for prefix in ENDPOINTS
+        for fields, kept, names in CONSTRAINTS
+    ],
+)
+async def test_constraints(world, prefix, fields, expected):
+    """The engine gets the one constraint that the request names."""
+    params = (await reached(world, prefix, **fields)).sampling_params
+
+    assert params.structured_outputs == StructuredOutputs(**expected)
+
+
+@pytest.mark.accepts(
+    "chat.response_format.text",
+    "chat.response_format.json_schema.name",
+    "chat.response_format.json_schema.description",
+    "chat.response_format.json_schema.strict",
+    "completions.response_format.text",
+    "completions.response_format.json_schema.name",
+    "completions.response_format.json_schema.description",
+    "completions.response_format.json_schema.strict",
+)
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_words_about_a_constraint(world, prefix):
+    """A schema's name and description are for people, and every schema is kept to strictly; text
+    is no constraint.
+    """
+    bare = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    full = {"type": "json_schema", "json_schema": JSON_SCHEMA}
+
+    params: list[SamplingParams] = [
+        (await reached(world, prefix, response_format=each)).sampling_params
+        for each in (bare, full, {"type": "text"})
+    ]
+
+    assert params[0].structured_outputs == params[1].structured_outputs
+    assert params[2].structured_outputs is None
+
+
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+PARTS = [{"type": "text", "text": "hi"}]
+REFUSAL = [{"type": "refusal", "refusal": "no"}]
+IN_MESSAGES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"role": "developer", "content": "hi", "name": "n"}, ["developer.content", "developer.name"]),
+    ({"role": "developer", "content": PARTS}, ["developer.content.text"]),
+    ({"role": "system", "content": "hi", "name": "n"}, ["system.content", "system.name"]),
+    ({"role": "system", "content": PARTS}, ["system.content.text"]),
+    ({"role": "user", "content": "hi", "name": "n"}, ["user.content", "user.name"]),
+    ({"role": "user", "content": PARTS}, ["user.content.text"]),
+    ({"role": "assistant", "content": "hi", "name": "n"}, ["assistant.content", "assistant.name"]),
+    ({"role": "assistant", "content": PARTS}, ["assistant.content.text"]),
+    ({"role": "assistant", "content": REFUSAL}, ["assistant.content.refusal"]),
+    ({"role": "assistant", "content": None, "tool_calls": [CALL]}, [
+        "assistant.tool_calls", "assistant.tool_calls.function",
+        "assistant.tool_calls.function.id", "assistant.tool_calls.function.name",
+        "assistant.tool_calls.function.arguments",
+    ]),
+    ({"role": "assistant", "content": None, "function_call": CALL["function"]}, [
+        "assistant.function_call", "assistant.function_call.name",
+        "assistant.function_call.arguments",
+    ]),
+    ({"role": "assistant", "content": "", "refusal": "no"}, ["assistant.refusal"]),
+    ({"role": "assistant", "content": "hi", "reasoning": "r"}, ["reasoning"]),
+    ({"role": "assistant", "content": "hi", "reasoning_content": "r"}, ["reasoning_content"]),
+    ({"role": "tool", "content": "hi", "tool_call_id": "c"}, ["tool.content", "tool.tool_call_id"]),
+    ({"role": "tool", "content": PARTS, "tool_call_id": "c"}, ["tool.content.text"]),
+    ({"role": "function", "content": "hi", "name": "f"}, ["function.content", "function.name"]),
+]  # fmt: skip
+
+
+def of_message(message: dict[str, Any], names: list[str]) -> Any:
+    fields = ["chat.messages", *(f"chat.messages.{name}" for name in names)]
+    role = f"chat.messages.{message['role']}"
+    return pytest.param(message, marks=honours(*dict.fromkeys([*fields, role])))
+
+
+@pytest.mark.parametrize("message", [of_message(*row) for row in IN_MESSAGES])
+async def test_messages(world, message):
+    """The template sees every field of the message."""
+    model = world.model()
+
+    await world.chat(messages=[message])
+
+    assert [message] == model.rendered[0][0]
+
+
+@honours("chat.documents")
+async def test_documents(world):
+    """The template sees the documents."""
+    model = world.model()
+
+    await world.chat(documents=[{"title": "t", "text": "x"}])
+
+    assert model.rendered[0][1]["documents"] == [{"title": "t", "text": "x"}]
+
+
+@honours("completions.suffix")
+async def test_suffix(world):
+    """The model reads the prompt in its family's form for filling in the middle."""
+    request = await reached(world, "completions", suffix="after")
+
+    assert request.prompt == "hi_after"

@@ -1,0 +1,156 @@
+"""The OpenAPI document: valid, complete, and true to what the routes read."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from openai_frontend.app import create_app
+from openai_frontend.routers.examples import EXAMPLES
+from openai_frontend.routers.openapi import Document
+from openai_frontend.settings import Settings
+from openai_frontend.triton import Options, Server
+
+MODELS = {"generate": "writer", "embed": "embedder"}
+STREAMS = {
+    "/v1/chat/completions": "ChatCompletionChunk",
+    "/v1/completions": "Completion",
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    app = create_app(Settings(), Server(Options(model_repositories=[])))
+    return Document(app).with_models(MODELS)
+
+
+Operation = dict[str, Any]
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, Operation]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            yield f"{method.upper()} {path}", operation
+
+
+def test_document_is_valid(document):
+    """It keeps to the specification that it names."""
+    assert document["openapi"].startswith("3.1.")
+    OpenAPIV31SpecValidator(document).validate()
+
+
+def test_every_reference_resolves(document):
+    """Every schema that is spoken of is there."""
+    assert set(references(document)) <= set(document["components"]["schemas"])
+
+
+def test_every_schema_is_used(document):
+    """No schema is there that nothing speaks of."""
+    assert set(document["components"]["schemas"]) == set(references(document))
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"].removeprefix("#/components/schemas/")
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from references(value)
+
+
+@pytest.mark.parametrize("key", ["summary", "description", "operationId", "tags"])
+def test_every_operation_is_described(document, key):
+    """Each endpoint says what it does."""
+    assert [name for name, operation in operations(document) if not operation.get(key)] == []
+
+
+def test_every_answer_has_a_form(document):
+    """Each answer, success or failure, says what it looks like."""
+    formless = [
+        (name, status)
+        for name, operation in operations(document)
+        for status, response in operation["responses"].items()
+        if not any(content.get("schema") for content in response.get("content", {}).values())
+    ]
+    assert formless == []
+
+
+def test_every_operation_tells_its_failures(document):
+    """The failures of each endpoint are OpenAI's envelope; FastAPI's 422 is nowhere."""
+    told = {"4XX": "ErrorResponse"}
+    for _, operation in operations(document):
+        schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
+        assert {"4XX": schema["$ref"].split("/")[-1]} == told
+        assert "422" not in operation["responses"]
+
+
+def test_every_answer_has_an_id(document):
+    """The header with the request's id is told of."""
+    for _, operation in operations(document):
+        for response in operation["responses"].values():
+            assert "x-request-id" in response["headers"]
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_streams(document, path):
+    """An endpoint that streams says so, and what its events are."""
+    content = document["paths"][path]["post"]["responses"]["200"]["content"]
+
+    event = content["text/event-stream"]["schema"]["contentSchema"]["anyOf"][0]["$ref"]
+    assert STREAMS[path] == event.split("/")[-1]
+
+
+def test_every_body_has_examples(document):
+    """Whoever adds an endpoint adds an example of its use."""
+    bodies = {
+        name: operation["requestBody"]["content"]["application/json"]
+        for name, operation in operations(document)
+        if "requestBody" in operation
+    }
+    assert [name for name, body in bodies.items() if not body.get("examples")] == []
+
+
+def test_every_example_has_an_endpoint(document):
+    """No example is left of an endpoint that has gone."""
+    assert set(EXAMPLES) <= set(document["paths"])
+
+
+def test_examples_name_a_model(document):
+    """The examples name a model that is served and can do what they ask for."""
+    body = document["paths"]["/v1/embeddings"]["post"]["requestBody"]
+    examples = body["content"]["application/json"]["examples"].values()
+
+    assert {example["value"]["model"] for example in examples} == {"embedder"}
+
+
+def test_every_number_of_a_request_has_limits(document):
+    """No integer that a request may hold is without bounds: there is no 64-bit surprise below."""
+    unbounded = [
+        f"{name}.{'.'.join(path)}"
+        for name, schema in document["components"]["schemas"].items()
+        if name.endswith(("Request", "Param", "Options", "Detection"))
+        for path, part in parts(schema)
+        if part.get("type") == "integer"
+        and not {"minimum", "maximum"} <= set(part)
+        and path[-1] != "chat_template_kwargs"  # a template's own, no number of ours
+    ]
+    assert unbounded == []
+
+
+def parts(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every schema within a schema, with the properties that lead there."""
+    if isinstance(schema, list):
+        for each in schema:
+            yield from parts(each, path)
+    if not isinstance(schema, dict):
+        return
+    yield path, schema
+    for key, value in schema.items():
+        if key == "properties":
+            for name, each in value.items():
+                yield from parts(each, (*path, name))
+        else:
+            yield from parts(value, path)

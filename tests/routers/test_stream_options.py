@@ -1,0 +1,81 @@
+"""What a stream carries besides text, in both kinds of stream.
+
+tests/stream_rules.py knows what each of these options asks for, and reads along.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from openai_frontend.generation import CompletionDelta
+from tests.serving.fake_model import last
+
+ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    "completions": ("/v1/completions", {"prompt": "hi"}),
+}
+
+
+async def streamed(world: Any, prefix: str, **fields: Any) -> list[Any]:
+    """The chunks of a stream of five tokens."""
+    world.model(
+        [[CompletionDelta(letter, token_ids=(1,))] for letter in "abcd"]
+        + [[last("e", completion=5)]]
+    )
+    path, required = ENDPOINTS[prefix]
+    body = {"model": "fake", "stream": True, **required, **fields}
+    response = await world.client.post(path, json=body)
+    return [json.loads(part[6:]) for part in response.text.split("\n\n")[:-2]]
+
+
+@pytest.mark.honours(
+    "chat.stream_options",
+    "chat.stream_options.include_usage",
+    "completions.stream_options",
+    "completions.stream_options.include_usage",
+)
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_include_usage(world, prefix):
+    """The counts come once, after the last choice, and null stands on every chunk before."""
+    *chunks, usage = await streamed(world, prefix, stream_options={"include_usage": True})
+
+    assert {None} == {chunk["usage"] for chunk in chunks}
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 5)
+
+
+@pytest.mark.honours(
+    "chat.stream_options.include_obfuscation", "completions.stream_options.include_obfuscation"
+)
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_include_obfuscation(world, prefix):
+    """Each chunk is padded where that is asked for."""
+    chunks = await streamed(world, prefix, stream_options={"include_obfuscation": True})
+
+    assert all(chunk["obfuscation"] for chunk in chunks)
+
+
+@pytest.mark.honours(
+    "chat.stream_options.continuous_usage_stats",
+    "completions.stream_options.continuous_usage_stats",
+)
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_continuous_usage(world, prefix):
+    """Every chunk tells the counts so far."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+
+    chunks = await streamed(world, prefix, stream_options=options)
+
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
+    assert counts == sorted(counts)
+    assert len(counts) >= 5
+
+
+@pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_stream_interval(world, prefix):
+    """Tokens share a chunk, and none is lost."""
+    each = await streamed(world, prefix)
+    shared = await streamed(world, prefix, stream_interval=3)
+
+    assert len(shared) < len(each)

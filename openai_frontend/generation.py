@@ -3,7 +3,7 @@
 Everything above this file speaks OpenAI, everything below it speaks tensors. No HTTP, no Triton.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,6 +60,36 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None  # for the engine's plug-ins (`vllm_xargs`)
 
 
+# Takes a frame; True where it takes no other until the relay is resumed.
+FrameWriter = Callable[[bytes], bool]
+
+
+class TextRelay:
+    """The short way of a streamed answer: text that needs nothing but a frame around it goes to
+    its writer as the model makes it, and past everything that reads deltas.
+
+    Whoever runs the request offers the way; whoever streams the answer may take it, once deltas
+    have begun to come.
+    """
+
+    __slots__ = ("_open",)
+
+    def __init__(self) -> None:
+        self._open: Callable[[bytes, bytes, FrameWriter], Callable[[], None]] | None = None
+
+    def offer(self, open: Callable[[bytes, bytes, FrameWriter], Callable[[], None]]) -> None:
+        """`open` begins to relay; it returns what resumes a relay that was held."""
+        self._open = open
+
+    def take(self, before: bytes, after: bytes, write: FrameWriter) -> Callable[[], None] | None:
+        """From now on the deltas that hold text alone are frames: their text, that of several
+        where they come together, as a JSON string between `before` and `after`.
+
+        Returns what resumes a relay whose writer has held it; None where there is no short way.
+        """
+        return None if self._open is None else self._open(before, after, write)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one answer. `n` answers are `n` of these, with seeds `seed`, `seed + 1`, ..."""
@@ -75,6 +105,7 @@ class GenerationRequest:
     # what the caller calls a field of sampling_params, for the refusal that names it
     field_names: Mapping[str, str] = field(default_factory=dict)
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
+    relay: TextRelay | None = None  # for an answer of which the caller wants the text alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ class ChunkFrames:
         """A frame that adds text to a choice."""
         return self._before_text[index] + dumps(text) + self._after_text
 
+    def around_text(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the JSON string of a frame that `text` makes."""
+        return self._before_text[index], self._after_text
+
     def detailed(
         self,
         index: int,

@@ -3,6 +3,7 @@ from typing import Any
 
 import openai.types
 import openai.types.chat
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +104,17 @@ def test_completion_text_frame(model, text, index):
 
     choice = CompletionChoice(index=index, text=text, logprobs=None, finish_reason=None)
     assert completion_event(model, [choice]) == frame
+
+
+@given(model=texts, text=texts, index=st.integers(0, 2), usage_field=st.booleans())
+@pytest.mark.parametrize("shape", [sse.CHAT_COMPLETION_CHUNK, sse.COMPLETION_CHUNK])
+def test_around_text(shape, model, text, index, usage_field):
+    """Whoever writes the JSON string itself between the two parts makes the same frame."""
+    each = frames(shape, model, usage_field=usage_field)
+
+    before, after = each.around_text(index)
+
+    assert each.text(index, text) == before + orjson.dumps(text) + after
 
 
 @given(usage=usages)

@@ -45,6 +45,11 @@ class Contract(Protocol):
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """What tells for each response to this request what it adds to the answer."""
 
+    def text_output(self, request: GenerationRequest) -> str | None:
+        """The output that holds the text where a response to this request holds nothing else
+        until the last one; None where it may.
+        """
+
 
 class DeclaredInputs:
     """The inputs of a model's config; makes tensors of the declared datatype and rank."""

@@ -27,6 +27,12 @@ class PromptOnly:
             return decode
         return lambda outputs: _of_the_prompt(decode(outputs))
 
+    def text_output(self, request: GenerationRequest) -> str | None:
+        """None where no text is wanted."""
+        if request.sampling_params.max_tokens == 0:
+            return None
+        return self._contract.text_output(request)
+
 
 def _of_a_token(request: GenerationRequest) -> GenerationRequest:
     params = request.sampling_params

@@ -100,13 +100,19 @@ class VLLMContract:
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """What turns this request's responses into deltas; it runs once a token."""
+        return self.decode if self.text_output(request) is None else self._decode_text
+
+    def text_output(self, request: GenerationRequest) -> str | None:
+        """The output that alone makes a response, until the last one; None where more may be told
+        with it.
+        """
         params = request.sampling_params
         extras = (
             request.return_token_ids
             or _wants_logprobs(params)
             or params.prompt_logprobs is not None
         )
-        return self._decode_text if self._inprocess and not extras else self.decode
+        return "text_output" if self._inprocess and not extras else None
 
     def _decode_text(self, outputs: Outputs) -> CompletionDelta:
         """A response that is not the last one of an in-process model holds text alone.

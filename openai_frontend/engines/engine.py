@@ -7,7 +7,7 @@ A model's `config.pbtxt` names the class:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -81,6 +81,9 @@ class DeltaSink(Protocol):
         """Add to the answer. Set `prompt_tokens` and `cached_tokens` in the last delta's counts;
         the answer's own tokens are counted from each delta's `token_ids`.
         """
+
+    def send_text(self, text: str, token_ids: Sequence[int]) -> None:
+        """Add plain text: `send(CompletionDelta(text, token_ids))` for less. Not for the last."""
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error."""

@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import multiprocessing
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +290,15 @@ class ExecutionSink:
     def cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""
         return self._execution.ended or self._execution.cancelled
+
+    def send_text(self, text: str, token_ids: Sequence[int]) -> None:
+        """Add plain text: the hot path, without an object for it."""
+        if not self._plain:
+            self.send(CompletionDelta(text, token_ids))
+        elif not self._execution.ended:
+            self._counted += len(token_ids)
+            if text:  # a token may be a part of a character
+                self._execution.send_bytes("text_output", text)
 
     def send(self, delta: CompletionDelta) -> None:
         """Add to the answer; the delta with a finish reason ends it."""

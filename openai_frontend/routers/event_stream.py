@@ -1,5 +1,8 @@
 """A streamed answer as an HTTP response: one write for all that one wake-up brought.
 
+Begin, end and failures pass through a task. Between them an answer of text alone takes the short
+way: its frames come ready from below, and leave from the callback that they come in.
+
 Not Starlette's StreamingResponse: its task group costs more than the stream's own work.
 """
 
@@ -11,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.outlet import Outlet
 from openai_frontend.serving.admission import Bursts
 from openai_frontend.serving.endings import ChunkStream
 from openai_frontend.serving.failure import describe, log_failure
@@ -44,7 +48,8 @@ class EventStream(Response):
         send_body = scope["state"].get("send_body", send)
         # A task of its own: a wake-up then resumes four frames, not the twenty of the middleware
         # too. Measured at 64 streams: 18 % less CPU for each chunk, with the line above.
-        pump = asyncio.get_running_loop().create_task(self._pump(send, send_body))
+        outlet = Outlet(send_body)
+        pump = asyncio.get_running_loop().create_task(self._pump(send, outlet))
         try:
             async with CancelOnDisconnect(receive):
                 last = await pump
@@ -57,14 +62,21 @@ class EventStream(Response):
             # The process edge of a stream: its status is sent, so its last event tells.
             log_failure(error, scope["state"]["request_id"])
             last = error_event(describe(error).body)
+        finally:
+            outlet.close()
         # Outside CancelOnDisconnect: a finished response looks like a disconnect to its watcher.
-        await send(_body(last, more=False))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _pump(self, send: Send, send_body: Send) -> bytes:
-        """Sends what each wake-up brought; returns the last of it, which ends the response.
+    async def _pump(self, send: Send, outlet: Outlet) -> bytes:
+        """Sends what each wake-up brought; returns the last of it, which ends the response."""
+        try:
+            return await self._send_bursts(send, outlet)
+        except Exception:
+            await outlet.drained()  # the failure is the last event, after all that came before it
+            raise
 
-        Once every choice is finished the end follows at once, and the two leave in one write.
-        """
+    async def _send_bursts(self, send: Send, outlet: Outlet) -> bytes:
+        """Once every choice is finished the end follows at once, and the two leave in one write."""
         chunks = self._chunks
         pending = chunks.start()
         async with aclosing(self._bursts) as bursts:
@@ -76,8 +88,13 @@ class EventStream(Response):
                 if not self._started:
                     self._started = True
                     await send(_start())
-                await send_body(_body(pending, more=True))
+                    outlet.write(pending)
+                    outlet.on_drained = chunks.relay(outlet.write)
+                else:
+                    outlet.write(pending)
                 pending = b""
+                await outlet.drained()
+            await outlet.drained()
         last = pending + chunks.finish()
         if not self._started:
             self._started = True
@@ -87,7 +104,3 @@ class EventStream(Response):
 
 def _start() -> dict[str, object]:
     return {"type": "http.response.start", "status": 200, "headers": _HEADERS}
-
-
-def _body(body: bytes, *, more: bool) -> dict[str, object]:
-    return {"type": "http.response.body", "body": body, "more_body": more}

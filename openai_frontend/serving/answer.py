@@ -10,7 +10,7 @@ from typing import Any
 
 from openai_frontend import __version__
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams
+from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams, TextRelay
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission, Bursts
@@ -93,6 +93,7 @@ def first_request(
         priority=request.priority or 0,
         cache_salt=request.cache_salt,
         field_names=_field_names(request),
+        relay=TextRelay() if request.stream else None,
     )
 
 

@@ -24,7 +24,8 @@ from openai_frontend.serving.inputs import (
 )
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_EMBEDDINGS
-from openai_frontend.serving.vectors import render
+from openai_frontend.serving.turns import Turns
+from openai_frontend.serving.vectors import render, rendering_cost_us
 from schemas.embeddings import EmbeddingRequest as WireRequest
 from schemas.embeddings import Input
 
@@ -46,6 +47,7 @@ class Embeddings:
         self._policy = policy
         self._admission = admission
         self._tiktoken = tiktoken
+        self._turns = Turns()
         self._warned: set[str] = set()  # the models that were sent token ids
 
     async def create(self, request: WireRequest, model: ServedModel) -> bytes:
@@ -81,9 +83,11 @@ class Embeddings:
 
         async def embed(at: int) -> orjson.Fragment:
             nonlocal read
+            await self._turns.take(embedding_cost_us(prompts[at]))
             result = await model.embed(
                 embedding_request(f"{id}-{at}", prompts[at], dimensions=request.dimensions)
             )
+            await self._turns.take(rendering_cost_us(result.embedding, as_base64=as_base64))
             read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
             return render(at, result.embedding, as_base64=as_base64)
 
@@ -115,6 +119,11 @@ def embedding_request(
         prompt_token_ids=prompt.token_ids or None,
         dimensions=dimensions,
     )
+
+
+def embedding_cost_us(prompt: Prompt) -> float:
+    """What the event loop needs to send it to the model: the gateway's part and an engine's."""
+    return 50 + len(prompt.token_ids) * 0.03 + len(prompt.text or "") * 0.005
 
 
 def _input(given: Any, place: str) -> Text | TokenIds:

@@ -1,6 +1,5 @@
 """Texts and token ids as prompts that a pooling model can read whole. Never runs the model."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -35,32 +34,28 @@ class TokenIds:
 
 
 async def read_all(
-    given: Sequence[Text | TokenIds],
+    given: Sequence[Text | TokenIds],  # all of them texts, or all of them token ids
     model: ServedModel,
     *,
     add_special_tokens: bool = True,
     truncation: Truncation | None = None,
 ) -> list[Prompt]:
     """A prompt for each; raises, before any reaches the model, where one is none for it."""
-    prompts = []
-    for each in given:
-        if isinstance(each, TokenIds):
-            prompt = _checked(each, model, truncation)
-        elif model.prompts is None:  # its backend tokenizes
-            if not add_special_tokens:
-                raise unsupported("add_special_tokens")
-            prompt = Prompt(each.text, [])
-        else:
-            prompt = await model.tokenize(
-                each.text,
-                add_special_tokens=add_special_tokens,
-                truncation=truncation,
-                param=each.place,
-            )
-            _check_not_empty(prompt, each.place)
-        prompts.append(prompt)
-        # A short text is tokenized on the event loop, 0.1 ms and more: then others may have it.
-        await asyncio.sleep(0)
+    texts = [each for each in given if isinstance(each, Text)]
+    if not texts:
+        return [_checked(each, model, truncation) for each in given if isinstance(each, TokenIds)]
+    if model.prompts is None:  # its backend tokenizes
+        if not add_special_tokens:
+            raise unsupported("add_special_tokens")
+        return [Prompt(each.text, []) for each in texts]
+    prompts = await model.tokenize_all(
+        [each.text for each in texts],
+        add_special_tokens=add_special_tokens,
+        truncation=truncation,
+        params=[each.place for each in texts],
+    )
+    for prompt, each in zip(prompts, texts, strict=True):
+        _check_not_empty(prompt, each.place)
     return prompts
 
 

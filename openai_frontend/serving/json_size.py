@@ -5,6 +5,8 @@ more in pydantic (9.5 MB of unknown fields took a second). This looks without pa
 JSON at all is left to the parser.
 """
 
+from collections.abc import Iterator
+
 from openai_frontend.errors import InvalidRequest
 
 MAX_DEPTH = 64
@@ -16,16 +18,35 @@ _OPENING, _CLOSING = b"[{", b"]}"
 _INNERMOST = (b"{:}", b"{::}", b"{:::}", b"{::::}", b"[]")  # without anything of their own inside
 _PASSES = 3
 _NO_STRUCTURE = bytes(set(range(256)) - set(b"[{]}:"))
-_START = 64 * 1024  # where most floods show already
+_WINDOW = 128 * 1024  # bytes looked at in one step: 0.5 ms where every other one is escaped
+_SIGNS_A_STEP = 16 * 1024  # 0.8 ms
 
 
 def check_json_size(body: bytes) -> None:
     """Raises InvalidRequest for a body of too many parts. Costs 1 us where there can be none."""
+    for _ in size_checks(body):
+        pass
+
+
+def size_checks(body: bytes) -> Iterator[None]:
+    """The same in steps of less than a millisecond, for who has more to do than one body."""
     if len(body) <= MAX_VALUES and not _may_have_many_parts(body):
         return
-    if len(body) > 4 * _START:  # a shorter body is not worth two looks
-        _check_structure(_without_strings(body[:_START]))
-    _check_structure(_without_strings(body))
+    strings = values = 0
+    signs = b""
+    for outside, quotes in _windows(body):
+        strings, values = strings + quotes, values + outside.count(b",")
+        if strings > 2 * MAX_STRINGS:
+            raise _refusal(f"more than {MAX_STRINGS} strings")
+        if values > MAX_VALUES:
+            raise _refusal(f"more than {MAX_VALUES} values")
+        first, signs = not signs, signs + outside.translate(None, _NO_STRUCTURE)
+        if len(signs) > 4 * MAX_STRINGS:
+            raise _refusal(f"more than {2 * MAX_STRINGS} arrays and objects")
+        if first:  # where most floods show already
+            yield from _level_checks(*_without_innermost(signs))
+        yield
+    yield from _level_checks(*_without_innermost(signs))
 
 
 def _may_have_many_parts(body: bytes) -> bool:
@@ -34,22 +55,19 @@ def _may_have_many_parts(body: bytes) -> bool:
     return depth > MAX_DEPTH or body.count(b'"') > 2 * MAX_FIELDS
 
 
-def _without_strings(body: bytes) -> bytes:
-    """The body's signs and numbers, in which each sign stands for itself."""
-    if b"\\" in body:
-        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if body.count(b'"') > 2 * MAX_STRINGS:
-        raise _refusal(f"more than {MAX_STRINGS} strings")
-    return b"".join(body.split(b'"')[::2])
-
-
-def _check_structure(body: bytes) -> None:
-    if body.count(b",") > MAX_VALUES:
-        raise _refusal(f"more than {MAX_VALUES} values")
-    signs = body.translate(None, _NO_STRUCTURE)
-    if len(signs) > 4 * MAX_STRINGS:
-        raise _refusal(f"more than {2 * MAX_STRINGS} arrays and objects")
-    _check_levels(*_without_innermost(signs))
+def _windows(body: bytes) -> Iterator[tuple[bytes, int]]:
+    """What of each window is outside strings, where each sign stands for itself, and its quotes."""
+    start, within = 0, 0
+    while start < len(body):
+        end = start + _WINDOW
+        while body[end - 1 : end] == b"\\":  # what it escapes must not begin the next window
+            end += _WINDOW
+        window = body[start:end]
+        if b"\\" in window:
+            window = window.replace(b"\\\\", b"").replace(b'\\"', b"")
+        pieces = window.split(b'"')
+        yield b"".join(pieces[within::2]), len(pieces) - 1
+        start, within = end, (within + len(pieces) - 1) % 2
 
 
 def _without_innermost(signs: bytes) -> tuple[bytes, int]:
@@ -67,9 +85,9 @@ def _without_innermost(signs: bytes) -> tuple[bytes, int]:
     return signs, _PASSES
 
 
-def _check_levels(signs: bytes, taken: int) -> None:
+def _level_checks(signs: bytes, taken: int) -> Iterator[None]:
     depth = fields = 0
-    for sign in signs:
+    for at, sign in enumerate(signs, 1):
         if sign in _OPENING:
             depth += 1
             if depth + taken > MAX_DEPTH:
@@ -80,6 +98,8 @@ def _check_levels(signs: bytes, taken: int) -> None:
             fields += 1
             if fields > MAX_FIELDS:
                 raise _refusal(f"more than {MAX_FIELDS} parameters")
+        if at % _SIGNS_A_STEP == 0:
+            yield
 
 
 def _refusal(what: str) -> InvalidRequest:

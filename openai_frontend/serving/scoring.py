@@ -12,10 +12,11 @@ from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import new_id
 from openai_frontend.serving.batch import run_batch
-from openai_frontend.serving.embeddings import embedding_request
+from openai_frontend.serving.embeddings import embedding_cost_us, embedding_request
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.inputs import Text, read_all
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
+from openai_frontend.serving.turns import Turns
 from openai_frontend.serving.vectors import cosine_similarity
 from schemas.embeddings import EmbeddingUsage
 from schemas.score import Score, ScoreResponse, Texts
@@ -47,6 +48,7 @@ class Scoring:
     def __init__(self, policy: FieldPolicy, admission: Admission) -> None:
         self._policy = policy
         self._admission = admission
+        self._turns = Turns()
 
     async def create(self, request: WireRequest, model: ServedModel) -> ScoreResponse:
         """The scores of all pairs; raises for what this model or server cannot honour."""
@@ -79,7 +81,12 @@ class Scoring:
         for at, pair in enumerate(pairs):
             requests.append(await _score_request(f"{id}-{at}", pair, model))
             await asyncio.sleep(0)  # tokenizing a short pair holds the event loop
-        results = await run_batch(self._admission, model.score, requests)
+
+        async def score(request: ScoreRequest) -> ScoreResult:
+            await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
+            return await model.score(request)
+
+        results = await run_batch(self._admission, score, requests)
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model's score is no finite number.")
@@ -94,6 +101,7 @@ class Scoring:
         prompts = await read_all(inputs, model)
 
         async def embed(at: int) -> EmbeddingResult:
+            await self._turns.take(embedding_cost_us(prompts[at]))
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
         results = await run_batch(self._admission, embed, range(len(prompts)))

@@ -41,7 +41,7 @@ class Tokenization:
         return TokenizeResponse.model_construct(  # checking a million ids takes 50 ms
             count=len(prompt.token_ids),
             max_model_len=model.max_model_len,
-            tokens=prompt.token_ids,
+            tokens=list(prompt.token_ids),
             token_strs=await model.token_strings(prompt.token_ids)
             if request.return_token_strs
             else None,
@@ -113,10 +113,10 @@ def named_or_only(registry: ModelRegistry, name: str | None) -> ServedModel:
 async def rendered(prompt: Prompt, model: ServedModel) -> RenderedPrompt:
     """A prompt as clients are told of it; one that was sent as tokens is decoded."""
     text = prompt.text
-    return RenderedPrompt(
+    return RenderedPrompt.model_construct(  # as above
         model=model.name,
         prompt=await model.decode(prompt.token_ids) if text is None else text,
-        token_ids=prompt.token_ids,
+        token_ids=list(prompt.token_ids),
         count=len(prompt.token_ids),
         max_model_len=model.max_model_len,
     )

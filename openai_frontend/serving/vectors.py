@@ -25,6 +25,11 @@ def render(index: int, vector: memoryview, *, as_base64: bool) -> orjson.Fragmen
     return orjson.Fragment(orjson.dumps(item))
 
 
+def rendering_cost_us(vector: memoryview, *, as_base64: bool) -> float:
+    """What `render` takes of the event loop."""
+    return 5 + vector.nbytes * (0.002 if as_base64 else 0.01)
+
+
 def _finite(vector: memoryview) -> numpy.ndarray[Any, numpy.dtype[numpy.float32]]:
     """The tensor's memory as numbers; JSON has none that are not finite, and scores need them."""
     numbers = numpy.frombuffer(vector, "<f4")

@@ -2,7 +2,7 @@
 The Triton core in this process, and the backend whose models are Python engines of this process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -211,6 +211,17 @@ class ResponseStream:
         """All responses that have come since the last call; maybe none."""
 
     def cancel(self) -> None: ...
+
+    def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
+        """
+        From now on, write responses that hold this one text and nothing else as frames.
+        """
+
+    def resume_relay(self) -> None:
+        """The writer that held takes frames again."""
+
+    def stop_relay(self) -> None:
+        """Write no more."""
 
     @property
     def finished(self) -> bool:

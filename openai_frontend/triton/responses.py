@@ -1,7 +1,7 @@
 """The responses of one request, as an asynchronous iterator of bursts."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.triton import _core, failures
@@ -41,8 +41,30 @@ class ResponseStream:
         self._error: tuple[int, str] | None = None
 
     def cancel(self) -> None:
-        """Ask Triton to end the request. Legal at any time and any number of times."""
+        """Ask Triton to end the request, and write no more of it. Legal at any time and any number
+        of times.
+        """
+        self._native.stop_relay()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Ask Triton to end the request; what has come, and the error that ends it, is given."""
         self._native.cancel()
+
+    def relay(
+        self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]
+    ) -> Callable[[], None]:
+        """From now on, responses that hold one text under the name `output` and nothing else go to
+        `write` and are not given here.
+
+        Each call of `write` gets the text that has come since the last one, as a JSON string
+        between `before` and `after`; the first such response that comes while others wait here is
+        given here too, so nothing is overtaken. Where `write` returns True it is not called again
+        until the function that this returns is called, and gets all that has come meanwhile. What
+        it raises is raised here.
+        """
+        self._native.relay(output, before, after, write)
+        return self._native.resume_relay
 
     def __aiter__(self) -> "ResponseStream":
         return self

@@ -104,7 +104,7 @@ class Server:
         self._core = None
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # what other backends still work on
-            stream.cancel()
+            stream.interrupt()
         try:
             await asyncio.to_thread(core.stop)
         except _core.TritonError as error:

@@ -27,6 +27,9 @@ class Sink:
     def send(self, delta: CompletionDelta) -> None:
         self.deltas.append(delta)
 
+    def send_text(self, text: str, token_ids: Any) -> None:
+        self.send(CompletionDelta(text, token_ids))
+
     def fail(self, error: Exception) -> None:
         self.error = error
 

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from openai_frontend.errors import ContextLengthExceeded
 from openai_frontend.generation import EmbeddingRequest, EmbeddingResult, ScoreRequest, ScoreResult
@@ -53,6 +54,12 @@ class FakePoolingModel(FakeModel):
         if within_context and self.max_model_len is not None and len(ids) > self.max_model_len:
             raise ContextLengthExceeded(f"resulted in {len(ids)} tokens", param=param)
         return Prompt(text, ids)
+
+    async def tokenize_all(
+        self, texts: Sequence[str], *, params: Sequence[str], **options: Any
+    ) -> list[Prompt]:
+        named = zip(texts, params, strict=True)
+        return [await self.tokenize(text, param=param, **options) for text, param in named]
 
     async def tokenize_pair(
         self, first: str, second: str, *, param: str = "documents"

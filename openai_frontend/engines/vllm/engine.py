@@ -5,7 +5,7 @@ NVIDIA's backend.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -242,6 +242,9 @@ class _WarmUpSink:
         """Take a delta; only the last one matters."""
         if delta.finish_reason is not None and not self.ended.done():
             self.ended.set_result(None)
+
+    def send_text(self, text: str, token_ids: Sequence[int]) -> None:
+        """Nothing ends by it."""
 
     def fail(self, error: Exception) -> None:
         """End with the engine's error, which fails the load."""

@@ -30,16 +30,20 @@ class _Stream:
     __slots__ = (
         "begun",
         "cached_tokens",
+        "decode",
         "detokenizer",
         "params",
         "prompt_tokens",
+        "send_text",
         "sink",
         "stop",
     )
 
     def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
         self.sink = sink
+        self.send_text = sink.send_text
         self.detokenizer = detokenizer
+        self.decode = detokenizer.decode_next
         self.params = request.sampling_params
         self.stop = bool(self.params.stop)
         self.prompt_tokens = len(request.prompt_token_ids)
@@ -52,16 +56,15 @@ class _Stream:
         """
         if (stats := output.prefill_stats) is not None:
             self.cached_tokens = stats.num_cached_tokens
-        reason = output.finish_reason
         token_ids = output.new_token_ids
-        if reason is None and not self.stop:
+        if output.finish_reason is None and not self.stop:
             # The hot path. vLLM's update() would copy the whole text so far for each token.
-            decode = self.detokenizer.decode_next
+            decode = self.decode
             text = decode(token_ids[0]) if len(token_ids) == 1 else "".join(map(decode, token_ids))
-            self.sink.send(CompletionDelta(text, token_ids))
+            self.send_text(text, token_ids)
             self.begun = True
             return False
-        return self._advance_with_stop(output, reason, token_ids)
+        return self._advance_with_stop(output, output.finish_reason, token_ids)
 
     def _advance_with_stop(self, output: Any, reason: Any, token_ids: list[int]) -> bool:
         from vllm.v1.engine import FinishReason
@@ -228,29 +231,25 @@ class StepLoop:
         stopped: list[str] = []
         rest: list[Any] = []
         for output in outputs.outputs:
-            stream = streams.get(output.request_id)
+            request_id = output.request_id
+            stream = streams.get(request_id)
             if stream is None:
                 rest.append(output)
                 continue
-            stopped_by_string = self._advance(stream, output)
+            try:
+                stopped_by_string = stream.advance(output)
+            except Exception as error:  # a stream fails alone
+                logger.exception("a step's output could not be sent")
+                stream.sink.fail(error)
+                stopped_by_string = output.finish_reason is None
             if stopped_by_string:
-                stopped.append(output.request_id)
+                stopped.append(request_id)
             if stopped_by_string or output.finish_reason is not None:
-                del streams[output.request_id]
+                del streams[request_id]
         if rest:
             stopped += self._process_rest(rest, outputs)
         if stopped:
             self._spawn(self._core.abort_requests_async(stopped))
-
-    @staticmethod
-    def _advance(stream: _Stream, output: Any) -> bool:
-        """Say whether the engine must be told that the request is over; a stream fails alone."""
-        try:
-            return stream.advance(output)
-        except Exception as error:
-            logger.exception("a step's output could not be sent")
-            stream.sink.fail(error)
-            return output.finish_reason is None
 
     def _process_rest(self, rest: list[Any], outputs: Any) -> list[str]:
         processed = self._processor.process_outputs(rest, outputs.timestamp, None)

@@ -1,0 +1,308 @@
+"""The order and the waits of a stream's body, whatever pace its client has."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_frontend.routers.outlet import Outlet
+
+
+class Client:
+    """An ASGI `send` that waits while `open` is cleared, as uvicorn's does, before it writes."""
+
+    def __init__(self, *, slow: bool = False) -> None:
+        self.open = asyncio.Event()
+        if not slow:
+            self.open.set()
+        self.bodies: list[bytes] = []
+        self.failure: Exception | None = None
+        self.cancelled = 0
+
+    async def send(self, message: Any) -> None:
+        assert set(message) == {"type", "body", "more_body"}
+        assert (message["type"], message["more_body"]) == ("http.response.body", True)
+        try:
+            if not self.open.is_set():
+                await self.open.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        if self.failure is not None:
+            raise self.failure
+        self.bodies.append(message["body"])
+
+
+class Drains:
+    """Counts the calls of `on_drained`, and what had been sent by then."""
+
+    def __init__(self, outlet: Outlet, client: Client) -> None:
+        self.sent: list[bytes] = []
+        outlet.on_drained = lambda: self.sent.append(b"".join(client.bodies))
+
+
+async def turns(number: int = 5) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_quick_client():
+    """Each body has left when `write` returns, without a turn of the loop."""
+    client = Client()
+    outlet = Outlet(client.send)
+    drains = Drains(outlet, client)
+
+    assert [outlet.write(b"a"), outlet.write(b"b")] == [False, False]
+    assert client.bodies == [b"a", b"b"]
+    await outlet.drained()
+    await turns()
+    assert drains.sent == []
+
+
+async def test_quick_client_without_a_task():
+    """A callback that no task runs can write too."""
+    client, done = Client(), asyncio.Event()
+    outlet = Outlet(client.send)
+
+    def callback() -> None:
+        assert asyncio.current_task() is None
+        outlet.write(b"a")
+        done.set()
+
+    asyncio.get_running_loop().call_soon(callback)
+    await done.wait()
+
+    assert client.bodies == [b"a"]
+
+
+async def test_slow_client():
+    """`write` says True while the client is slow; what it is given meanwhile leaves as one body."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    drains = Drains(outlet, client)
+
+    assert [outlet.write(body) for body in (b"a", b"b", b"c")] == [True, True, True]
+    await turns()
+    assert (client.bodies, drains.sent) == ([], [])
+    client.open.set()
+    await outlet.drained()
+
+    assert (client.bodies, drains.sent) == ([b"a", b"bc"], [b"abc"])
+    assert outlet.write(b"d") is False
+    assert b"".join(client.bodies) == b"abcd"
+    await turns()
+    assert drains.sent == [b"abc"]
+
+
+async def test_client_that_is_slow_again():
+    """A client may be slow for each body anew; it is drained once all has been sent."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    drains = Drains(outlet, client)
+    outlet.write(b"a")
+    outlet.write(b"b")
+
+    client.open.set()
+    asyncio.get_running_loop().call_soon(client.open.clear)  # before the second body
+    await turns()
+    client.open.clear()
+    outlet.write(b"c")
+    await turns()
+    client.open.set()
+    await outlet.drained()
+
+    assert b"".join(client.bodies) == b"abc"
+    assert drains.sent[-1] == b"abc"
+
+
+async def test_written_when_it_is_drained():
+    """What `on_drained` writes leaves after the rest, and `drained` waits for it too."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    left = [b"c", b"b"]
+
+    def resume() -> None:
+        if left:
+            client.open.clear()
+            outlet.write(left.pop())
+            asyncio.get_running_loop().call_soon(client.open.set)
+
+    outlet.on_drained = resume
+    outlet.write(b"a")
+    client.open.set()
+    async with asyncio.timeout(5):
+        await outlet.drained()
+
+    assert client.bodies == [b"a", b"b", b"c"]
+
+
+async def test_drained_waits():
+    """`drained` returns only once the client has taken everything."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    outlet.write(b"a")
+    waiting = asyncio.create_task(outlet.drained())
+    await turns()
+
+    assert not waiting.done()
+    client.open.set()
+    await waiting
+    assert client.bodies == [b"a"]
+
+
+async def test_a_wait_that_is_cancelled():
+    """Whoever waits may give up: what was written leaves all the same."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    outlet.write(b"a")
+    waiting = asyncio.create_task(outlet.drained())
+    await turns()
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    client.open.set()
+    await outlet.drained()
+
+    assert (client.bodies, client.cancelled) == ([b"a"], 0)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_close(begun):
+    """A close drops what waits and ends the send, whether or not the loop has turned since."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    drains = Drains(outlet, client)
+    outlet.write(b"a")
+    outlet.write(b"b")
+    if begun:
+        await turns()
+
+    outlet.close()
+    await turns()
+    client.open.set()
+    await turns()
+
+    assert (client.bodies, drains.sent) == ([], [])
+    assert len(asyncio.all_tasks()) == 1
+    if begun:
+        assert client.cancelled == 1
+
+
+async def test_close_of_what_is_drained():
+    """A close with nothing under way changes nothing, and may come twice."""
+    client = Client()
+    outlet = Outlet(client.send)
+    outlet.write(b"a")
+
+    outlet.close()
+    outlet.close()
+
+    assert client.bodies == [b"a"]
+
+
+async def test_send_that_fails_at_once():
+    """`write` raises what `send` raises."""
+    client = Client()
+    client.failure = OSError("gone")
+    outlet = Outlet(client.send)
+
+    with pytest.raises(OSError, match="gone"):
+        outlet.write(b"a")
+    await outlet.drained()
+
+
+async def test_send_that_fails_after_its_wait():
+    """`drained` raises what `send` raised after it had waited; no later body overtakes."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    drains = Drains(outlet, client)
+    outlet.write(b"a")
+    outlet.write(b"b")
+    client.failure = OSError("gone")
+
+    client.open.set()
+    with pytest.raises(OSError, match="gone"):
+        await outlet.drained()
+    client.failure = None
+
+    assert outlet.write(b"c") is True
+    assert (client.bodies, drains.sent) == ([], [])
+
+
+async def test_send_that_waits_in_many_ways():
+    """A `send` goes on in its task as if it had begun there: turns, futures, failures."""
+    done: list[str] = []
+    loop = asyncio.get_running_loop()
+    broken, fine = loop.create_future(), loop.create_future()
+
+    async def send(message: Any) -> None:
+        await asyncio.sleep(0)
+        done.append("turned")
+        with pytest.raises(KeyError):
+            await broken
+        done.append("failed")
+        async with asyncio.timeout(5):
+            done.append(await fine)
+        await asyncio.sleep(0.001)
+        done.append(message["body"].decode())
+
+    outlet = Outlet(send)
+    assert outlet.write(b"body") is True
+    loop.call_later(0.001, broken.set_exception, KeyError("x"))
+    loop.call_later(0.002, fine.set_result, "fine")
+    await outlet.drained()
+
+    assert done == ["turned", "failed", "fine", "body"]
+
+
+async def test_first_wait_that_fails():
+    """An exception of the very first thing that `send` waits for is told to `send`."""
+    broken = asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        await broken
+
+    outlet = Outlet(send)
+    outlet.write(b"a")
+    broken.set_exception(KeyError("x"))
+
+    with pytest.raises(KeyError):
+        await outlet.drained()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    steps=st.lists(st.sampled_from(["open", "shut", "turn", "drained"]) | st.binary(max_size=3)),
+    factory=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]),
+)
+def test_any_pace(steps, factory):
+    """Whatever the client's pace: every byte leaves once, in order, and `write` tells the truth."""
+
+    async def run() -> None:
+        client = Client()
+        outlet = Outlet(client.send)
+        written = b""
+        for step in steps:
+            if isinstance(step, bytes):
+                waits = outlet.write(step)
+                written += step
+                assert waits is (b"".join(client.bodies) != written) or not step
+            elif step == "open":
+                client.open.set()
+            elif step == "shut":
+                client.open.clear()
+            elif step == "drained" and client.open.is_set():
+                await outlet.drained()
+                assert written == b"".join(client.bodies)
+            else:
+                await asyncio.sleep(0)
+        client.open.set()
+        await outlet.drained()
+        assert written == b"".join(client.bodies)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())

@@ -1,22 +1,36 @@
 """The command: rounds between canaries, then the report."""
 
 import argparse
+import resource
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from benchmarks import budgets, hot_spots, machine, mock_repository, report
+from benchmarks import budgets, c_floor, hot_spots, machine, report, results
+from benchmarks.c_floor import NoCompiler
 from benchmarks.measurement import Bench, ClientFailed, Round
 from benchmarks.noise import Doubt, doubts, undoubted
 from benchmarks.plan import FULL, QUICK, Plan
-from benchmarks.process_stat import Cores
 from benchmarks.server_process import ServerFailed, ServerProcess
 
 # Exit codes: 0 is a run, 1 one that misses a demanded budget, 2 one that did not work
 MISSED = 1
 FAILED = 2
+
+_DESCRIPTORS = 4096  # for 1,000 idle streams and all beside them, in client and server
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What all rounds brought."""
+
+    rounds: list[Round]
+    doubts: list[list[Doubt]]
+    skipped: Mapping[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,17 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = QUICK if given.quick else FULL
     if given.rounds is not None:
         plan = replace(plan, rounds=given.rounds)
+    _raise_descriptor_limit()
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
-        bench = _bench(Path(folder), plan)
+        bench, skipped = _bench(Path(folder), plan)
         try:
             if given.profile:
                 for title, rows in hot_spots.profiles(bench):
                     print(f"{title}\n{rows}\n")
                 return 0
-            return _run(bench, given.json, check=given.check)
+            run = _run(bench, skipped)
         except (ClientFailed, ServerFailed) as error:
             sys.stderr.write(f"benchmarks: {error}\n")
             return FAILED
+        _tell(bench, run, json_file=given.json, folder=given.store)
+    return _check(run) if given.check else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -43,6 +60,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="a look, in less than a minute")
     parser.add_argument("--rounds", type=_positive, help="how often everything is measured")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--store",
+        type=Path,
+        metavar="FOLDER",
+        nargs="?",
+        const=results.FOLDER,
+        help="write JSON, table and plots there; without FOLDER to benchmarks/results",
+    )
     parser.add_argument(
         "--check", action="store_true", help="exit with 1 where a demanded budget is missed"
     )
@@ -59,45 +84,74 @@ def _positive(text: str) -> int:
     return value
 
 
-def _bench(folder: Path, plan: Plan) -> Bench:
-    empty = folder / "empty"
-    empty.mkdir()
-    return Bench(
-        plan=plan,
-        cores=Cores.available(),
-        repository=mock_repository.write(folder / "models"),
-        empty_repository=empty,
-        tokenizer=folder / "tokenizer",
-        say=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
-    )
+def _raise_descriptor_limit() -> None:
+    """What is started from here has the same limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _run(bench: Bench, json_file: Path | None, *, check: bool) -> int:
+def _bench(folder: Path, plan: Plan) -> tuple[Bench, dict[str, str]]:
+    """And what this machine cannot measure."""
+    program, skipped = None, {}
+    try:
+        program = c_floor.build(folder)
+    except NoCompiler as error:
+        skipped["floor in C"] = str(error)
+    return Bench.prepare(folder, plan, c_floor=program, say=_say), skipped
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _run(bench: Bench, skipped: Mapping[str, str]) -> Run:
     with bench.gateway() as gateway:
-        rounds, all_doubts = _rounds(bench, gateway)
-    about, versions = machine.describe(), machine.versions()
-    found = report.summaries(rounds)
-    print(report.conditions(bench.cores, about, versions))
+        run = Run([], [], {**skipped, **bench.refused(gateway)})
+        _rounds(bench, gateway, run)
+    return run
+
+
+def _rounds(bench: Bench, gateway: ServerProcess, run: Run) -> None:
+    before = bench.canary()
+    for number in range(1, bench.plan.rounds + 1):
+        bench.say(f"round {number} of {bench.plan.rounds}")
+        alone = number <= bench.plan.rounds_alone
+        done = bench.round(gateway, alone=alone, skipped=run.skipped)
+        after = bench.canary()
+        done.add_canary(before, after)
+        run.rounds.append(done)
+        run.doubts.append(doubts(before, done, after))
+        before = after
+
+
+def _tell(bench: Bench, run: Run, *, json_file: Path | None, folder: Path | None) -> None:
+    known: dict[str, Any] = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": machine.commit(),
+        "machine": machine.describe(),
+        "versions": machine.versions(),
+        "cores": asdict(bench.cores),
+        "plan": asdict(bench.plan),
+    }
+    found = report.summaries(run.rounds)
+    notes = report.shares(run.rounds) + report.remarks(run.doubts, run.skipped)
+    print(report.conditions(known))
     print(report.table(found))
-    print(report.shares(rounds), end="")
-    for number, lines in enumerate(all_doubts, start=1):
-        for line in lines:
-            print(f"round {number}: {line}")
+    print(notes, end="")
+    document = report.document(run.rounds, run.doubts, run.skipped, known)
     if json_file is not None:
-        known = {
-            "machine": about,
-            "versions": versions,
-            "cores": asdict(bench.cores),
-            "plan": asdict(bench.plan),
-        }
-        json_file.write_text(report.document(rounds, all_doubts, known) + "\n", encoding="utf-8")
-    return _check(rounds, all_doubts) if check else 0
+        json_file.write_text(report.as_json(document), encoding="utf-8")
+    if folder is not None:
+        about = f"{report.conditions(known)}\n{notes}".replace("\n", "  \n")
+        results.store(folder, document, report.markdown(found, about))
 
 
-def _check(rounds: list[Round], all_doubts: list[list[Doubt]]) -> int:
+def _check(run: Run) -> int:
     """CPU time is judged in any case; the clock only where the machine was ours."""
-    by_cpu = undoubted(rounds, all_doubts, by_clock=False) or rounds
-    by_clock = undoubted(rounds, all_doubts, by_clock=True)
+    by_cpu = undoubted(run.rounds, run.doubts, by_clock=False) or run.rounds
+    by_clock = undoubted(run.rounds, run.doubts, by_clock=True)
     missed = budgets.missed(report.summaries(by_cpu), by_clock=False)
     if by_clock:
         missed += budgets.missed(report.summaries(by_clock), by_clock=True)
@@ -106,17 +160,3 @@ def _check(rounds: list[Round], all_doubts: list[list[Doubt]]) -> int:
         print(f"not judged: {names}: every round is doubtful")
     print(f"missed: {', '.join(missed)}" if missed else "nothing that is demanded was missed")
     return MISSED if missed else 0
-
-
-def _rounds(bench: Bench, gateway: ServerProcess) -> tuple[list[Round], list[list[Doubt]]]:
-    rounds, all_doubts = [], []
-    before = bench.canary()
-    for number in range(1, bench.plan.rounds + 1):
-        bench.say(f"round {number} of {bench.plan.rounds}")
-        done = bench.round(gateway, alone=number <= bench.plan.rounds_alone)
-        after = bench.canary()
-        done.add_canary(before, after)
-        rounds.append(done)
-        all_doubts.append(doubts(before, done, after))
-        before = after
-    return rounds, all_doubts

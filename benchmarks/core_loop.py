@@ -9,7 +9,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks import process_stat
-from benchmarks.connection import MODEL
+from benchmarks.request import MODEL
 from openai_frontend.triton import Options, Server
 
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-STREAMS = (1, 8, 64)
-MOST_STREAMS = max(STREAMS)
+from benchmarks.scenario import ALL_SCENARIOS, MOST_STREAMS, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,34 +13,39 @@ class Figure:
     title: str
     unit: str
     digits: int = 0
+    scenario: str = ""  # whose it is; empty for those that no load is the source of
 
 
-def _of_streams(streams: int) -> tuple[Figure, ...]:
-    these = f"{streams} stream{'s' if streams > 1 else ''}"
-    core_s = (
-        Figure(f"chunks_per_core_s_{streams}", "  less the time others held its core", "1/s"),
+def _of_scenario(scenario: Scenario) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(
+            f"{metric.name}_{scenario.name}",
+            metric.title if metric.title.startswith(" ") else f"{metric.title}, {scenario.title}",
+            metric.unit,
+            metric.digits,
+            scenario.name,
+        )
+        for metric in scenario.metrics
     )
-    return (
-        Figure(f"cpu_us_per_chunk_{streams}", f"CPU per streamed chunk, {these}", "us", 1),
-        Figure(f"chunks_per_s_{streams}", f"chunks per second, {these}", "1/s"),
-        *(core_s if streams == MOST_STREAMS else ()),
-        Figure(f"ttft_p50_ms_{streams}", f"TTFT p50, {these}", "ms", 2),
-        Figure(f"ttft_p99_ms_{streams}", f"TTFT p99, {these}", "ms", 2),
-    )
 
 
+_C_FLOOR = f"floor: C, {MOST_STREAMS} streams"
+_UVLOOP_FLOOR = f"floor: bare uvloop, {MOST_STREAMS} streams"
+
+C_FLOOR_FIGURES = (
+    Figure("c_floor_us_per_chunk", _C_FLOOR, "us", 1),
+    Figure("c_floor_chunks_per_s", _C_FLOOR, "1/s"),
+)
 FIGURES = (
-    *(figure for streams in STREAMS for figure in _of_streams(streams)),
-    Figure("tokens_per_chunk", f"tokens per chunk, {MOST_STREAMS} streams", "", 2),
+    *(figure for scenario in ALL_SCENARIOS for figure in _of_scenario(scenario)),
+    Figure("tokenization_us_chat", "rendering and tokenizing alone, chat", "us"),
+    Figure("tokenization_us_prompt_32kb", "rendering and tokenizing alone, 32 KB", "us"),
+    Figure("tokenization_us_prompt_1mb", "rendering and tokenizing alone, 1 MB", "us"),
+    Figure("cpu_us_besides_chat", "CPU besides tokenization, chat", "us"),
     Figure("core_us_per_chunk", f"core and engine without HTTP, {MOST_STREAMS} streams", "us", 1),
-    Figure("floor_us_per_chunk", f"floor: bare uvloop, {MOST_STREAMS} streams", "us", 1),
-    Figure("floor_chunks_per_s", f"floor: bare uvloop, {MOST_STREAMS} streams", "1/s"),
-    Figure("cpu_us_per_chat", "CPU per chat request, 1 token, whole", "us"),
-    Figure("tokenization_us", "  of it rendering and tokenizing", "us"),
-    Figure("cpu_us_per_chat_besides", "  of it all besides", "us"),
-    Figure("cpu_us_per_streamed_chat", "CPU per chat request, 1 token, streamed", "us"),
-    Figure("live_p50_ms", f"/health/live p50 beside {MOST_STREAMS} streams", "ms", 2),
-    Figure("live_p999_ms", f"/health/live p99.9 beside {MOST_STREAMS} streams", "ms", 2),
+    *C_FLOOR_FIGURES,
+    Figure("floor_us_per_chunk", _UVLOOP_FLOOR, "us", 1),
+    Figure("floor_chunks_per_s", _UVLOOP_FLOOR, "1/s"),
     Figure("idle_stream_kb", "memory per idle stream", "KB", 1),
     Figure("start_up_s", "start-up without a model, by the clock", "s", 2),
     Figure("start_up_cpu_s", "start-up without a model, CPU", "s", 2),

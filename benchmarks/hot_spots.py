@@ -8,34 +8,35 @@ the clock: on a busy machine, calls that release the GIL look dear.
 import os
 import pstats
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import server_process
-from benchmarks.figures import MOST_STREAMS
-from benchmarks.measurement import SHORT_CHATS, Bench
+from benchmarks.measurement import Bench
 from benchmarks.profiled_server import START, STOP
+from benchmarks.scenario import MOST_STREAMS, SCENARIOS
 from benchmarks.server_process import ServerProcess
 
 _ROWS = 45
 _WRITTEN_S = 10.0
+_PROFILED = {str(MOST_STREAMS): "chunk", "chat": "request"}  # scenario -> unit that calls count by
 
 
 def profiles(bench: Bench) -> Iterator[tuple[str, str]]:
     """A title and a table for each kind of load."""
     output = bench.repository.parent / "profile"
     launcher = ["-m", "benchmarks.profiled_server", str(output)]
-    for title, options in (
-        (f"{MOST_STREAMS} streams, calls per chunk", {"connections": MOST_STREAMS}),
-        ("whole chats of one token, calls per chat", {**SHORT_CHATS, "stream": False}),
-    ):
+    for scenario in SCENARIOS:
+        if scenario.name not in _PROFILED:
+            continue
+        title = f"{scenario.title}, calls per {_PROFILED[scenario.name]}"
         bench.say(title)
         with server_process.gateway(bench.repository, bench.cores.server, launcher) as gateway:
-            yield title, _profile(bench, gateway, output, options)
+            yield title, _profile(bench, gateway, output, scenario.options)
 
 
-def _profile(bench: Bench, gateway: ServerProcess, output: Path, options: dict[str, Any]) -> str:
+def _profile(bench: Bench, gateway: ServerProcess, output: Path, options: Mapping[str, Any]) -> str:
     bench.load(gateway, **{**options, "measured_s": 0.5})  # what is made once, unprofiled
     output.unlink(missing_ok=True)
     os.kill(gateway.pid, START)

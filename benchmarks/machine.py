@@ -3,6 +3,8 @@
 import importlib.metadata
 import os
 import platform
+import shutil
+import subprocess
 from pathlib import Path
 
 from openai_frontend import __version__
@@ -31,6 +33,24 @@ def describe() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def commit() -> str:
+    """Of the sources that were measured; "+" where they differ from it, empty outside of git."""
+    revision = _git("rev-parse", "--short=12", "HEAD")
+    changed = _git("status", "--porcelain", "--untracked-files=no")
+    return f"{revision}+" if revision and changed else revision
+
+
+def _git(*arguments: str) -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        [git, *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def versions() -> dict[str, str]:

@@ -2,21 +2,23 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import idle_memory, server_process
-from benchmarks.figures import MOST_STREAMS, STREAMS
+from benchmarks import idle_memory, mock_repository, scenario, server_process
 from benchmarks.load import Load, Measured
 from benchmarks.plan import Plan
 from benchmarks.process_stat import Cores
+from benchmarks.refusal import refusal
+from benchmarks.scenario import LONG_PROMPT, MOST_STREAMS, SCENARIOS, Scenario
 from benchmarks.server_process import ServerProcess
-from benchmarks.summary import percentile
 
-SHORT_CHATS: dict[str, Any] = {"connections": 8, "tokens": (1, 1)}
-_PROBES_PER_S = 200.0
+MOST_CLIENT_SHARE = 0.80
+_LONG_TOKENIZATION_S = 0.5  # how long those of long prompts are measured, about
+_TOKENIZATION_BYTES_PER_S = 3_000_000.0
 
 
 class ClientFailed(Exception):
@@ -32,33 +34,72 @@ class Bench:
     repository: Path
     empty_repository: Path
     tokenizer: Path
+    c_floor: Path | None  # the compiled program
     say: Callable[[str], None] = field(repr=False)
+
+    @classmethod
+    def prepare(
+        cls, folder: Path, plan: Plan, *, c_floor: Path | None, say: Callable[[str], None]
+    ) -> "Bench":
+        """With repositories of its own below a folder of the caller's."""
+        empty = folder / "empty"
+        empty.mkdir()
+        return cls(
+            plan=plan,
+            cores=Cores.available(),
+            repository=mock_repository.write(folder / "models"),
+            empty_repository=empty,
+            tokenizer=folder / "tokenizer",
+            c_floor=c_floor,
+            say=say,
+        )
 
     def gateway(self) -> ServerProcess:
         """The server that all rounds load."""
         self.say("start of the gateway")
         return server_process.gateway(self.repository, self.cores.server)
 
+    def refused(self, gateway: ServerProcess) -> dict[str, str]:
+        """The optional scenarios that this server refuses, each with its reason."""
+        reasons = {
+            each.name: refusal(gateway.port, each.options) for each in SCENARIOS if each.optional
+        }
+        return {name: reason for name, reason in reasons.items() if reason is not None}
+
     def canary(self) -> Measured:
         """The floor server under the same load."""
         self.say("floor")
         with server_process.floor(self.cores.server) as floor:
-            return self.load(floor, connections=MOST_STREAMS, measured_s=self.plan.canary_s)
+            return self._floor_load(floor)
 
-    def round(self, gateway: ServerProcess, *, alone: bool) -> "Round":
+    def round(self, gateway: ServerProcess, *, alone: bool, skipped: Mapping[str, str]) -> "Round":
         """The figures once; `alone` adds those that need a process of their own."""
         done = Round()
-        for streams in STREAMS:
-            self.say(f"streams: {streams}")
-            done.add_streams(streams, self.load(gateway, connections=streams))
-        self._short_chats(done, gateway)
-        self._liveness(done, gateway)
+        for each in SCENARIOS:
+            if each.name not in skipped:
+                done.add(each, self.scenario(gateway, each))
+        self._open_loop(done, gateway)
+        self._paced(done, gateway)
+        done.add(scenario.LIVENESS, self.scenario(gateway, scenario.LIVENESS))
+        self._c_floor(done)
         if alone:
             self._tokenization(done)
             self._without_http(done)
             self._memory(done)
             self._start_up(done)
         return done
+
+    def scenario(self, server: ServerProcess, chosen: Scenario, **options: Any) -> Measured:
+        """Runs one scenario; fails where the client would have been the limit."""
+        self.say(chosen.title)
+        seconds = {"measured_s": self.plan.seconds(chosen.length)}
+        measured = self.load(server, **{**seconds, **chosen.options, **options})
+        if measured.client_share > MOST_CLIENT_SHARE:
+            raise ClientFailed(
+                f"{chosen.title}: the client took {measured.client_share:.0%} of its core, and "
+                f"above {MOST_CLIENT_SHARE:.0%} it could be the limit"
+            )
+        return measured
 
     def load(self, server: ServerProcess, **options: Any) -> Measured:
         """Runs one load in a client process."""
@@ -71,30 +112,55 @@ class Bench:
         )
         return Measured.parse(_output(["-m", "benchmarks.client"], stdin=load.dump()))
 
-    def _short_chats(self, done: "Round", gateway: ServerProcess) -> None:
-        self.say("short chats")
-        options = {**SHORT_CHATS, "measured_s": self.plan.chat_s}
-        done.add_chats(
-            whole=self.load(gateway, stream=False, **options),
-            streamed=self.load(gateway, stream=True, **options),
-        )
+    def _floor_load(self, floor: ServerProcess) -> Measured:
+        return self.load(floor, connections=MOST_STREAMS, measured_s=self.plan.canary_s)
 
-    def _liveness(self, done: "Round", gateway: ServerProcess) -> None:
-        self.say("/health/live under load")
-        measured = self.load(
-            gateway,
-            connections=MOST_STREAMS,
-            measured_s=self.plan.liveness_s,
-            probes_per_s=_PROBES_PER_S,
-        )
-        done.loads["liveness"] = measured
-        done.figures["live_p50_ms"] = percentile(measured.probe_s, 50) * 1e3
-        done.figures["live_p999_ms"] = percentile(measured.probe_s, 99.9) * 1e3
+    def _open_loop(self, done: "Round", gateway: ServerProcess) -> None:
+        """At a share of what the closed loop reached right before."""
+        closed = self.scenario(gateway, scenario.CLOSED_LOOP)
+        done.add(scenario.CLOSED_LOOP, closed)
+        rate_per_s = scenario.OPEN_SHARE * closed.responses_per_s
+        opened = self.scenario(gateway, scenario.OPEN_LOOP, rate_per_s=rate_per_s)
+        done.add(scenario.OPEN_LOOP, opened)
+
+    def _paced(self, done: "Round", gateway: ServerProcess) -> None:
+        done.add(scenario.PACED, self.scenario(gateway, scenario.PACED))
+        # Longer than what it stands beside, from begin to end
+        long_s = self.plan.warm_up_s + self.plan.liveness_s + 1
+        with ThreadPoolExecutor() as pool:
+            options = {**LONG_PROMPT.options, "warm_up_s": 0, "measured_s": long_s}
+            prompts = pool.submit(self.load, gateway, **options)
+            done.add(scenario.PACED_BESIDE_LONG, self.scenario(gateway, scenario.PACED_BESIDE_LONG))
+            prompts.result()
+
+    def _c_floor(self, done: "Round") -> None:
+        if self.c_floor is None:
+            return
+        self.say("floor in C")
+        with server_process.c_floor(self.c_floor, self.cores.server) as floor:
+            measured = self._floor_load(floor)
+        done.figures["c_floor_us_per_chunk"] = measured.cpu_us_per_chunk
+        done.figures["c_floor_chunks_per_s"] = measured.chunks_per_s
 
     def _tokenization(self, done: "Round") -> None:
-        self.say("tokenization")
-        arguments = [str(self.tokenizer), str(self.plan.tokenizations), self._core()]
-        done.add_tokenization(float(_output(["-m", "benchmarks.tokenization", *arguments])))
+        """Of the chat, and of the prompts that take long."""
+        self._tokenization_of(done, "chat", self.tokenizer, 0, self.plan.tokenizations)
+        done.figures["cpu_us_besides_chat"] = (
+            done.figures["cpu_us_per_request_chat"] - done.figures["tokenization_us_chat"]
+        )
+        for each in SCENARIOS:
+            size = each.options.get("prompt_bytes", 0)
+            if size > 1000:
+                times = max(int(_LONG_TOKENIZATION_S * _TOKENIZATION_BYTES_PER_S / size), 2)
+                self._tokenization_of(done, each.name, mock_repository.LONG_TOKENIZER, size, times)
+
+    def _tokenization_of(
+        self, done: "Round", name: str, tokenizer: Path, size: int, times: int
+    ) -> None:
+        self.say(f"tokenization: {name}")
+        arguments = [str(tokenizer), str(size), str(times), self._core()]
+        spent_us = float(_output(["-m", "benchmarks.tokenization", *arguments]))
+        done.figures[f"tokenization_us_{name}"] = spent_us
 
     def _without_http(self, done: "Round") -> None:
         self.say("core without HTTP")
@@ -126,31 +192,13 @@ class Round:
     figures: dict[str, float] = field(default_factory=dict)
     loads: dict[str, Measured] = field(default_factory=dict)
 
-    def add_streams(self, streams: int, measured: Measured) -> None:
-        """A closed loop of streams."""
-        self.loads[f"streams: {streams}"] = measured
-        self.figures |= {
-            f"cpu_us_per_chunk_{streams}": measured.cpu_us_per_chunk,
-            f"chunks_per_s_{streams}": measured.chunks_per_s,
-            f"ttft_p50_ms_{streams}": percentile(measured.ttft_s, 50) * 1e3,
-            f"ttft_p99_ms_{streams}": percentile(measured.ttft_s, 99) * 1e3,
-        }
-        if streams == MOST_STREAMS:
-            self.figures[f"chunks_per_core_s_{streams}"] = measured.chunks_per_core_s
-            self.figures["tokens_per_chunk"] = measured.tokens / measured.response_chunks
-
-    def add_chats(self, *, whole: Measured, streamed: Measured) -> None:
-        """Closed loops of chats with one token."""
-        self.loads |= {"whole chats": whole, "streamed chats": streamed}
-        self.figures |= {
-            "cpu_us_per_chat": whole.cpu_us_per_response,
-            "cpu_us_per_streamed_chat": streamed.cpu_us_per_response,
-        }
-
-    def add_tokenization(self, tokenization_us: float) -> None:
-        """What of these chats is no work of the gateway's."""
-        besides = self.figures["cpu_us_per_chat"] - tokenization_us
-        self.figures |= {"tokenization_us": tokenization_us, "cpu_us_per_chat_besides": besides}
+    def add(self, scenario: Scenario, measured: Measured) -> None:
+        """All that is told of a scenario; the times themselves are not kept."""
+        for metric in scenario.metrics:
+            self.figures[f"{metric.name}_{scenario.name}"] = metric.of(measured)
+        self.loads[scenario.name] = replace(
+            measured, ttft_s=[], latency_s=[], late_s=[], gap_s=[], probe_s=[]
+        )
 
     def add_canary(self, before: Measured, after: Measured) -> None:
         """The floor, from both sides of the round."""

@@ -7,24 +7,42 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from benchmarks.connection import MODEL
+from benchmarks import request
 
-WAITING_MODEL = "waiting"  # its first token never comes while a benchmark runs
+# A real vocabulary: a token for each byte would make five times as many of a long prompt
+LONG_TOKENIZER = Path(__file__).parents[1] / "model_repository" / "demo" / "1" / "weights"
+
 _NEVER_S = 3600.0
+_LONG_CONTEXT = 4_000_000  # tokens
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-_CONFIG = 'backend: "inprocess"\nparameters { key: "engine" value: { string_value: "mock" } }\n'
+_MOCK = "mock"
+_STEP_ENGINE = "benchmarks.step_engine:StepEngine"
+# model -> its engine, and what its model.json says beside the tokenizer
+_MODELS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    request.MODEL: (_MOCK, {}),
+    request.BY_FOUR_MODEL: (_STEP_ENGINE, {"tokens_per_step": 4}),
+    request.PACED_MODEL: (
+        _MOCK,
+        {"tokens_per_second": request.PACE_PER_S, "max_model_len": _LONG_CONTEXT},
+    ),
+    request.LONG_MODEL: (
+        _MOCK,
+        {"tokenizer": str(LONG_TOKENIZER), "max_model_len": _LONG_CONTEXT},
+    ),
+    request.EMBEDDING_MODEL: (_STEP_ENGINE, {"dimensions": request.EMBEDDING_DIMENSIONS}),
+    request.WAITING_MODEL: (_MOCK, {"first_token_delay_s": _NEVER_S}),
+}
 
 
 def write(repository: Path) -> Path:
-    """Both models: one that answers as fast as it can, one that keeps its streams waiting."""
+    """All models that a load may name."""
     tokenizer = write_tokenizer(repository.parent / "tokenizer")
-    _write_model(repository / MODEL, {"tokenizer": str(tokenizer)})
-    waiting = {"tokenizer": str(tokenizer), "first_token_delay_s": _NEVER_S}
-    _write_model(repository / WAITING_MODEL, waiting)
+    for name, (engine, arguments) in _MODELS.items():
+        _write_model(repository / name, engine, {"tokenizer": str(tokenizer), **arguments})
     return repository
 
 
@@ -47,8 +65,11 @@ def write_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def _write_model(folder: Path, arguments: Mapping[str, Any]) -> None:
+def _write_model(folder: Path, engine: str, arguments: Mapping[str, Any]) -> None:
     version = folder / "1"
     version.mkdir(parents=True)
-    (folder / "config.pbtxt").write_text(_CONFIG)
+    (folder / "config.pbtxt").write_text(
+        'backend: "inprocess"\n'
+        f'parameters {{ key: "engine" value: {{ string_value: "{engine}" }} }}\n'
+    )
     (version / "model.json").write_text(json.dumps(arguments))

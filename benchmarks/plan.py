@@ -11,32 +11,40 @@ class Plan:
     rounds_alone: int  # of these, how many measure too what needs a process of its own
     warm_up_s: float
     stream_s: float  # each load of streams
-    chat_s: float  # each load of short chats
+    request_s: float  # each load of answers with one token
     liveness_s: float
     canary_s: float
     idle_streams: int
-    tokenizations: int
+    tokenizations: int  # of the short chat
+
+    def seconds(self, length: str) -> float:
+        """What a scenario's length comes to."""
+        return {
+            "stream": self.stream_s,
+            "request": self.request_s,
+            "liveness": self.liveness_s,
+        }[length]
 
 
 FULL = Plan(
     rounds=5,
-    rounds_alone=5,
-    warm_up_s=1,
-    stream_s=5,
-    chat_s=4,
-    liveness_s=10,
-    canary_s=3,
+    rounds_alone=3,
+    warm_up_s=0.5,
+    stream_s=3,
+    request_s=2,
+    liveness_s=6,
+    canary_s=2,
     idle_streams=500,
     tokenizations=2000,
 )
 QUICK = Plan(
-    rounds=3,
+    rounds=1,
     rounds_alone=1,
-    warm_up_s=0.3,
-    stream_s=1,
-    chat_s=0.8,
+    warm_up_s=0.2,
+    stream_s=0.6,
+    request_s=0.5,
     liveness_s=1.5,
-    canary_s=0.7,
+    canary_s=0.6,
     idle_streams=200,
     tokenizations=300,
 )

@@ -1,4 +1,4 @@
-"""The figures as a table and as JSON. Makes text; losses look like wins."""
+"""The figures as a table, as Markdown and as JSON. Makes text; losses look like wins."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.figures import FIGURES, Figure
-from benchmarks.measurement import Round
+from benchmarks.load import Measured
+from benchmarks.measurement import MOST_CLIENT_SHARE, Round
 from benchmarks.noise import Doubt
-from benchmarks.process_stat import Cores
 from benchmarks.summary import Summary
 
 _HEADINGS = ("figure", "median", "range", "unit", "demanded", "designed")
@@ -25,10 +25,20 @@ def summaries(rounds: Sequence[Round]) -> dict[str, Summary]:
 
 def table(found: Mapping[str, Summary]) -> str:
     """One line for each figure."""
-    rows: list[tuple[str, ...]] = [_HEADINGS]
-    rows += [_row(figure, found[figure.name]) for figure in FIGURES if figure.name in found]
+    rows = [_HEADINGS, *_rows(found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(_line(row, widths) for row in rows) + "\n"
+
+
+def markdown(found: Mapping[str, Summary], about: str) -> str:
+    """The same for a reader of a repository, under what it holds for."""
+    rows = [_HEADINGS, ("---", "--:", "--:", "---", "---", "---"), *_rows(found)]
+    lines = "\n".join(f"| {' | '.join(cell.strip() for cell in row)} |" for row in rows)
+    return f"# The gateway with the mock engine\n\n{about.strip()}\n\n{lines}\n"
+
+
+def _rows(found: Mapping[str, Summary]) -> list[tuple[str, ...]]:
+    return [_row(figure, found[figure.name]) for figure in FIGURES if figure.name in found]
 
 
 def _row(figure: Figure, summary: Summary) -> tuple[str, ...]:
@@ -62,43 +72,80 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def conditions(cores: Cores, machine: Mapping[str, str], versions: Mapping[str, str]) -> str:
+def conditions(known: Mapping[str, Any]) -> str:
     """What the table holds for."""
+    machine, cores = known["machine"], known["cores"]
     pinned = (
-        f"server on core {cores.server}, client on core {cores.client}"
-        if cores.server is not None
+        f"server on core {cores['server']}, client on core {cores['client']}"
+        if cores["server"] is not None
         else "one core only: server and client share it, rates and times say little"
     )
-    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    software = ", ".join(f"{name} {version}" for name, version in known["versions"].items())
     return (
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {pinned}\n{software}\n"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}; {pinned}; "
+        f"{known['plan']['rounds']} rounds; commit {known['commit'] or 'unknown'}, "
+        f"{known['date']}\n{software}\n"
     )
 
 
 def shares(rounds: Sequence[Round]) -> str:
     """That the client was not the limit."""
     found = {name: [each.loads[name].client_share for each in rounds] for name in rounds[0].loads}
-    most = ", ".join(f"{name} {max(values):.0%}" for name, values in found.items())
-    return f"the client's share of its core, at most: {most}\n"
+    name, values = max(found.items(), key=lambda item: max(item[1]))
+    return (
+        f"the client's share of its core, at most: {max(values):.0%} ({name}); "
+        f"above {MOST_CLIENT_SHARE:.0%} the run fails\n"
+    )
+
+
+def remarks(doubts: Sequence[Sequence[Doubt]], skipped: Mapping[str, str]) -> str:
+    """What was left out and what is doubtful, a line for each."""
+    lines = [f"skipped: {name}: {reason}" for name, reason in skipped.items()]
+    lines += [
+        f"round {number}: {doubt}"
+        for number, of_round in enumerate(doubts, start=1)
+        for doubt in of_round
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def document(
     rounds: Sequence[Round],
     doubts: Sequence[Sequence[Doubt]],
-    conditions: Mapping[str, Any],
-) -> str:
-    """All of it as JSON, every round's values too."""
-    return json.dumps(
-        {
-            **conditions,
-            "figures": {
-                name: {"median": each.median, "low": each.low, "high": each.high}
-                for name, each in summaries(rounds).items()
-            },
-            "rounds": [
-                {"figures": each.figures, "doubts": [str(doubt) for doubt in of_round]}
-                for each, of_round in zip(rounds, doubts, strict=True)
-            ],
+    skipped: Mapping[str, str],
+    known: Mapping[str, Any],
+) -> dict[str, Any]:
+    """All of it for JSON, every round's values too."""
+    return {
+        **known,
+        "figures": {
+            name: {"median": each.median, "low": each.low, "high": each.high}
+            for name, each in summaries(rounds).items()
         },
-        indent=2,
-    )
+        "skipped": dict(skipped),
+        "rounds": [
+            {
+                "figures": each.figures,
+                "loads": {name: _told(load) for name, load in each.loads.items()},
+                "doubts": [str(doubt) for doubt in of_round],
+            }
+            for each, of_round in zip(rounds, doubts, strict=True)
+        ],
+    }
+
+
+def _told(load: Measured) -> dict[str, float]:
+    return {
+        "seconds": load.seconds,
+        "server_cpu_s": load.server_cpu_s,
+        "server_wait_s": load.server_wait_s,
+        "client_share": load.client_share,
+        "chunks": load.chunks,
+        "tokens": load.tokens,
+        "responses": load.responses,
+    }
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """The document's text."""
+    return json.dumps(document, indent=1) + "\n"

@@ -17,6 +17,7 @@ _STOP_S = 30.0
 _POLL_S = 0.005
 
 ROOT = Path(__file__).parents[1]  # where `-m benchmarks` is found
+MOST_STREAMS = 4096
 
 
 class ServerFailed(Exception):
@@ -33,9 +34,16 @@ def free_port() -> int:
 class ServerProcess:
     """`with ServerProcess(arguments, port, core):` a process that listens."""
 
-    def __init__(self, arguments: Sequence[str], port: int, core: int | None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        port: int,
+        core: int | None,
+        *,
+        program: str = sys.executable,
+    ) -> None:
         self.port = port
-        self._arguments = [sys.executable, *arguments]
+        self._arguments = [program, *arguments]
         self._core = core
 
     def __enter__(self) -> "ServerProcess":
@@ -117,9 +125,10 @@ class ServerProcess:
 def gateway(
     repository: Path, core: int | None, launcher: Sequence[str] = ("-m", "openai_frontend.cli")
 ) -> ServerProcess:
-    """The real server, with its defaults."""
+    """The real server, with its defaults but for the 1,000 idle streams beside others."""
     port = free_port()
     serve = ["serve", "--port", str(port), "--model-repository", str(repository)]
+    serve += ["--max-streams", str(MOST_STREAMS)]
     return ServerProcess([*launcher, *serve, "--shutdown-grace-s", "1"], port, core)
 
 
@@ -127,3 +136,9 @@ def floor(core: int | None) -> ServerProcess:
     """The canary."""
     port = free_port()
     return ServerProcess(["-m", "benchmarks.floor", str(port)], port, core)
+
+
+def c_floor(program: Path, core: int | None) -> ServerProcess:
+    """The same in C, as `c_floor.build` made it."""
+    port = free_port()
+    return ServerProcess([str(port)], port, core, program=str(program))

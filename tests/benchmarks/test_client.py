@@ -1,43 +1,130 @@
+import os
+import shutil
+import signal
+import threading
+import time
+
 import pytest
 
-from benchmarks import server_process
-from benchmarks.client import Client, difference
-from benchmarks.load import Load, Measured
+from benchmarks import c_floor, server_process
+from benchmarks.client import Client
+from benchmarks.load import Load, Measured, difference
+from benchmarks.response_reader import BadResponse
 
 
-def test_the_client_counts_what_the_floor_sends():
-    """Against a server that writes exactly the tokens it is asked for, none is lost or invented."""
+@pytest.fixture(params=["uvloop", "C"])
+def floor(request, tmp_path):
+    if request.param == "uvloop":
+        started = server_process.floor(None)
+    elif shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    else:
+        started = server_process.c_floor(c_floor.build(tmp_path), None)
+    with started as running:
+        yield running
 
-    with server_process.floor(None) as floor:
-        load = Load(
-            port=floor.port,
-            server_pid=floor.pid,
-            connections=4,
-            tokens=(3, 9),
-            warm_up_s=0.05,
-            measured_s=0.2,
-        )
-        with Client(load) as client:
-            measured = client.run()
+
+def load(floor, **options) -> Load:
+    usual = {"connections": 4, "tokens": (3, 9), "warm_up_s": 0.05, "measured_s": 0.2}
+    return Load(port=floor.port, server_pid=floor.pid, **{**usual, **options})
+
+
+def test_the_client_counts_what_the_floors_send(floor):
+    """Against servers that write exactly the tokens asked for, none is lost or invented."""
+
+    with Client(load(floor)) as client:
+        measured = client.run()
 
     assert measured.responses > 0
-    assert measured.response_chunks == measured.tokens
-    assert measured.chunks == pytest.approx(measured.tokens, abs=4 * 9)
+    # a snapshot may fall between two halves of a chunk, of each stream
+    assert measured.chunks == pytest.approx(measured.tokens, abs=2 * 4)
+    assert 3 * measured.responses - 4 * 9 <= measured.tokens <= 9 * (measured.responses + 4)
     assert measured.all_chunks > measured.chunks
-    assert measured.ttft_s
     assert min(measured.ttft_s) > 0
+    assert min(measured.latency_s) >= min(measured.ttft_s)
+
+
+def test_an_open_loop_keeps_its_rate(floor):
+    """Requests leave when they are due, not when others are answered, and are timed from then."""
+
+    with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.5)) as client:
+        measured = client.run()
+
+    assert measured.responses == pytest.approx(100, abs=30)
+    assert len(measured.late_s) == pytest.approx(100, abs=30)
+    assert min(measured.late_s) >= 0
+
+
+def test_a_stalled_server_shows_in_an_open_loop(floor):
+    """While the server stands, requests fall due all the same, and each of them counts its wait."""
+
+    stopped_s = 0.2
+    stall = threading.Timer(0.2, _stall, (floor.pid, stopped_s))
+    with Client(load(floor, connections=1, rate_per_s=200, measured_s=0.6)) as client:
+        stall.start()
+        measured = client.run()
+    stall.join()
+
+    waited = [each for each in measured.latency_s if each > stopped_s / 4]
+    assert len(waited) >= 200 * stopped_s / 2
+
+
+def _stall(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_gaps_are_recorded_where_they_are_wanted(floor):
+    """One for each arrival of text after a stream's first."""
+
+    with Client(load(floor, tokens=(50, 50), gaps=True)) as client:
+        measured = client.run()
+
+    assert measured.gap_s
+    assert len(measured.gap_s) <= measured.chunks
+    assert max(measured.gap_s) < measured.seconds
+
+
+def test_an_aligned_load_holds_whole_answers():
+    """Measured from one answer's end to another's, so CPU time and answers belong together."""
+
+    with (
+        server_process.floor(None) as floor,
+        Client(load(floor, connections=1, tokens=(2000, 2000), aligned=True)) as client,
+    ):
+        measured = client.run()
+
+    assert measured.responses >= 1
+    assert measured.tokens == pytest.approx(2000 * measured.responses, abs=300)
+
+
+def test_a_wrong_number_of_tokens_fails_the_run():
+    """An answer that lost some is no fast one. The floor sends one where none are asked for."""
+
+    with (
+        server_process.floor(None) as floor,
+        Client(load(floor, kind="embeddings_float", model="x", tokens=(5, 5))) as client,
+        pytest.raises(BadResponse, match="1 tokens came where 5"),
+    ):
+        client.run()
 
 
 def test_measured_is_what_lies_between_two_snapshots():
-    """The warm-up counts nowhere."""
+    """The warm-up counts nowhere; times were forgotten before the second one."""
 
-    before = Measured(seconds=10.0, server_cpu_s=3.0, chunks=1000, responses=4)
-    after = Measured(seconds=12.0, server_cpu_s=4.0, chunks=51_000, responses=10)
+    before = Measured(seconds=10.0, server_cpu_s=3.0, chunks=1000, tokens=2000, responses=4)
+    after = Measured(
+        seconds=12.0, server_cpu_s=4.0, chunks=51_000, tokens=102_000, responses=10, ttft_s=[0.5]
+    )
 
     between = difference(before, after)
     assert between.chunks_per_s == 25_000
     assert between.cpu_us_per_chunk == pytest.approx(20)
+    assert between.cpu_us_per_token == pytest.approx(10)
+    assert between.tokens_per_chunk == 2
     assert between.responses == 6
+    assert between.ttft_s == [0.5]
 
 
 def test_messages_survive_the_way_between_processes():

@@ -4,8 +4,11 @@ from benchmarks.response_reader import BadResponse, StreamReader, WholeReader
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 OPENING = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
-TOKEN = b'data: {"choices":[{"delta":{"content":" a"}}]}\n\n'
+TOKEN = b'data: {"choices":[{"delta":{"content":" token"},"finish_reason":null}]}\n\n'
+THREE = b'data: {"choices":[{"delta":{"content":" token token token"}}]}\n\n'
 FINISH = b'data: {"choices":[{"delta":{},"finish_reason":"length"}]}\n\n'
+LAST = b'data: {"choices":[{"delta":{"content":" token"},"finish_reason":"stop"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"completion_tokens":5}}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
@@ -14,28 +17,49 @@ def chunked(*writes: bytes) -> bytes:
     return HEAD + body + b"0\r\n\r\n"
 
 
-STREAM = chunked(OPENING + TOKEN, TOKEN, TOKEN + FINISH + DONE)
+STREAMS = {
+    "each frame its own write": (chunked(OPENING, TOKEN, TOKEN, FINISH, DONE), 2, 2),
+    "frames in one write": (chunked(OPENING + TOKEN, TOKEN, TOKEN + FINISH + DONE), 3, 3),
+    "merged tokens": (chunked(OPENING + TOKEN, THREE, TOKEN, FINISH + DONE), 3, 5),
+    "finish beside a token": (chunked(OPENING + TOKEN, THREE, LAST + USAGE + DONE), 3, 5),
+}
 
 
-def test_frames_are_counted_at_every_split():
-    """However the network cuts a stream in two, it has the same frames and ends once."""
+@pytest.mark.parametrize(("stream", "chunks", "tokens"), STREAMS.values(), ids=STREAMS.keys())
+def test_chunks_and_tokens_are_counted_at_every_split(stream, chunks, tokens):
+    """However the network cuts a stream in two, and the server its tokens into chunks."""
 
-    for split in range(1, len(STREAM)):
+    for split in range(1, len(stream)):
         reader = StreamReader()
-        reader.feed(STREAM[:split])
+        reader.feed(stream[:split])
         assert not reader.finished
-        reader.feed(STREAM[split:])
-        assert (reader.frames, reader.began, reader.finished) == (6, True, True), split
+        reader.feed(stream[split:])
+        counted = (reader.chunks, reader.tokens, reader.began, reader.finished)
+        assert counted == (chunks, tokens, True, True), split
 
 
-def test_frames_are_counted_byte_by_byte():
+@pytest.mark.parametrize(("stream", "chunks", "tokens"), STREAMS.values(), ids=STREAMS.keys())
+def test_chunks_and_tokens_are_counted_byte_by_byte(stream, chunks, tokens):
     """Pieces smaller than what is looked for hide nothing."""
 
     reader = StreamReader()
-    for byte in STREAM:
+    for byte in stream:
         reader.feed(bytes([byte]))
 
-    assert (reader.frames, reader.finished) == (6, True)
+    assert (reader.chunks, reader.tokens, reader.finished) == (chunks, tokens, True)
+
+
+def test_the_text_of_completions_has_another_name():
+    """An empty text, as the last frame has it, is no chunk."""
+
+    frames = (
+        b'data: {"choices":[{"text":" token","finish_reason":null}]}\n\n',
+        b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n',
+    )
+    reader = StreamReader(b"text")
+    reader.feed(chunked(*frames, DONE))
+
+    assert (reader.chunks, reader.tokens, reader.finished) == (1, 1, True)
 
 
 def test_an_empty_content_does_not_begin_a_stream():
@@ -51,19 +75,20 @@ def test_an_empty_content_does_not_begin_a_stream():
 
 
 @pytest.mark.parametrize(
-    "response",
+    ("response", "reason"),
     [
-        b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}",
-        chunked(OPENING + TOKEN, b'data: {"error":{"message":"x"}}\n\n'),
-        chunked(OPENING, TOKEN + FINISH),
-        chunked(OPENING, FINISH + DONE),
+        (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}", "503"),
+        (chunked(OPENING + TOKEN, b'data: {"error":{"message":"x"}}\n\n'), r"without \[DONE\]"),
+        (chunked(OPENING, TOKEN + FINISH), r"without \[DONE\]"),
+        (chunked(OPENING, TOKEN, DONE), "without finish reason"),
+        (chunked(OPENING, FINISH + DONE), "without content"),
     ],
-    ids=["not 200", "error event", "no [DONE]", "no content"],
+    ids=["not 200", "error event", "no [DONE]", "no finish reason", "no content"],
 )
-def test_a_bad_stream_fails_the_run(response):
+def test_a_bad_stream_fails_the_run(response, reason):
     """A stream that failed must not count as a fast one."""
 
-    with pytest.raises(BadResponse):
+    with pytest.raises(BadResponse, match=reason):
         StreamReader().feed(response)
 
 
@@ -71,14 +96,27 @@ WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"a":"\r\n\r\n12"}'
 
 
 def test_a_whole_response_ends_at_its_length():
-    """However the network cuts it in two."""
+    """However the network cuts it in two, and byte by byte."""
 
     for split in range(1, len(WHOLE)):
-        reader = WholeReader()
+        reader = WholeReader(b'"a":')
         reader.feed(WHOLE[:split])
         assert not reader.finished, split
         reader.feed(WHOLE[split:])
         assert reader.finished, split
+
+    reader = WholeReader()
+    for byte in WHOLE:
+        assert not reader.finished
+        reader.feed(bytes([byte]))
+    assert reader.finished
+
+
+def test_a_whole_response_must_hold_its_ending():
+    """An answer without finish reason is cut short, whatever its length says."""
+
+    with pytest.raises(BadResponse, match="without b'\"finish_reason"):
+        WholeReader(b'"finish_reason":"').feed(WHOLE)
 
 
 def test_a_refusal_fails_the_run():

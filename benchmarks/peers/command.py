@@ -1,0 +1,140 @@
+"""The command: starts the servers of each set of flags, runs the rounds, reports."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.peers import model, report, storage
+from benchmarks.peers.plan import Plan
+from benchmarks.peers.rounds import LoadFailed, Result, Rounds
+from benchmarks.peers.servers import (
+    FLAGS,
+    GENERATE,
+    LEAN,
+    POOLING,
+    SERVERS,
+    VLLM_RUST,
+    PeerServer,
+    Setup,
+)
+from benchmarks.server_process import ServerFailed
+
+# Exit codes: 0 is a run, 1 one with a measurement that counts for nothing, 2 one that did not work
+DISCARDED = 1
+FAILED = 2
+
+_QUICK = Plan(rounds=1, streams=(32, 64), measured_s=4.0, open_loop=False)
+_BATCHES = (1, 32)
+_ENCODINGS = ("float", "base64")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The entry point; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    plan = _plan(given)
+    flags = FLAGS if given.flags == "both" else (given.flags,)
+    results: list[Result] = []
+    try:
+        for each in flags:
+            results += _measured(each, plan, given)  # keeps what came before an error
+    except (LoadFailed, ServerFailed, KeyboardInterrupt) as error:
+        if results:
+            print(report.markdown(storage.document(results, plan)))
+        sys.stderr.write(f"benchmarks.peers: not finished: {error or 'interrupted'}\n")
+        return FAILED
+    document = storage.document(results, plan)
+    print(report.markdown(document))
+    if given.json is not None:
+        storage.write_json(document, given.json)
+    if given.store:
+        storage.store(document, "peers_embeddings" if given.embeddings else "peers")
+    return DISCARDED if any(each.failure for each in results) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one round, 32 and 64 streams")
+    parser.add_argument("--rounds", type=_positive, help="how often everything is measured")
+    parser.add_argument("--streams", type=_numbers, metavar="1,8,...", help="closed loops")
+    parser.add_argument("--seconds", type=float, help="how long each load is measured")
+    parser.add_argument("--rate", type=float, help="requests per second of the open loop")
+    parser.add_argument("--no-open-loop", action="store_true", help="closed loops only")
+    parser.add_argument("--flags", choices=(*FLAGS, "both"), default=LEAN)
+    parser.add_argument("--servers", type=_servers, default=SERVERS, metavar=",".join(SERVERS))
+    parser.add_argument("--embeddings", action="store_true", help="a pooling model instead")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--store", action="store_true", help="write to benchmarks/results")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(_positive, text.split(",")))
+
+
+def _servers(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(SERVERS):
+        raise argparse.ArgumentTypeError(f"{text}: of {', '.join(SERVERS)}")
+    return names
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    plan = _QUICK if given.quick else Plan()
+    asked = {
+        "rounds": given.rounds,
+        "streams": given.streams,
+        "measured_s": given.seconds,
+        "rate_per_s": given.rate,
+        "open_loop": False if given.no_open_loop else None,
+    }
+    return replace(plan, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _measured(flags: str, plan: Plan, given: argparse.Namespace) -> Iterator[Result]:
+    # vllm-rs answers /v1/embeddings with 404
+    names = [name for name in given.servers if not (given.embeddings and name == VLLM_RUST)]
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder, ExitStack() as stack:
+        path = Path(folder)
+        weights = model.minilm() if given.embeddings else model.write_llama(path / "weights")
+        setup = Setup(path, weights, flags, POOLING if given.embeddings else GENERATE)
+        servers = []
+        for name in names:
+            _say(f"starting {name}, {flags} flags")
+            servers.append(stack.enter_context(PeerServer(name, setup)))
+        rounds = Rounds(flags, servers, storage.cores(), _say)
+        yield from _embeddings(rounds, plan) if given.embeddings else _chats(rounds, plan)
+
+
+def _chats(rounds: Rounds, plan: Plan) -> Iterator[Result]:
+    rate_per_s = plan.rate_per_s
+    for number in range(1, plan.rounds + 1):
+        for streams in plan.streams:
+            results = rounds.run(*plan.closed(streams), number)
+            yield from results
+        if not plan.open_loop:
+            continue
+        if rate_per_s is None:
+            rate_per_s = plan.rate(min(each.figures["tokens_per_s"] for each in results))
+        yield from rounds.run(*plan.opened(rate_per_s), number)
+
+
+def _embeddings(rounds: Rounds, plan: Plan) -> Iterator[Result]:
+    for number in range(1, plan.rounds + 1):
+        for batch in _BATCHES:
+            for encoding in _ENCODINGS:
+                yield from rounds.run(*plan.embeddings(batch, encoding), number)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)

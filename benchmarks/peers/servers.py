@@ -1,0 +1,188 @@
+"""The three servers: their commands, their environment, their start and their end.
+
+None is pinned to a core, and what they are told of the engine is the same (ENGINE_ARGUMENTS).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib import request
+from urllib.error import URLError
+
+from benchmarks.peers import processes, rust_binary
+from benchmarks.server_process import ROOT, ServerFailed, free_port
+
+GATEWAY, VLLM, VLLM_RUST = SERVERS = ("gateway", "vllm", "vllm-rust")
+MODEL = "peer"
+
+# From max_num_seqs to the policy they are vLLM's own defaults on a CPU; the gateway's policy is
+# another, and no server shall choose for itself
+ENGINE_ARGUMENTS: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 128 * 1024 * 1024,
+    "block_size": 32,
+    "max_num_seqs": 128,
+    "max_num_batched_tokens": 2048,
+    "scheduling_policy": "fcfs",
+    "disable_log_stats": True,
+}
+GENERATE: dict[str, Any] = {"max_model_len": 1024}
+POOLING: dict[str, Any] = {"max_model_len": 256, "runner": "pooling"}
+
+_ALWAYS = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+LEAN, DEFAULT = FLAGS = ("lean", "default")
+_FLAGS: dict[str, dict[str, str]] = {
+    # The executor runs inside EngineCore, on one thread that is not pinned
+    LEAN: {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
+    # What vLLM takes where nothing is said; said all the same, for the gateway would say otherwise
+    DEFAULT: {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+}
+_CONFIG = 'backend: "inprocess"\nparameters { key: "engine" value: { string_value: "vllm" } }\n'
+_READY = {GATEWAY: "/health/ready", VLLM: "/health", VLLM_RUST: "/health"}
+_START_S = 240.0
+_STOP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all servers of a run share."""
+
+    folder: Path  # for the gateway's repository and the logs
+    model: Path
+    flags: str
+    arguments: Mapping[str, Any]  # besides ENGINE_ARGUMENTS
+
+
+def environment(name: str, flags: str) -> dict[str, str]:
+    """All variables of a server's process."""
+    dropped = ("OMP_NUM_THREADS", "VLLM_ENABLE_V1_MULTIPROCESSING")
+    ours = {key: value for key, value in os.environ.items() if key not in dropped}
+    rust = {}
+    if name == VLLM_RUST:
+        rust = {
+            "VLLM_USE_RUST_FRONTEND": "1",
+            "VLLM_RUST_FRONTEND_PATH": str(rust_binary.find()),
+        }
+    return ours | _ALWAYS | _FLAGS[flags] | rust
+
+
+def command(name: str, setup: Setup, port: int) -> list[str]:
+    """The command line of a server."""
+    arguments = ENGINE_ARGUMENTS | dict(setup.arguments)
+    if name == GATEWAY:
+        repository = _write_repository(setup, arguments)
+        gateway = [sys.executable, "-m", "openai_frontend.cli", "serve", f"--port={port}"]
+        return [*gateway, f"--model-repository={repository}", "--shutdown-grace-s=1"]
+    vllm = [str(Path(sys.executable).with_name("vllm")), "serve", str(setup.model)]
+    address = [f"--port={port}", "--host=127.0.0.1", f"--served-model-name={MODEL}"]
+    return [*vllm, *address, "--disable-uvicorn-access-log", *_options(arguments)]
+
+
+def _options(arguments: Mapping[str, Any]) -> list[str]:
+    names = {name: f"--{name.replace('_', '-')}" for name in arguments}
+    return [
+        names[name] if value is True else f"{names[name]}={value}"
+        for name, value in arguments.items()
+    ]
+
+
+def _write_repository(setup: Setup, arguments: Mapping[str, Any]) -> Path:
+    repository = setup.folder / "repository"
+    version = repository / MODEL / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version.parent / "config.pbtxt").write_text(_CONFIG)
+    (version / "model.json").write_text(json.dumps({"model": str(setup.model), **arguments}))
+    return repository
+
+
+class PeerServer:
+    """`with PeerServer(name, setup):` a server that answers."""
+
+    def __init__(self, name: str, setup: Setup) -> None:
+        self.name = name
+        self.port = free_port()
+        self._setup = setup
+        self._log = setup.folder / f"{name}.log"
+
+    def __enter__(self) -> "PeerServer":
+        # In our session. In one of its own, Linux groups it apart from the client (autogroup), and
+        # where vLLM's workers spin the client then waited up to six seconds for a core.
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command(self.name, self._setup, self.port),
+                env=environment(self.name, self._setup.flags),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def pids(self) -> dict[str, list[int]]:
+        """Its processes by role."""
+        return processes.roles(processes.tree(self._process.pid))
+
+    def all_pids(self) -> list[int]:
+        """The same without roles; the root comes first, so that it starts nothing meanwhile."""
+        return [each.pid for each in processes.tree(self._process.pid)]
+
+    def log(self) -> str:
+        """What it has said, the end of it."""
+        return self._log.read_text(errors="replace")[-5000:]
+
+    def _wait_until_ready(self) -> None:
+        end_s = time.monotonic() + _START_S
+        while not self._is_ready():
+            if self._process.poll() is not None:
+                code = self._process.returncode
+                raise ServerFailed(f"{self.name} ended with {code}:\n{self.log()}")
+            if time.monotonic() > end_s:
+                raise ServerFailed(f"{self.name} was not ready in {_START_S:.0f} s:\n{self.log()}")
+            time.sleep(0.2)
+
+    def _is_ready(self) -> bool:
+        url = f"http://127.0.0.1:{self.port}{_READY[self.name]}"
+        try:
+            with request.urlopen(url, timeout=5) as response:
+                return bool(response.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def _stop(self) -> None:
+        """The polite way; then the other, to each process that is left of it."""
+        everything = processes.tree(self._process.pid)
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        processes.kill_left(everything)

@@ -1,0 +1,135 @@
+"""What the benchmarks ask for: each kind of request as bytes. Pure."""
+
+import functools
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# The models of `mock_repository`
+MODEL = "mock"
+BY_FOUR_MODEL = "by_four"  # four tokens a step
+PACED_MODEL = "paced"  # PACE_PER_S tokens a second for each stream
+LONG_MODEL = "long"  # takes the longest prompts, with the demo model's tokenizer
+EMBEDDING_MODEL = "embedding"
+WAITING_MODEL = "waiting"  # its first token never comes while a benchmark runs
+
+PACE_PER_S = 100.0
+EMBEDDING_INPUTS = 16
+EMBEDDING_DIMENSIONS = 4096
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Tell me in a few sentences how a benchmark stays honest."},
+]
+_TEXT = (
+    "a benchmark stays honest when what it measures is what a reader would meet so the client "
+    "sends real requests and counts each answer and the server says how long every core worked "
+)
+_PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0},
+        "languages": {"type": "array", "items": {"type": "string"}},
+        "address": {
+            "type": "object",
+            "properties": {"street": {"type": "string"}, "city": {"type": "string"}},
+            "required": ["street", "city"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "languages", "address"],
+    "additionalProperties": False,
+}
+_TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": f"Finds {name}.", "parameters": _PERSON},
+    }
+    for name in ("find_person", "store_person")
+]
+
+Body = dict[str, Any]
+
+
+def messages(prompt_bytes: int) -> list[dict[str, Any]]:
+    """The usual short chat, or for other than 0 one user message of so many bytes."""
+    if not prompt_bytes:
+        return MESSAGES
+    return [{"role": "user", "content": text(prompt_bytes)}]
+
+
+@functools.cache
+def text(length: int) -> str:
+    """Words in no order; the same each time."""
+    words = _TEXT.split()
+    chosen = random.Random(length).choices(words, k=length // min(map(len, words)) + 1)
+    return " ".join(chosen)[:length]
+
+
+def _chat(prompt_bytes: int) -> Body:
+    return {"messages": messages(prompt_bytes)}
+
+
+def _completion(prompt_bytes: int) -> Body:
+    return {"prompt": text(prompt_bytes or 80)}
+
+
+def _json_schema(prompt_bytes: int) -> Body:
+    schema = {"name": "person", "strict": True, "schema": _PERSON}
+    return {
+        **_chat(prompt_bytes),
+        "response_format": {"type": "json_schema", "json_schema": schema},
+    }
+
+
+def _tools(prompt_bytes: int) -> Body:
+    return {**_chat(prompt_bytes), "tools": _TOOLS, "tool_choice": "auto"}
+
+
+def _embeddings(encoding_format: str) -> Callable[[int], Body]:
+    def body(prompt_bytes: int) -> Body:
+        inputs = [f"{at}: {text(prompt_bytes or 80)}" for at in range(EMBEDDING_INPUTS)]
+        return {"input": inputs, "encoding_format": encoding_format}
+
+    return body
+
+
+_CHAT, _COMPLETIONS, _EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+_KINDS: Mapping[str, tuple[str, Callable[[int], Body]]] = {
+    "chat": (_CHAT, _chat),
+    "completion": (_COMPLETIONS, _completion),
+    "json_schema": (_CHAT, _json_schema),
+    "tools": (_CHAT, _tools),
+    "embeddings_float": (_EMBEDDINGS, _embeddings("float")),
+    "embeddings_base64": (_EMBEDDINGS, _embeddings("base64")),
+}
+
+
+@functools.cache
+def request(kind: str, model: str, *, stream: bool, tokens: int, prompt_bytes: int = 0) -> bytes:
+    """The whole request; `tokens` is the size of the answer where the kind has one."""
+    path, body = _KINDS[kind]
+    generated = {} if path == _EMBEDDINGS else {"stream": stream, "max_tokens": tokens}
+    return post(path, {"model": model, **body(prompt_bytes), **generated})
+
+
+def post(path: str, body: Mapping[str, Any]) -> bytes:
+    """A request's bytes."""
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer none\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def text_field(kind: str) -> bytes:
+    """The member of a streamed chunk that holds the text."""
+    return b"text" if _KINDS[kind][0] == _COMPLETIONS else b"content"
+
+
+def ending(kind: str) -> bytes:
+    """What a whole answer must hold to be one."""
+    return b'"usage":' if _KINDS[kind][0] == _EMBEDDINGS else b'"finish_reason":"'

@@ -1,0 +1,141 @@
+"""Loads against the real gateway, short ones: that each scenario is what its name says."""
+
+import base64
+import http.client
+import json
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks import request, scenario
+from benchmarks.client import Client
+from benchmarks.connection import connect
+from benchmarks.idle_streams import IdleStreams
+from benchmarks.load import Load, Measured
+from benchmarks.measurement import Bench, ClientFailed
+from benchmarks.plan import QUICK
+from benchmarks.refusal import refusal
+from benchmarks.scenario import SCENARIOS
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    return Bench.prepare(folder, QUICK, c_floor=None, say=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def gateway(bench):
+    with bench.gateway() as running:
+        yield running
+
+
+def run(gateway, **options) -> Measured:
+    usual = {"connections": 4, "warm_up_s": 0.1, "measured_s": 0.3}
+    load = Load(port=gateway.port, server_pid=gateway.pid, **{**usual, **options})
+    with Client(load) as client:
+        return client.run()
+
+
+def ask(gateway, message: bytes) -> Any:
+    with connect(gateway.port) as connection:
+        connection.sendall(message)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return json.loads(response.read())
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [each for each in SCENARIOS if not each.optional and "prompt_bytes" not in each.options],
+    ids=lambda chosen: chosen.name,
+)
+def test_each_scenario_is_answered(gateway, chosen):
+    """By the server that ships, to the last token, with every metric that is told of it."""
+
+    few = {"connections": 4, "idle": min(chosen.options.get("idle", 0), 10)}
+    measured = run(gateway, **{**chosen.options, **few})
+
+    assert measured.responses > 0
+    assert all(metric.of(measured) > 0 for metric in chosen.metrics)
+
+
+def test_four_tokens_a_step_arrive_as_one_chunk(gateway):
+    """Of answers with 4 n tokens each chunk has four, and their usage says all of them."""
+
+    measured = run(gateway, model=request.BY_FOUR_MODEL, tokens=(64, 64))
+    message = request.request("chat", request.BY_FOUR_MODEL, stream=False, tokens=10)
+    answer = ask(gateway, message)
+
+    assert measured.tokens_per_chunk == pytest.approx(4, rel=0.01)
+    assert answer["usage"]["completion_tokens"] == 10
+    assert answer["choices"][0]["message"]["content"] == " token" * 10
+
+
+def test_the_vectors_are_those_of_the_engine(gateway):
+    """As many as inputs, of the length that the budget is about, the same in both encodings."""
+
+    numbers, text = (
+        ask(gateway, request.request(kind, request.EMBEDDING_MODEL, stream=False, tokens=1))["data"]
+        for kind in ("embeddings_float", "embeddings_base64")
+    )
+
+    assert len(numbers) == len(text) == request.EMBEDDING_INPUTS
+    for one, other in zip(numbers, text, strict=True):
+        vector = one["embedding"]
+        decoded = struct.unpack(
+            f"<{request.EMBEDDING_DIMENSIONS}f", base64.b64decode(other["embedding"])
+        )
+        assert vector == pytest.approx(decoded)
+        assert vector[1] > 0
+
+
+def test_paced_streams_keep_their_pace(gateway):
+    """The gap between two tokens is the pace's, not the loop's."""
+
+    measured = run(gateway, **{**scenario.PACED.options, "connections": 4, "measured_s": 0.5})
+
+    gap_s = 1 / request.PACE_PER_S
+    assert sum(measured.gap_s) / len(measured.gap_s) == pytest.approx(gap_s, rel=0.5)
+
+
+def test_a_prompt_of_a_megabyte_is_taken(gateway):
+    """Whole: neither the body's limit nor the context refuses it."""
+
+    [chosen] = [each for each in SCENARIOS if each.name == "prompt_1mb"]
+    measured = run(gateway, **{**chosen.options, "warm_up_s": 0, "measured_s": 0.1})
+
+    assert measured.responses >= 1
+
+
+def test_a_refusal_is_the_servers_reason(gateway):
+    """What the server takes has none; what it answers with 400 has its message."""
+
+    long = {"model": request.MODEL, "prompt_bytes": 100_000}  # beyond that model's context
+
+    assert refusal(gateway.port, {"kind": "chat"}) is None
+    assert "4096" in str(refusal(gateway.port, long))
+
+
+def test_idle_streams_wait(gateway):
+    """They are open and get nothing; one that was answered is none."""
+
+    with IdleStreams(gateway.port, gateway.pid) as idle:
+        idle.add(5)
+        idle.check()
+        assert len(idle) == 5
+
+
+def test_a_client_that_is_the_limit_fails_the_run(bench, gateway, monkeypatch):
+    """Its figures would be the client's, not the server's."""
+
+    busy = Measured(seconds=10, client_cpu_s=8.1)
+    monkeypatch.setattr(Bench, "load", lambda self, server, **options: busy)
+    with pytest.raises(ClientFailed, match="took 81% of its core"):
+        bench.scenario(gateway, SCENARIOS[0])
+
+    idle = replace(busy, client_cpu_s=7.9)
+    monkeypatch.setattr(Bench, "load", lambda self, server, **options: idle)
+    assert bench.scenario(gateway, SCENARIOS[0]) is idle

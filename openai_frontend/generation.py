@@ -104,6 +104,7 @@ class GenerationRequest:
     cache_salt: str | None = None  # only requests of one salt share the prefix cache
     # what the caller calls a field of sampling_params, for the refusal that names it
     field_names: Mapping[str, str] = field(default_factory=dict)
+    stream_interval: int = 1  # tokens for each delta of plain text; the first comes at once
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
     relay: TextRelay | None = None  # for an answer of which the caller wants the text alone
 

@@ -41,13 +41,14 @@ class _Snapshot:
     failures: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, str] = field(default_factory=dict)  # composing model -> its ensemble
     configs: Mapping[str, Any] = field(default_factory=dict)  # of the models that serve
+    served: frozenset[str] = frozenset()  # the models that have a task of ours
 
     def listed(self) -> list[ServedModel]:
         """Those that requests are meant to name, by name."""
         return [
             model
             for name, model in sorted(self.models.items())
-            if model.tasks and name not in self.parts
+            if name in self.served and name not in self.parts
         ]
 
 
@@ -157,7 +158,7 @@ class ModelRegistry:
     def _known(self, name: str) -> ServedModel:
         snapshot = self._current()
         model = snapshot.models.get(name)
-        if model is not None and model.tasks:
+        if model is not None and name in snapshot.served:
             return model
         if name in snapshot.failures:
             raise ModelUnavailable(f"The model '{name}' cannot serve: {snapshot.failures[name]}")
@@ -189,7 +190,8 @@ class ModelRegistry:
             except GatewayError as error:
                 failures[name] = error.message
                 _log_failure(name, error.message, before)
-        return _Snapshot(models, failures, parts, configs)
+        served = frozenset(name for name, model in models.items() if model.tasks)
+        return _Snapshot(models, failures, parts, configs, served)
 
     def _served(
         self, name: str, config: Mapping[str, Any], known: ServedModel | None

@@ -100,14 +100,27 @@ class Prompting(BaseModel):
     )
 
 
-class Settings(TritonSettings, Prompting, Limits, Listening):
+class Answers(BaseModel):
+    """Answers"""
+
+    stream_interval: int = Field(
+        default=1,
+        ge=1,
+        le=2**31 - 1,
+        description="Tokens for each event of a stream, where the request does not say "
+        "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
+    )
+
+
+class Settings(TritonSettings, Answers, Prompting, Limits, Listening):
     """All settings. Says nothing of where a value came from: `load` does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Models, Limits, Prompting, Core, Backends, Resources, Cache, CoreLog, Metrics,
+    Listening, Models, Limits, Prompting, Answers, Core, Backends, Resources, Cache, CoreLog,
+    Metrics,
 )  # fmt: skip
 
 

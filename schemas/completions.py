@@ -6,12 +6,13 @@ from pydantic import BaseModel, Field, Tag
 
 from schemas.logprobs import CompletionLogprobs, PromptLogprobs
 from schemas.sampling import INT32_MAX, SamplingFields, TokenId
+from schemas.token_ids import MAY_BE_LONG
 from schemas.usage import CompletionUsage
 
 FinishReason = Literal["stop", "length"]
 
 PromptTexts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
-PromptTokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+PromptTokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True), MAY_BE_LONG]
 PromptTokenLists = Annotated[list[PromptTokens], Field(min_length=1, fail_fast=True)]
 Prompt = (
     Annotated[str, Tag("<a string>")]

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from schemas.chat_completions import ChatCompletionMessageParam
 from schemas.sampling import RequestFields, Scalar, TokenId
+from schemas.token_ids import MAX_TOKEN_IDS, MAY_BE_LONG
 
 Messages = Annotated[
     list[ChatCompletionMessageParam], Field(min_length=1, max_length=100_000, fail_fast=True)
@@ -41,7 +42,7 @@ class DetokenizeRequest(RequestFields):
     """The body of POST /detokenize."""
 
     model: str | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=1_000_000, fail_fast=True)]
+    tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True), MAY_BE_LONG]
 
 
 class DetokenizeResponse(BaseModel):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import socket
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import uvicorn
 
 from openai_frontend.app import create_app
-from openai_frontend.cli import announcement
+from openai_frontend.cli import announcement, garbage
 from openai_frontend.cli.process import GatewayProcess
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.settings import Settings
@@ -50,7 +51,10 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     """Serves until a signal or a failed start; returns the exit code."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = Server(triton_options(settings))
+    # The pool of prompts bounds the threads that tokenize; the library would add one for each core
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
+    app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
     host, port = settings.host, listener.getsockname()[1]
     if warning := announcement.exposure_warning(host):
         sys.stderr.write(warning)

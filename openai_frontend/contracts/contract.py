@@ -69,6 +69,10 @@ class DeclaredInputs:
         datatype = self._datatypes[name]
         return datatype, (*self._batch, len(values)), _raw(datatype, values)
 
+    def true(self, name: str) -> TensorInput:
+        """The input `name` as a flag that is set."""
+        return self._datatypes[name], (*self._batch, 1), b"\x01"
+
 
 def _datatype(data_type: str) -> str:
     name = data_type.removeprefix("TYPE_")
@@ -77,7 +81,7 @@ def _datatype(data_type: str) -> str:
 
 def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
-        return b"".join(_element(value) for value in values)
+        return b"".join([_element(value) for value in values])
     if datatype == "BOOL":
         return bytes(map(bool, values))
     return array(_ARRAY_CODES[datatype], values).tobytes()

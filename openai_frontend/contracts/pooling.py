@@ -23,14 +23,18 @@ class EmbeddingContract:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
+        self._takes_token_ids = config.get("backend") == "inprocess"
 
     def encode(self, request: EmbeddingRequest) -> dict[str, TensorInput]:
-        """Token ids where they are known, else the text."""
-        prompt = _prompt(request)
-        document: dict[str, Any] = {"input": prompt}
+        """Token ids where they are known, else the text; the ids as a tensor where they may be."""
+        token_ids = request.prompt_token_ids if self._takes_token_ids else None
+        document: dict[str, Any] = {"input": _prompt(request)} if token_ids is None else {}
         if request.dimensions is not None:
             document["pooling_params"] = {"dimensions": [request.dimensions]}  # NVIDIA's form
-        return _inputs(self._inputs, "embedding_request", document)
+        inputs = _inputs(self._inputs, "embedding_request", document)
+        if token_ids is not None:
+            inputs["prompt_token_ids"] = self._inputs.tensor("prompt_token_ids", token_ids)
+        return inputs
 
     def decode(self, outputs: Outputs) -> EmbeddingResult:
         """The vector lies in the response's own memory where the model answers with a tensor."""

@@ -1,7 +1,7 @@
 """The tensor `sampling_parameters` as JSON text, for every backend of vLLM. Never checks values."""
 
-from collections.abc import Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -9,8 +9,28 @@ import orjson
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
 
-_SAMPLING_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
-_STRUCTURED_DEFAULTS = {field.name: field.default for field in fields(StructuredOutputs)}
+
+class _Defaults:
+    """A dataclass' fields with their defaults."""
+
+    def __init__(self, kind: type[SamplingParams | StructuredOutputs]) -> None:
+        self._names = [field.name for field in fields(kind)]
+        self._defaults = [field.default for field in fields(kind)]
+        self._values = attrgetter(*self._names)
+
+    def changed(self, given: SamplingParams | StructuredOutputs) -> dict[str, Any]:
+        """The fields that say something else, by name."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value, default in zip(
+                self._names, self._values(given), self._defaults, strict=True
+            )
+            if value is not default and value != default
+        }
+
+
+_SAMPLING = _Defaults(SamplingParams)
+_STRUCTURED = _Defaults(StructuredOutputs)
 
 
 class SamplingParameters:
@@ -23,7 +43,7 @@ class SamplingParameters:
 
     def encode(self, params: SamplingParams) -> str:
         """JSON with the keys that differ from the defaults, which are the engine's own."""
-        changed = _changed(params, _SAMPLING_DEFAULTS)
+        changed = _SAMPLING.changed(params)
         if params.structured_outputs is not None:
             changed["structured_outputs"] = self._constraint(params.structured_outputs)
         try:
@@ -39,7 +59,7 @@ class SamplingParameters:
 
 def _structured_outputs(structured: StructuredOutputs) -> str:
     """JSON within the JSON, where NVIDIA's backend wants a schema as an object, not as its text."""
-    changed = _changed(structured, _STRUCTURED_DEFAULTS)
+    changed = _STRUCTURED.changed(structured)
     if isinstance(structured.json, str):
         changed["json"] = _embeddable(structured.json)
     try:
@@ -60,12 +80,3 @@ def _embeddable(text: str) -> orjson.Fragment:
 def _refusal(reason: str) -> InvalidRequest:
     message = f"Invalid 'structured_outputs': {reason}."
     return InvalidRequest(message, param="structured_outputs")
-
-
-def _changed(values: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    told = {name: getattr(values, name) for name in defaults}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in told.items()
-        if value != defaults[name]
-    }

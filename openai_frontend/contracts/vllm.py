@@ -41,6 +41,7 @@ _NEEDS = {
     "prompt_logprobs": ("sampling_parameters", "prompt_logprobs"),
     "priority": ("priority", None),
     "cache_salt": ("cache_salt", None),
+    "stream_interval": ("stream_interval", None),
 }
 
 # What NVIDIA's backend makes a failure of: it leaves JSON's text as the keys of logit_bias, and
@@ -91,11 +92,15 @@ class VLLMContract:
             ("return_logprobs", _wants_logprobs(request.sampling_params)),
         ):
             if wanted and name in self._inputs:
-                inputs[name] = self._inputs.tensor(name, [True])
+                inputs[name] = self._inputs.true(name)
         if request.priority and "priority" in self._inputs:
             inputs["priority"] = self._priority(request.priority)
         if request.cache_salt is not None and "cache_salt" in self._inputs:
             inputs["cache_salt"] = self._inputs.tensor("cache_salt", [request.cache_salt])
+        if request.stream_interval > 1 and "stream_interval" in self._inputs:
+            inputs["stream_interval"] = self._inputs.tensor(
+                "stream_interval", [request.stream_interval]
+            )
         return inputs
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
@@ -174,7 +179,7 @@ def _constant_flags(config: Mapping[str, Any], inputs: DeclaredInputs) -> dict[s
     names = ["exclude_input_in_output"]
     if config.get("backend") != "inprocess":
         names += _REPORT_FLAGS
-    return {name: inputs.tensor(name, [True]) for name in names if name in inputs}
+    return {name: inputs.true(name) for name in names if name in inputs}
 
 
 def _wants_logprobs(params: SamplingParams) -> bool:

@@ -12,6 +12,7 @@ import math
 import random
 import struct
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -143,7 +144,8 @@ class MockEngine(Engine):
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return a vector that depends on the input alone."""
         size = request.dimensions or self._settings.dimensions
-        source = request.prompt if request.prompt is not None else str(request.prompt_token_ids)
+        ids = request.prompt_token_ids
+        source = array("i", ids).tobytes() if ids is not None else request.prompt
         numbers = random.Random(source)  # noqa: S311 - a test vector, not a secret
         vector = struct.pack(f"<{size}f", *(numbers.uniform(-1, 1) for _ in range(size)))
         tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
@@ -151,7 +153,7 @@ class MockEngine(Engine):
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Return a score between 0 and 1 that depends on the input alone."""
-        source = f"{request.prompt_token_ids} {request.token_type_ids}"
+        source = array("i", [*request.prompt_token_ids, *(request.token_type_ids or ())]).tobytes()
         numbers = random.Random(source)  # noqa: S311 - a test's score, not a secret
         return ScoreResult(numbers.random(), len(request.prompt_token_ids))
 

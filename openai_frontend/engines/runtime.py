@@ -252,7 +252,10 @@ class ExecutionSink:
         "_collected",
         "_counted",
         "_counts",
+        "_due",
         "_execution",
+        "_held",
+        "_interval",
         "_live",
         "_plain",
         "_stream",
@@ -278,6 +281,9 @@ class ExecutionSink:
         )
         self._plain = self._stream and not (self._token_ids or self._counts or logprobs)
         self._counted = 0  # tokens that no response has told yet
+        self._interval = request.stream_interval
+        self._due = 1  # tokens after which text is sent: the first at once
+        self._held: list[str] = []
         self._collected: list[CompletionDelta] = []
         self.ended = False
 
@@ -297,7 +303,9 @@ class ExecutionSink:
             self.send(CompletionDelta(text, token_ids))
         elif not self._execution.ended:
             self._counted += len(token_ids)
-            if text:  # a token may be a part of a character
+            if self._interval > 1:
+                self._gather(text, len(token_ids))
+            elif text:  # a token may be a part of a character
                 self._execution.send_bytes("text_output", text)
 
     def send(self, delta: CompletionDelta) -> None:
@@ -307,6 +315,8 @@ class ExecutionSink:
         self._counted += len(delta.token_ids)
         if delta.finish_reason is not None:
             self._end(delta)
+        elif self._plain and self._interval > 1:
+            self._gather(delta.text, len(delta.token_ids) or 1)
         elif self._plain:
             if delta.text:
                 self._execution.send_bytes("text_output", delta.text)
@@ -315,9 +325,21 @@ class ExecutionSink:
         else:
             self._collected.append(delta)
 
+    def _gather(self, text: str, tokens: int) -> None:
+        """Send text once as many tokens have come as the request wants for each response."""
+        if text:
+            self._held.append(text)
+        self._due -= tokens
+        if self._due <= 0 and self._held:
+            self._execution.send_bytes("text_output", "".join(self._held))
+            self._held, self._due = [], self._interval
+
     def fail(self, error: Exception) -> None:
-        """End the answer with an error."""
+        """End the answer with an error, behind all text that has come."""
         self.ended = True
+        if self._held and not self._execution.ended:
+            self._execution.send_bytes("text_output", "".join(self._held))
+            self._held = []
         self._live.pop(self._execution, None)
         _fail(self._execution, error)
 
@@ -326,6 +348,9 @@ class ExecutionSink:
         self._live.pop(self._execution, None)
         if self._collected:
             delta = joined([*self._collected, delta])
+        if self._held:
+            delta.text = "".join([*self._held, delta.text])
+            self._held = []
         self._execution.send(self._outputs(delta), final=True)
 
     def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:

@@ -8,10 +8,12 @@ Names, datatypes and meanings of the shared part are that backend's. Added: `pro
 
 import json
 import struct
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Protocol, TypeGuard, get_type_hints
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Json, ValidationError, create_model
 
 from openai_frontend.generation import (
@@ -36,6 +38,7 @@ INPUTS: dict[str, tuple[str, list[int]]] = {
     "return_num_output_tokens": ("TYPE_BOOL", [1]),
     "priority": ("TYPE_INT32", [1]),
     "cache_salt": ("TYPE_STRING", [1]),
+    "stream_interval": ("TYPE_INT32", [1]),
     "embedding_request": ("TYPE_STRING", [1]),
     "score_request": ("TYPE_STRING", [1]),
 }
@@ -53,11 +56,17 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "score": ("TYPE_FP32", [1]),
 }
 
+_SHORT_BYTES = 32 * 1024
+
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
 
 
 class Tensor(Protocol):
     """An input as the backend gives it."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its memory, which the buffer protocol shows."""
 
     def item(self) -> Any:
         """The first element."""
@@ -95,6 +104,7 @@ def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> Generation
     """Return the request that the input tensors hold. Raises ValueError, naming the tensor."""
     prompt, token_ids = _read_prompt(inputs)
     priority, cache_salt = inputs.get("priority"), inputs.get("cache_salt")
+    interval = inputs.get("stream_interval")
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
@@ -104,21 +114,28 @@ def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> Generation
         return_token_ids=read_flag(inputs, "return_token_ids"),
         priority=0 if priority is None else priority.item(),
         cache_salt=None if cache_salt is None else _read_text(cache_salt, "cache_salt"),
+        stream_interval=1 if interval is None else interval.item(),
     )
 
 
 def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRequest:
-    """Return the embedding request that `embedding_request` holds. Raises ValueError, naming the
-    tensor.
+    """Return the embedding request that `embedding_request` holds, and `prompt_token_ids` where
+    the prompt is not in it. Raises ValueError, naming the tensor.
     """
     document = _read_json(inputs["embedding_request"], "embedding_request")
-    text = document.get("input")
-    if not isinstance(text, str) and not _are_token_ids(text):
+    text, token_ids = document.get("input"), None
+    if isinstance(text, str):
+        pass
+    elif text is None and "prompt_token_ids" in inputs:
+        token_ids = _read_token_ids(inputs["prompt_token_ids"])
+    elif _are_token_ids(text):
+        text, token_ids = None, text
+    else:
         raise ValueError("embedding_request: input is neither a text nor a list of token ids")
     return EmbeddingRequest(
         request_id=request_id,
-        prompt=text if isinstance(text, str) else None,
-        prompt_token_ids=text if isinstance(text, list) else None,
+        prompt=text,
+        prompt_token_ids=token_ids,
         dimensions=_read_dimensions(document),
     )
 
@@ -135,7 +152,7 @@ def read_score(inputs: Mapping[str, Tensor], request_id: str) -> ScoreRequest:
 
 
 def _are_token_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(token) is int and token >= 0 for token in value)
+    return isinstance(value, list) and set(map(type, value)) <= {int} and min(value, default=0) >= 0
 
 
 def _read_dimensions(document: Mapping[str, Any]) -> int | None:
@@ -156,13 +173,23 @@ def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
     return tensor is not None and bool(tensor.item())
 
 
-def _read_prompt(inputs: Mapping[str, Tensor]) -> tuple[str | None, list[int] | None]:
+def _read_prompt(inputs: Mapping[str, Tensor]) -> tuple[str | None, Sequence[int] | None]:
     token_ids, text = inputs.get("prompt_token_ids"), inputs.get("text_input")
     if token_ids is not None:
-        return None, token_ids.tolist()
+        return None, _read_token_ids(token_ids)
     if text is not None:
         return _read_text(text, "text_input"), None
     raise ValueError("the request has neither text_input nor prompt_token_ids")
+
+
+def _read_token_ids(tensor: Any) -> Sequence[int]:
+    """A list takes 20 ns for each id; of very many they stay as they are."""
+    if tensor.nbytes <= _SHORT_BYTES:
+        few: list[int] = tensor.tolist()
+        return few
+    token_ids = array("i")
+    token_ids.frombytes(memoryview(tensor).cast("B"))
+    return token_ids
 
 
 def _read_text(tensor: Tensor, name: str) -> str:
@@ -175,7 +202,7 @@ def _read_text(tensor: Tensor, name: str) -> str:
 
 def _read_json(tensor: Tensor, name: str) -> dict[str, Any]:
     try:
-        document = json.loads(tensor.item())
+        document = orjson.loads(tensor.item())
     except ValueError as error:
         raise ValueError(f"{name} is not JSON: {error}") from error
     if not isinstance(document, dict):

@@ -26,7 +26,7 @@ class ContentEncoding:
 
 
 def _encoded(scope: Scope) -> bool:
-    return any(
-        name == b"content-encoding" and value.strip().lower() not in (b"identity", b"")
-        for name, value in scope["headers"]
-    )
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in (b"identity", b""):
+            return True
+    return False

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -50,6 +50,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._read_again = b""
         self._data = b""
         self._head_timeout: asyncio.TimerHandle | None = None
+        self._lost = self.loop.create_future()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -57,6 +58,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timeout()
+        self._tell_lost()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -81,13 +83,18 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._head_open = True
         self._head_bytes = self._untold_bytes = 0
         super().on_message_begin()
+        self.scope["state"]["connection_lost"] = self._lost
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self.max_header_bytes:
+            self._refuse_head()
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self.max_header_bytes or len(self.headers) >= MAX_HEADERS:
+            self._refuse_head()
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -118,11 +125,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
-    def _count(self, length: int) -> None:
-        self._head_bytes += length
-        if self._head_bytes > self.max_header_bytes or len(self.headers) >= MAX_HEADERS:
-            self._too_large = True
-            raise _HeadTooLarge
+    def _refuse_head(self) -> NoReturn:
+        self._too_large = True
+        raise _HeadTooLarge
 
     def send_400_response(self, msg: str) -> None:
         """uvicorn's word for any head that cannot be parsed; here in OpenAI's envelope."""
@@ -145,9 +150,14 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _end_current_answer(self) -> None:
         """To an answer that is still being made, for an earlier request, the client has gone."""
+        self._tell_lost()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
+
+    def _tell_lost(self) -> None:
+        if not self._lost.done():
+            self._lost.set_result(None)
 
     def _start_head_timeout(self) -> None:
         if self._head_timeout is None:

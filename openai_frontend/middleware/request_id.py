@@ -4,8 +4,8 @@ The outermost middleware: it also notes the `send` below which nobody changes a 
 """
 
 import logging
+import random
 import re
-import secrets
 from contextvars import ContextVar
 from time import perf_counter
 
@@ -20,7 +20,8 @@ _current: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 def new_request_id() -> str:
     """An id of our own, in OpenAI's form."""
-    return f"req_{secrets.token_hex(16)}"
+    # Unique, not secret: nothing is granted by an id; `secrets` asks the kernel each time.
+    return f"req_{random.getrandbits(128):032x}"
 
 
 def add_request_id(record: logging.LogRecord) -> bool:
@@ -47,7 +48,10 @@ class RequestId:
         state["request_id"] = request_id
         # The way round all middleware, for the parts of a response that none of them looks at.
         state["send_body"] = send
-        await self._app(scope, receive, _Response(request_id, send).send)
+        try:
+            await self._app(scope, receive, _Response(request_id, send).send)
+        finally:
+            del state["send_body"]  # it is a method of what holds the state: a reference cycle
 
 
 class _Response:

@@ -4,6 +4,7 @@ Never sees a template of a request: sources are the model's files or the operato
 come from a stranger's repository all the same, so it can reach nothing, and has a budget.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -12,6 +13,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
+import orjson
 from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
@@ -47,7 +49,10 @@ def variables_of(source: str) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> Template:
-    return _ENVIRONMENT.from_string(source)
+    template = _ENVIRONMENT.from_string(source)
+    # Each rendering copies them: 7 us from the ChainMap that Jinja makes, 1 us from a plain dict.
+    template.globals = dict(template.globals)
+    return template
 
 
 class _Budget:
@@ -195,6 +200,18 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """Jinja's own escapes what HTML would misread."""
+    form = (ensure_ascii, indent, separators, sort_keys)
+    if type(value) is dict and (key := _kept_under(value)) is not None:
+        with contextlib.suppress(TypeError):  # a template's own word that has no hash
+            return _kept_json(key, form)
+    return _json(value, form)
+
+
+_Form = tuple[bool, int | None, tuple[str, str] | None, bool]
+
+
+def _json(value: Any, form: _Form) -> str:
+    ensure_ascii, indent, separators, sort_keys = form
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -202,6 +219,33 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
+
+
+_KEPT_BYTES = range(256, 16 * 1024)
+
+
+def _kept_under(value: dict[str, Any]) -> bytes | None:
+    """The same value as orjson writes it, which takes 0.6 us where `json` takes 12: the schemas of
+    tools come again with each request of a conversation. None where it is not worth it or not the
+    same: orjson's null may stand for a number that JSON does not have.
+    """
+    try:
+        key = orjson.dumps(value, option=_AS_JSON)
+    except TypeError:
+        return None
+    return key if len(key) in _KEPT_BYTES and b"null" not in key else None
+
+
+_AS_JSON = (
+    orjson.OPT_PASSTHROUGH_DATACLASS
+    | orjson.OPT_PASSTHROUGH_DATETIME
+    | orjson.OPT_PASSTHROUGH_SUBCLASS
+)
+
+
+@lru_cache(maxsize=512)  # 16 MB at most
+def _kept_json(key: bytes, form: _Form) -> str:
+    return _json(orjson.loads(key), form)
 
 
 def _raise_exception(message: str) -> NoReturn:

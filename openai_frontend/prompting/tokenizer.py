@@ -27,7 +27,11 @@ class Tokenizer:
         `encode_batch_fast` releases the GIL, keeps no offsets, and its result is freed 20 times
         faster than that of `encode`: 0.6 ms against 13 to 60 ms, GIL held, for a text of 1 MB.
         """
-        return self.fast.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
+        return self.encode_all([text], add_special_tokens=add_special_tokens)[0]
+
+    def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> "list[Encoding]":
+        """Each by itself, with the GIL given back once for all."""
+        return self.fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
     def cut(self, text: str, truncation: Truncation, *, add_special_tokens: bool) -> list[int]:
         """The ids that are kept; special tokens are among them, not cut off."""
@@ -43,7 +47,8 @@ class Tokenizer:
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of the ids; ids that the vocabulary does not hold add nothing."""
-        return str(self.fast.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+        given = [list(token_ids)]  # `decode_batch` releases the GIL, `decode` does not
+        return str(self.fast.decode_batch(given, skip_special_tokens=skip_special_tokens)[0])
 
     def holds(self, token: str) -> bool:
         """Whether the vocabulary has this token."""

@@ -1,10 +1,12 @@
 """POST /v1/chat/completions."""
 
+import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.body import read_body
 from openai_frontend.routers.direct_route import DirectRoute
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.chat import ChatCompletions, chunks, complete
@@ -28,14 +30,12 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
     )
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
-        chat_request = reader.read(await request.body())
+        chat_request = await reader.read_in_turns(await read_body(request.receive))
         answer = await chat.prepare(chat_request, registry.get(chat_request.model))
         if chat_request.stream:
             return EventStream(chunks(answer), answer.bursts())
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             completion = await complete(answer)
-        return Response(
-            completion.model_dump_json(exclude_unset=True), media_type="application/json"
-        )
+        return Response(orjson.dumps(completion), media_type="application/json")
 
     return router

@@ -1,10 +1,12 @@
 """POST /v1/completions."""
 
+import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.body import read_body
 from openai_frontend.routers.direct_route import DirectRoute
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.completions import Completions, chunks, complete
@@ -24,15 +26,13 @@ def completions_router(registry: ModelRegistry, completions: Completions) -> API
     )
     async def create_completion(request: Request) -> Response:
         """Continues a text, whole or as a stream of chunks."""
-        completion_request = reader.read(await request.body())
+        completion_request = await reader.read_in_turns(await read_body(request.receive))
         model = registry.get(completion_request.model)
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:
             return EventStream(chunks(answer), answer.bursts())
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             completion = await complete(answer)
-        return Response(
-            completion.model_dump_json(exclude_unset=True), media_type="application/json"
-        )
+        return Response(orjson.dumps(completion), media_type="application/json")
 
     return router

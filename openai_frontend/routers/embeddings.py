@@ -23,7 +23,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     )
     async def create_embedding(request: Request) -> Response:
         """Turns texts into vectors."""
-        embedding_request = reader.read(await request.body())
+        embedding_request = await reader.read_in_turns(await request.body())
         model = registry.get(embedding_request.model)
         async with CancelOnDisconnect(request.receive):
             body = await embeddings.create(embedding_request, model)

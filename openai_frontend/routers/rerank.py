@@ -5,7 +5,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.direct_route import DirectRoute
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.request_body import BodyReader
 from openai_frontend.serving.rerank import Reranking, has_texts, only_ranker
@@ -35,9 +35,9 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Jina's and vLLM's form)."""
-        rerank_request = reader.read(await request.body())
+        rerank_request = await reader.read_in_turns(await request.body())
         model = registry.get(rerank_request.model)
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create(rerank_request, model))
 
     @router.post(
@@ -47,9 +47,9 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank_for_cohere(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Cohere's form)."""
-        rerank_request = reader.read(await request.body())
+        rerank_request = await reader.read_in_turns(await request.body())
         model = registry.get(rerank_request.model)
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create_for_cohere(rerank_request, model))
 
     @router.post(
@@ -62,10 +62,10 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         body = await request.body()
         if not has_texts(body):
             return await create_rerank(request)
-        texts_request = texts_reader.read(body)
+        texts_request = await texts_reader.read_in_turns(body)
         name = texts_request.model
         model = only_ranker(registry) if name is None else registry.get(name)
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             ranks = await reranking.create_for_texts(texts_request, model)
         body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
         return Response(body, media_type="application/json")
@@ -86,9 +86,9 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     @router.post("/score", include_in_schema=False)
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (vLLM's form)."""
-        score_request = reader.read(await request.body())
+        score_request = await reader.read_in_turns(await request.body())
         model = registry.get(score_request.model)
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))
 
     return router

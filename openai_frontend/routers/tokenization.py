@@ -30,12 +30,12 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
 
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or of a chat."""
-        asked = texts.read(await request.body())
+        asked = await texts.read_in_turns(await request.body())
         return _json(await tokenization.tokenize(asked, named_or_only(registry, asked.model)))
 
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        asked = tokens.read(await request.body())
+        asked = await tokens.read_in_turns(await request.body())
         return _json(await tokenization.detokenize(asked, named_or_only(registry, asked.model)))
 
     for path in ("/tokenize", "/v1/tokenize"):
@@ -67,7 +67,7 @@ def render_router(
     )
     async def render_chat_completion(request: Request) -> Response:
         """What the model would read of a conversation."""
-        asked = chats.read(await request.body())
+        asked = await chats.read_in_turns(await request.body())
         model = registry.get(asked.model)
         return _json(await rendered(await chat.render(asked, model), model))
 
@@ -78,7 +78,7 @@ def render_router(
     )
     async def render_completion(request: Request) -> Response:
         """What the model would read of each prompt."""
-        asked = texts.read(await request.body())
+        asked = await texts.read_in_turns(await request.body())
         model = registry.get(asked.model)
         prompts = await completions.render(asked, model)
         return _json(RenderedPromptList(data=[await rendered(each, model) for each in prompts]))

@@ -1,7 +1,7 @@
 """One request's answers: how they are generated, and what they have come to so far."""
 
 import hashlib
-import secrets
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -69,7 +69,7 @@ class Answer:
 
 def new_id(prefix: str) -> str:
     """An id of our own: the client's request id need not be unique, the engine's must be."""
-    return f"{prefix}-{secrets.token_hex(16)}"
+    return f"{prefix}-{random.getrandbits(128):032x}"
 
 
 @lru_cache(maxsize=64)
@@ -92,6 +92,7 @@ def first_request(
         return_token_ids=answer.needs_token_ids,
         priority=request.priority or 0,
         cache_salt=request.cache_salt,
+        stream_interval=answer.interval if answer.gathered else 1,
         field_names=_field_names(request),
         relay=TextRelay() if request.stream else None,
     )

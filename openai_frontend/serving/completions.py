@@ -32,7 +32,7 @@ from openai_frontend.serving.sampling import (
 )
 from openai_frontend.serving.truncation import truncation
 from openai_frontend.sse import COMPLETION_CHUNK
-from schemas.completions import Completion, CompletionChoice, CompletionRequest
+from schemas.completions import CompletionRequest
 from schemas.logprobs import CompletionLogprobs
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -41,8 +41,17 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 class Completions:
     """What POST /v1/completions means, whatever carries it."""
 
-    def __init__(self, limits: Limits, policy: FieldPolicy, admission: Admission) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        policy: FieldPolicy,
+        admission: Admission,
+        *,
+        stream_interval: int = 1,
+    ) -> None:
+        """`stream_interval` is for requests that do not say how many tokens an event has."""
         self._limits = limits
+        self._interval = stream_interval
         self._policy = policy
         self._admission = admission
 
@@ -50,7 +59,7 @@ class Completions:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         prompts = await self.render(request, model)
         check_request_fields(request, model)
-        id, n, told = new_id("cmpl"), _candidates(request), _details(request)
+        id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
         _check_model(request, told, model)
         params = sampling_params(request, _asked(request, told), model)
         self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request))
@@ -72,6 +81,10 @@ class Completions:
             details=told,
             echo=_echo(request, prompts, model),
         )
+
+    def _details(self, request: CompletionRequest, model: ServedModel) -> Details:
+        told = details(request, model, logprobs=request.logprobs, interval=self._interval)
+        return replace(told, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def render(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
         """What the model reads; raises for fields that this model or server cannot honour."""
@@ -157,11 +170,6 @@ def _max_tokens(request: CompletionRequest) -> int:
     return DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
 
 
-def _details(request: CompletionRequest) -> Details:
-    echoed = bool(request.echo) and request.logprobs is not None
-    return replace(details(request, logprobs=request.logprobs), echo_logprobs=echoed)
-
-
 def _check_room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> None:
     room_for_answer(
         _max_tokens(request),
@@ -201,16 +209,18 @@ def chunks(answer: Answer) -> ChunkStream:
     return ChunkStream(answer, COMPLETION_CHUNK, TextLogprobs)
 
 
-async def complete(answer: Answer) -> Completion:
-    """The ending of a whole answer."""
+async def complete(answer: Answer) -> dict[str, Any]:
+    """The ending of a whole answer: the fields of Completion, ready to be written."""
     wholes, usage = await collect(answer)
     kept = _likeliest(answer, wholes)
-    return Completion(
-        **answer.fields(),
-        object="text_completion",
-        choices=[_choice(answer, at, index, wholes[index]) for at, index in enumerate(kept)],
-        usage=usage,
-    )
+    fields = answer.fields()
+    return {
+        "id": fields["id"],
+        "object": "text_completion",
+        **fields,
+        "choices": [_choice(answer, at, index, wholes[index]) for at, index in enumerate(kept)],
+        "usage": usage.model_dump(),
+    }
 
 
 def _likeliest(answer: Answer, wholes: Sequence[Whole]) -> list[int]:
@@ -224,7 +234,8 @@ def _likeliest(answer: Answer, wholes: Sequence[Whole]) -> list[int]:
     return [index for group in ranked for index in group[:kept]]
 
 
-def _choice(answer: Answer, at: int, index: int, whole: Whole) -> CompletionChoice:
+def _choice(answer: Answer, at: int, index: int, whole: Whole) -> dict[str, Any]:
+    """The fields of CompletionChoice."""
     told = answer.details
     fields: dict[str, Any] = {}
     if told.token_ids:
@@ -232,13 +243,13 @@ def _choice(answer: Answer, at: int, index: int, whole: Whole) -> CompletionChoi
         fields["prompt_token_ids"] = answer.prompt_token_ids(index)
     if told.prompt_logprobs:
         fields["prompt_logprobs"] = wire_prompt_logprobs(whole.prompt_logprobs)
-    return CompletionChoice(
-        index=at,
-        text=whole.text,
-        logprobs=None if told.logprobs is None else _logprobs(answer, index, whole),
-        finish_reason=whole.finish_reason,
+    return {
+        "index": at,
+        "text": whole.text,
+        "logprobs": None if told.logprobs is None else _logprobs(answer, index, whole),
+        "finish_reason": whole.finish_reason,
         **fields,
-    )
+    }
 
 
 def _logprobs(answer: Answer, index: int, whole: Whole) -> CompletionLogprobs:

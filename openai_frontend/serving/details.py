@@ -1,8 +1,8 @@
 """What an answer tells beside its text: counts, log probabilities, token ids. Values only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.logprobs import Alternatives
@@ -25,6 +25,7 @@ class Details:
     continuous_usage: bool = False  # every chunk has the counts so far
     obfuscate: bool = False  # chunks are padded, so that their sizes tell little
     interval: int = 1  # tokens for each event of a stream
+    gathered: bool = False  # by the engine already, which saves all of their way
     service_tier: bool = False  # the tier that served the request
     metadata: Mapping[str, str] | None = None  # what the request gave
 
@@ -32,7 +33,9 @@ class Details:
     def plain(self) -> bool:
         """Whether a chunk of a stream holds text alone."""
         return (
-            self.logprobs is None and not (self.token_ids or self.obfuscate) and self.interval == 1
+            self.logprobs is None
+            and not (self.token_ids or self.obfuscate)
+            and (self.interval == 1 or self.gathered)
         )
 
     def alternatives(self) -> Alternatives:
@@ -42,7 +45,7 @@ class Details:
     @property
     def needs_token_ids(self) -> bool:
         """Whether the model must tell the ids of its tokens, be it to count them."""
-        return self.token_ids or self.continuous_usage or self.interval > 1
+        return self.token_ids or self.continuous_usage or (self.interval > 1 and not self.gathered)
 
 
 _NOTHING = Details()
@@ -58,15 +61,24 @@ _FIELDS = {
 }
 
 
-def details(request: SamplingFields, *, logprobs: int | None) -> Details:
-    """What the fields of either kind of request ask for."""
-    if logprobs is None and not request.model_fields_set & _FIELDS:
+class Gatherer(Protocol):
+    """The model, as far as it is asked here."""
+
+    def supports(self, field: str) -> bool:
+        """Whether the model honours a field."""
+
+
+def details(
+    request: SamplingFields, model: Gatherer, *, logprobs: int | None, interval: int = 1
+) -> Details:
+    """What the fields of either kind of request ask for; `interval` where it does not say one."""
+    if logprobs is None and interval == 1 and not request.model_fields_set & _FIELDS:
         return _NOTHING
     if request.logprob_token_ids and logprobs is None:
         message = "Invalid 'logprob_token_ids': 'logprobs' must be asked for where it is used."
         raise InvalidRequest(message, param="logprob_token_ids")
     options = request.stream_options or StreamOptions()
-    return Details(
+    told = Details(
         logprobs=logprobs,
         logprob_token_ids=request.logprob_token_ids or (),
         prompt_logprobs=request.prompt_logprobs is not None,
@@ -75,10 +87,13 @@ def details(request: SamplingFields, *, logprobs: int | None) -> Details:
         include_usage=bool(options.include_usage),
         continuous_usage=bool(options.continuous_usage_stats),
         obfuscate=bool(options.include_obfuscation),
-        interval=request.stream_interval or 1,
+        interval=request.stream_interval or interval,
         service_tier=request.service_tier is not None,
         metadata=request.metadata,
     )
+    alone = logprobs is None and not (told.token_ids or told.continuous_usage)
+    gathers = alone and told.interval > 1 and model.supports("stream_interval")
+    return replace(told, gathered=gathers) if gathers else told
 
 
 def wire_prompt_logprobs(

@@ -50,7 +50,8 @@ class ChunkStream:
         told = details.logprobs is not None
         self._writers = [logprobs_writer(answer, logprobs) for _ in answer.requests if told]
         self._unechoed = set(range(len(answer.requests))) if details.echo_logprobs else set()
-        self._intervals = [Interval(details.interval) for _ in answer.requests]
+        interval = 1 if details.gathered else details.interval
+        self._intervals = [Interval(interval) for _ in answer.requests]
         self._frames = ChunkFrames(
             shape,
             answer.fields(),

@@ -64,14 +64,19 @@ def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> 
         check_supported(["logprobs"], model)
     if asked.prompt_logprobs is not None:
         values["prompt_logprobs"] = asked.prompt_logprobs
-    _check_token_ids(values, model.vocab_size)
-    _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
+    if values:  # most requests say nothing
+        _check_values(values, asked, model)
     if values.get("top_p") == 0:
         # OpenAI's "only the likeliest token"; vLLM's top_p must be above 0.
         del values["top_p"]
         values["top_k"] = 1
-    _check_min_tokens(values.get("min_tokens", 0), asked.max_tokens)
     return SamplingParams(max_tokens=asked.max_tokens, **values)
+
+
+def _check_values(values: dict[str, Any], asked: Asked, model: Abilities) -> None:
+    _check_token_ids(values, model.vocab_size)
+    _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
+    _check_min_tokens(values.get("min_tokens", 0), asked.max_tokens)
 
 
 def _given(request: SamplingFields) -> dict[str, Any]:

@@ -154,8 +154,8 @@ class Server:
         if self._core is None:
             return False
         try:
-            ready = self._call(lambda core: core.model_is_ready(name, version))
-        except errors.GatewayError:
+            ready = self._core.model_is_ready(name, version)
+        except _core.TritonError:
             return False
         return ready and self._engine_failure(name, version) is None
 
@@ -225,7 +225,6 @@ class Server:
         """Return the core's metrics as Prometheus text."""
         return self._call(lambda core: core.metrics())
 
-    @_translates
     def infer(  # noqa: PLR0913  an inference request has this many parts
         self,
         model_name: str,
@@ -245,16 +244,19 @@ class Server:
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
-        native = self._core.infer(
-            model_name,
-            version,
-            native_inputs(inputs),
-            request_id,
-            priority,
-            timeout_us,
-            parameters if parameters is None else dict(parameters),
-            outputs,
-        )
+        try:
+            native = self._core.infer(
+                model_name,
+                version,
+                native_inputs(inputs),
+                request_id,
+                priority,
+                timeout_us,
+                parameters if parameters is None else dict(parameters),
+                outputs,
+            )
+        except _core.TritonError as error:
+            raise failures.from_native(error) from error
         stream = ResponseStream(native, self._loop)
         self._streams.add(stream)
         return stream

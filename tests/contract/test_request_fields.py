@@ -154,6 +154,17 @@ def test_stream_interval(client):
     assert chunks[0].prompt_token_ids == whole.prompt_token_ids
 
 
+def test_stream_interval_of_plain_text(client):
+    """The engine itself gathers text that is told alone; none is lost."""
+    whole = chat(client, max_tokens=10)
+
+    chunks = list(chat(client, {"stream_interval": 4}, stream=True, max_tokens=10))
+
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+    assert len(texts) <= 4
+    assert "".join(texts) == whole.choices[0].message.content
+
+
 @pytest.mark.honours("chat.stream_options.include_obfuscation")
 def test_obfuscation(client):
     """With include_obfuscation text chunks are padded to few sizes; without it they are not."""

@@ -37,7 +37,7 @@ INPROCESS = {
         return_logprobs:BOOL return_token_ids:BOOL return_num_input_tokens:BOOL
         return_num_output_tokens:BOOL return_finish_reason:BOOL
         exclude_input_in_output:BOOL priority:INT32 cache_salt:STRING
-        embedding_request:STRING score_request:STRING
+        stream_interval:INT32 embedding_request:STRING score_request:STRING
         """
     ),
     "output": tensors(

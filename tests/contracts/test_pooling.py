@@ -28,17 +28,33 @@ def document(tensor: TensorInput) -> Any:
     ("values", "expected"),
     [
         ({"prompt": "é"}, {"input": "é"}),
-        ({"prompt": "a", "prompt_token_ids": [1, 2]}, {"input": [1, 2]}),
         ({"prompt": "a", "dimensions": 8}, {"input": "a", "pooling_params": {"dimensions": [8]}}),
     ],
-    ids=["text", "token ids", "dimensions"],
+    ids=["text", "dimensions"],
 )
 def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
-    """One document for every backend: token ids before text, dimensions in NVIDIA's form."""
+    """One document for every backend, dimensions in NVIDIA's form."""
 
     inputs = EmbeddingContract(config).encode(EmbeddingRequest(request_id="r", **values))
     assert document(inputs.pop("embedding_request")) == expected
     assert inputs == {"return_num_input_tokens": TRUE}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "tensors"),
+    [
+        (INPROCESS, {}, {"prompt_token_ids": ("INT32", (2,), array("i", [1, 2]).tobytes())}),
+        (NVIDIA_VLLM, {"input": [1, 2]}, {}),
+    ],
+    ids=["in-process", "NVIDIA's"],
+)
+def test_token_ids_come_before_the_text(config: Any, expected: Any, tensors: Any) -> None:
+    """As a tensor where the model has one for them, which needs no parsing."""
+
+    request = EmbeddingRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
+    inputs = EmbeddingContract(config).encode(request)
+    assert document(inputs.pop("embedding_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE, **tensors}
 
 
 def test_nothing_to_embed_is_refused() -> None:

@@ -163,12 +163,13 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
     [
         ({"priority": -2}, "priority", ("INT32", (1,), b"\xfe\xff\xff\xff")),
         ({"cache_salt": "é"}, "cache_salt", ("BYTES", (1,), b"\x02\x00\x00\x00\xc3\xa9")),
+        ({"stream_interval": 3}, "stream_interval", ("INT32", (1,), b"\x03\x00\x00\x00")),
     ],
 )
-def test_what_the_engine_schedules_by_has_its_own_tensor(
+def test_what_is_no_sampling_has_its_own_tensor(
     values: dict[str, Any], name: str, tensor: Any
 ) -> None:
-    """Priority and cache salt are no sampling parameters; most requests have neither."""
+    """Priority, cache salt, interval: no sampling parameters, and most requests have none."""
 
     contract = VLLMContract(INPROCESS)
     assert contract.encode(request(prompt_token_ids=[1], **values))[name] == tensor
@@ -234,6 +235,7 @@ def test_a_token_id_beyond_the_datatype_is_refused() -> None:
         (INPROCESS, "prompt_logprobs", True),
         (INPROCESS, "priority", True),
         (INPROCESS, "cache_salt", True),
+        (INPROCESS, "stream_interval", True),
         (INPROCESS, "logit_bias", True),
         (INPROCESS, "structured_outputs", True),
         (NVIDIA_VLLM, "structured_outputs", True),
@@ -245,6 +247,7 @@ def test_a_token_id_beyond_the_datatype_is_refused() -> None:
         (NVIDIA_VLLM, "prompt_logprobs", False),
         (NVIDIA_VLLM, "priority", False),
         (NVIDIA_VLLM, "cache_salt", False),
+        (NVIDIA_VLLM, "stream_interval", False),
         (NVIDIA_VLLM, "prompt_token_ids", False),
         (NVIDIA_VLLM, "return_token_ids", False),
         (NVIDIA_VLLM, "stream", True),

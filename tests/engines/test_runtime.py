@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines.engine import Engine, ModelFacts, ModelFolder
+from openai_frontend.engines.engine import Engine, EngineError, ModelFacts, ModelFolder
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
-from openai_frontend.triton import inprocess
+from openai_frontend.triton import InferenceResponse, inprocess
 from tests import mock_models
 from tests.engines import failing_engines
-from tests.triton.generation_inputs import collect, flag, generation, text
+from tests.triton.generation_inputs import collect, flag, generation, number, text
 
 LOGPROBS = {7: {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
 
@@ -86,6 +86,70 @@ async def test_a_stream_of_plain_text(reciting):
             "num_cached_tokens": [3],
         },
     ]
+
+
+class Spells(Engine):
+    """Sends a letter for each token, on the short way or not, and ends or fails."""
+
+    short = True
+    fails = False
+
+    def load(self, model):
+        return ModelFacts(max_model_len=100)
+
+    def generate(self, request, sink):
+        for letter in request.prompt:
+            text = letter.strip("_")  # a token may be a part of a character
+            if self.short:
+                sink.send_text(text, [7])
+            else:
+                sink.send(CompletionDelta(text, [7]))
+        if self.fails:
+            sink.fail(EngineError("no more"))
+        else:
+            sink.send(CompletionDelta("!", [8], "stop", counts=COUNTS))
+
+
+async def spelled(start_server, repository, prompt, *, interval=3):
+    """The texts of the responses, and the error that ended them."""
+    config = failing_engines.config("Spells").replace(failing_engines.__name__, __name__)
+    mock_models.write(repository, "mock", config=config)
+    server = await start_server()
+    inputs = {**generation(prompt), "stream_interval": number(interval)}
+    responses: list[InferenceResponse] = []
+    failure = None
+    try:
+        await collect(server.infer("mock", inputs), into=responses)
+    except errors.GatewayError as error:
+        failure = error.message
+    return [response.item("text_output") for response in responses], failure
+
+
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("abcdefg", [b"a", b"bcd", b"efg", b"!"]),
+        ("abcdef", [b"a", b"bcd", b"ef!"]),
+        ("_ab", [b"a", b"b!"]),
+        ("a__bc", [b"a", b"b", b"c!"]),
+        ("", [b"!"]),
+    ],
+)
+async def test_a_stream_of_gathered_text(
+    repository, start_server, monkeypatch, prompt, expected, short
+):
+    """As many tokens make a response as the request asks for; the first is sent at once."""
+    monkeypatch.setattr(Spells, "short", short)
+
+    assert await spelled(start_server, repository, prompt) == (expected, None)
+
+
+async def test_a_failure_comes_behind_gathered_text(repository, start_server, monkeypatch):
+    """What had been made before the failure is not lost."""
+    monkeypatch.setattr(Spells, "fails", True)
+
+    assert await spelled(start_server, repository, "abc") == ([b"a", b"bc"], "no more")
 
 
 async def test_a_stream_with_counts(reciting):

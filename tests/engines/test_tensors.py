@@ -21,6 +21,10 @@ class Values:
 
     elements: list[Any]
 
+    @property
+    def nbytes(self) -> int:
+        return 4 * len(self.elements)
+
     def item(self) -> Any:
         return self.elements[0]
 
@@ -64,6 +68,10 @@ GENERATIONS = {
     "token ids back": (
         {"text_input": text("hi"), "return_token_ids": Values([True])},
         GenerationRequest(request_id="r", prompt="hi", return_token_ids=True),
+    ),
+    "interval": (
+        {"text_input": text("hi"), "stream_interval": Values([3])},
+        GenerationRequest(request_id="r", prompt="hi", stream_interval=3),
     ),
     "priority and salt": (
         {"text_input": text("hi"), "priority": Values([-3]), "cache_salt": text("é")},
@@ -193,6 +201,15 @@ EMBEDDINGS = {
 def test_an_embedding(tensor, request_read):
     """The tensor `embedding_request` is read into the request that it holds."""
     assert tensors.read_embedding({"embedding_request": tensor}, "r") == request_read
+
+
+def test_an_embeddings_token_ids_may_be_a_tensor():
+    """What the document does not hold stands in `prompt_token_ids`."""
+    inputs = {"embedding_request": document(), "prompt_token_ids": Values([1, 2])}
+
+    read = tensors.read_embedding(inputs, "r")
+
+    assert read == EmbeddingRequest(request_id="r", prompt_token_ids=[1, 2])
 
 
 NO_EMBEDDINGS = {

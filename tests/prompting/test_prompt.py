@@ -1,8 +1,10 @@
 """Prompts as text and token ids."""
 
 import asyncio
+import contextlib
 import dataclasses
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -249,3 +251,62 @@ def test_a_prompt_of_a_megabyte_leaves_the_loop_free(tiny: Tokenizer) -> None:
         return worst
 
     assert min(asyncio.run(lag()) for _ in range(3)) < 0.05
+
+
+class Counting:
+    """A fast tokenizer that counts the texts that it encodes."""
+
+    def __init__(self, fast: Any) -> None:
+        self._fast = fast
+        self.encoded: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fast, name)
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        self.encoded += texts
+        return self._fast.encode_batch_fast(texts, **options)
+
+
+@pytest.mark.parametrize("limit", [8, 4096])
+def test_a_limit_needs_no_second_tokenization(tiny: Tokenizer, limit: int) -> None:
+    """The tokens are counted where they are made, whether they fit or not."""
+
+    fast: Any = Counting(tiny.fast)
+    builder = PromptBuilder(dataclasses.replace(tiny, fast=fast), max_model_len=limit)
+    with contextlib.suppress(ContextLengthExceeded):
+        builder.chat([USER, USER])
+    assert len(fast.encoded) == 1
+
+
+def test_many_ids_are_packed(tiny: Tokenizer) -> None:
+    """They are the same numbers, in the form that a tensor has."""
+
+    text = "Hello there " * 8000
+    prompt = PromptBuilder(tiny).completion(text)
+    assert isinstance(prompt.token_ids, array)
+    assert list(prompt.token_ids) == tiny.encode(text, add_special_tokens=True).ids
+
+
+def test_texts_together_are_the_texts_one_by_one(tiny: Tokenizer) -> None:
+    """More than are tokenized at a time, and some of them are cut."""
+
+    texts = [f"Hello {'!' * (number % 7)} {number}" for number in range(300)]
+    readings = [
+        Reading(add_special_tokens=True, param=f"input[{at}]", truncation=Truncation(9, "right"))
+        for at in range(len(texts))
+    ]
+    builder = PromptBuilder(tiny)
+    one_by_one = [builder.completion(*each) for each in zip(texts, readings, strict=True)]
+    assert builder.completions(texts, readings) == one_by_one
+    assert {prompt.text is None for prompt in one_by_one} == {True, False}
+
+
+def test_of_many_texts_the_one_that_is_too_long_is_named(tiny: Tokenizer) -> None:
+    """By its own place."""
+
+    texts = ["Hello"] * 200 + ["!" * 50] + ["Hello"]
+    readings = [Reading(add_special_tokens=True, param=f"input[{at}]") for at in range(len(texts))]
+    with pytest.raises(ContextLengthExceeded) as refused:
+        PromptBuilder(tiny, max_model_len=40).completions(texts, readings)
+    assert refused.value.param == "input[200]"

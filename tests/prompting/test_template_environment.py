@@ -1,7 +1,9 @@
 """The sandbox of chat templates: Hugging Face's dialect, nothing beyond it, within a budget."""
 
+import json
 import threading
 from datetime import datetime
+from typing import Any
 
 import pytest
 from jinja2 import TemplateError
@@ -181,3 +183,43 @@ def test_the_variables_of_a_template(source: str, known: set[str]) -> None:
     """Those that it takes from outside, not its own and not the environment's."""
 
     assert known == variables_of(source)
+
+
+_SCHEMA = {
+    "type": "function",
+    "function": {"name": "é<f>", "x": 1.0, "y": 10**15, "b": [True, {}], "text": "word " * 60},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"n": None},
+        {"n": float("nan")},
+        {"n": 2**70},
+        {"n": 1e300},
+        {"n": (1, 2)},
+        {"n": "\ud800"},
+        {7: 1},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "arguments",
+    ["", "indent=2", "sort_keys=true", "separators=(',', ':')", "separators=[',', ':']"],
+)
+def test_a_kept_schema_is_what_json_writes(change: dict[Any, Any], arguments: str) -> None:
+    """The first time and again, also beside one that differs in its values' types alone."""
+
+    def expected(value: Any) -> str:
+        options = {"indent=2": {"indent": 2}, "": {}, "sort_keys=true": {"sort_keys": True}}
+        given: Any = options.get(arguments, {"separators": (",", ":")})
+        return json.dumps(value, ensure_ascii=False, **given)
+
+    if 7 in change and "sort" in arguments:
+        return  # json itself cannot sort such keys
+    others = {**_SCHEMA, "z": 1}, {**_SCHEMA, "z": 1.0}, {**_SCHEMA, "z": True}
+    source = "{{ value | tojson(" + arguments + ") }}"
+    for value in ({**_SCHEMA, **change}, *others) * 2:
+        assert template_environment.render(source, {"value": value}) == expected(value)

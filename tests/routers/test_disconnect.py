@@ -1,21 +1,21 @@
 import asyncio
+from typing import Any
 
 import pytest
-from starlette.types import Message
 
 from openai_frontend.errors import RequestCancelled
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 
 
 class Client:
     """A connection whose client goes away when told to."""
 
     def __init__(self) -> None:
-        self.gone = asyncio.Event()
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.scope: dict[str, Any] = {"type": "http", "state": {"connection_lost": self.lost}}
 
-    async def receive(self) -> Message:
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
+    def goes(self) -> None:
+        self.lost.set_result(None)
 
 
 async def test_body_ends():
@@ -23,9 +23,9 @@ async def test_body_ends():
     client, cleaned = Client(), []
 
     async def work() -> None:
-        async with CancelOnDisconnect(client.receive):
+        with CancelledOnDisconnect(client.scope):
             try:
-                client.gone.set()
+                client.goes()
                 await asyncio.Event().wait()
             finally:
                 cleaned.append(True)
@@ -39,11 +39,14 @@ async def test_body_ends():
 async def test_task_goes_on():
     """Afterwards the task can be used as if it had never been cancelled."""
     client = Client()
-    client.gone.set()
+
+    async def work() -> None:
+        with CancelledOnDisconnect(client.scope):
+            client.goes()
+            await asyncio.Event().wait()
 
     with pytest.raises(RequestCancelled):
-        async with CancelOnDisconnect(client.receive):
-            await asyncio.Event().wait()
+        await work()
 
     assert await asyncio.sleep(0, "still running") == "still running"
     task = asyncio.current_task()
@@ -51,22 +54,52 @@ async def test_task_goes_on():
     assert task.cancelling() == 0
 
 
+async def test_client_that_has_gone():
+    """For a client that went before, the body does not begin."""
+    client, begun = Client(), []
+    client.goes()
+
+    with pytest.raises(RequestCancelled), CancelledOnDisconnect(client.scope):
+        begun.append(True)
+
+    assert begun == []
+
+
 async def test_client_stays():
-    """While the client is there, nothing happens, and the watcher ends with the body."""
-    before = asyncio.all_tasks()
+    """While the client is there nothing happens, and nothing is left to be told afterwards."""
+    client = Client()
 
-    async with CancelOnDisconnect(Client().receive):
+    with CancelledOnDisconnect(client.scope):
         await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    client.goes()
 
-    assert before == asyncio.all_tasks()
+    assert await asyncio.sleep(0, "still running") == "still running"
+
+
+async def test_client_goes_as_the_body_ends():
+    """A disconnect that is on its way when the body ends does not reach what comes after it."""
+    client = Client()
+
+    with CancelledOnDisconnect(client.scope):
+        client.goes()  # its callbacks run in the loop's next turn
+
+    assert await asyncio.sleep(0, "still running") == "still running"
+
+
+async def test_server_that_does_not_tell():
+    """Where the server tells of no disconnect, the body runs to its end."""
+    with CancelledOnDisconnect({"type": "http", "state": {}}):
+        result = await asyncio.sleep(0, "done")
+
+    assert result == "done"
 
 
 async def test_other_cancellation():
     """A cancellation that has nothing to do with the client stays one."""
+    client = Client()
 
     async def work() -> None:
-        async with CancelOnDisconnect(Client().receive):
+        with CancelledOnDisconnect(client.scope):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
@@ -79,21 +112,5 @@ async def test_other_cancellation():
 
 async def test_failure_of_the_body():
     """An exception of the body's own comes out as it is."""
-    with pytest.raises(ValueError, match="own"):
-        async with CancelOnDisconnect(Client().receive):
-            raise ValueError("own")
-
-
-async def test_rest_of_a_body_is_no_disconnect():
-    """Only the disconnect counts; a message that brings more of the body does not."""
-    messages = [{"type": "http.request", "body": b"", "more_body": False}]
-
-    async def receive():
-        if not messages:
-            await asyncio.Event().wait()
-        return messages.pop()
-
-    async with CancelOnDisconnect(receive):
-        await asyncio.sleep(0.01)
-
-    assert messages == []
+    with pytest.raises(ValueError, match="own"), CancelledOnDisconnect(Client().scope):
+        raise ValueError("own")

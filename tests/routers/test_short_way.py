@@ -214,6 +214,18 @@ def test_options(gateway, model, path, fields):
     assert wholes(whole(gateway, path, model, **without)) == texts(stream)
 
 
+@pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_interval(gateway, path):
+    """Text that is told alone is gathered before it takes the short way."""
+    each, shared = (
+        streamed(gateway, path, "steady", stream_interval=interval) for interval in (1, 8)
+    )
+
+    assert len(shared) < len(each) / 2
+    assert texts(shared) == texts(each)
+
+
 def test_counts_so_far(gateway):
     """The counts so far rise by one with each token, so none of them has taken the short way."""
     options = {"include_usage": True, "continuous_usage_stats": True}

@@ -74,8 +74,8 @@ async def test_continuous_usage(world, prefix):
 @pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
 @pytest.mark.parametrize("prefix", ENDPOINTS)
 async def test_stream_interval(world, prefix):
-    """Tokens share a chunk, and none is lost."""
-    each = await streamed(world, prefix)
-    shared = await streamed(world, prefix, stream_interval=3)
+    """Tokens that are told with their ids share a chunk, and none is lost."""
+    each = await streamed(world, prefix, return_token_ids=True)
+    shared = await streamed(world, prefix, return_token_ids=True, stream_interval=3)
 
     assert len(shared) < len(each)

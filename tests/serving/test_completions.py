@@ -2,6 +2,7 @@ import asyncio
 from typing import Any
 
 import openai.types
+import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
@@ -237,9 +238,10 @@ async def test_best_of():
 
     completion = await complete(answer)
 
-    assert [(choice.index, choice.text) for choice in completion.choices] == [(0, "b"), (1, "c")]
-    assert completion.usage.completion_tokens == 3
-    assert [choice.logprobs for choice in completion.choices] == [None, None]
+    choices = completion["choices"]
+    assert [(choice["index"], choice["text"]) for choice in choices] == [(0, "b"), (1, "c")]
+    assert completion["usage"]["completion_tokens"] == 3
+    assert [choice["logprobs"] for choice in choices] == [None, None]
 
 
 async def test_whole_answer():
@@ -248,7 +250,7 @@ async def test_whole_answer():
 
     completion = await complete(answer)
 
-    read = openai.types.Completion.model_validate_json(completion.model_dump_json())
+    read = openai.types.Completion.model_validate_json(orjson.dumps(completion))
     assert [(choice.index, choice.text, choice.finish_reason) for choice in read.choices] == [
         (0, "aHello", "stop"),
         (1, "bHello", "stop"),

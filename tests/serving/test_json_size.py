@@ -84,3 +84,33 @@ def best_of_five(body: bytes) -> float:
             check_json_size(body)
         took_s.append(time.process_time() - started)
     return min(took_s)
+
+
+STRINGS = (rb"\\\"[{", rb"x\\", rb"\"", b"", b"[[]]", rb"\\\\\"")
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 7, 64])
+def test_windows_do_not_matter(monkeypatch, window):
+    """Wherever a body is cut, what is in a string is no structure, and what is not, is."""
+    body = nested(b"[" + b",".join(b'{"k":["%s"]}' % each for each in STRINGS * 50) + b"]")
+    whole = b"".join(outside for outside, _ in json_size._windows(body))
+    quotes = sum(count for _, count in json_size._windows(body))
+    monkeypatch.setattr(json_size, "_WINDOW", window)
+
+    cut = list(json_size._windows(body))
+
+    assert (whole, quotes) == (b"".join(outside for outside, _ in cut), sum(q for _, q in cut))
+
+
+def test_steps_are_short():
+    """1.7 MB of escaped text takes no step of more than 2 ms."""
+    body = nested(json.dumps('Hello "there"\n über ' * 80_000).encode())
+
+    assert min(longest_step(body) for _ in range(5)) < budget(0.003)
+
+
+def longest_step(body: bytes) -> float:
+    steps, longest, last = json_size.size_checks(body), 0.0, time.process_time()
+    for _ in steps:
+        longest, last = max(longest, time.process_time() - last), time.process_time()
+    return longest

@@ -294,3 +294,40 @@ def outcome_of(body: bytes) -> ChatCompletionRequest | InvalidRequest:
         return CHAT.read(body)
     except InvalidRequest as error:
         return error
+
+
+LONG = [
+    completion_body(prompt='é"\n' * 20_000),
+    completion_body(prompt=[*range(20_000)]),
+    completion_body(prompt=[[*range(20_000)], [7]]),
+    completion_body(prompt=["text"] * 5000, stop=["a"], logit_bias={"7": 1.5}),
+]
+
+
+@pytest.mark.parametrize("body", LONG, ids=["text", "ids", "lists of ids", "texts"])
+async def test_a_long_body_is_read_the_same(body):
+    """In turns or at once: the same request."""
+    assert COMPLETIONS.read(body) == await COMPLETIONS.read_in_turns(body)
+
+
+LONG_AND_WRONG = [
+    completion_body(prompt=[*range(20_000), -1]),
+    completion_body(prompt=[*range(20_000), True]),
+    completion_body(prompt=[*range(20_000), 1.0]),
+    completion_body(prompt=[*range(20_000), 2**31]),
+    completion_body(prompt=[*range(20_000), 2**64]),
+    completion_body(prompt=[*range(20_000), []]),
+    completion_body(prompt=[*range(20_000), "1"]),
+    completion_body(prompt="x" * 20_000, n="1"),
+    completion_body(prompt="x" * 20_000, top_p=float("nan")),
+    completion_body(prompt="x" * 20_000)[:-1],
+]
+
+
+@pytest.mark.parametrize("body", LONG_AND_WRONG, ids=lambda body: str(body[-24:]))
+async def test_a_long_body_is_refused_the_same(body):
+    """In turns or at once: the same words."""
+    with pytest.raises(InvalidRequest) as in_turns:
+        await COMPLETIONS.read_in_turns(body)
+    at_once = refusal(COMPLETIONS, body)
+    assert (at_once.message, at_once.param) == (in_turns.value.message, in_turns.value.param)

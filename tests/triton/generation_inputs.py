@@ -21,6 +21,11 @@ def flag(value: bool = True) -> TensorInput:
     return "BOOL", (1,), bytes([value])
 
 
+def number(value: int) -> TensorInput:
+    """An INT32[1] tensor."""
+    return "INT32", (1,), struct.pack("<i", value)
+
+
 def generation(
     prompt: str = "hello there", *, stream: bool = True, flags: Sequence[str] = (), **sampling: Any
 ) -> dict[str, TensorInput]:

@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
-from openai_frontend.engines.vllm import conversion
+from openai_frontend.engines.vllm import conversion, outputs
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.triton import failures
 
@@ -36,7 +36,9 @@ class _Stream:
         "prompt_tokens",
         "send_text",
         "sink",
+        "step",
         "stop",
+        "tokenizer",
     )
 
     def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
@@ -44,6 +46,9 @@ class _Stream:
         self.send_text = sink.send_text
         self.detokenizer = detokenizer
         self.decode = detokenizer.decode_next
+        # Without its two wrappers, 0.4 us less. They matter where special tokens are shown.
+        self.step = detokenizer.stream.step if detokenizer.spaces_between_special_tokens else None
+        self.tokenizer = detokenizer.tokenizer
         self.params = request.sampling_params
         self.stop = bool(self.params.stop)
         self.prompt_tokens = len(request.prompt_token_ids)
@@ -59,8 +64,14 @@ class _Stream:
         token_ids = output.new_token_ids
         if output.finish_reason is None and not self.stop:
             # The hot path. vLLM's update() would copy the whole text so far for each token.
-            decode = self.decode
-            text = decode(token_ids[0]) if len(token_ids) == 1 else "".join(map(decode, token_ids))
+            if len(token_ids) == 1 and self.step is not None:
+                try:
+                    text = self.step(self.tokenizer, token_ids[0]) or ""
+                except Exception:  # noqa: BLE001  the wrapper meets it again, and knows what to do
+                    text = self.decode(token_ids[0])
+                    self.step = self.detokenizer.stream.step  # it may have begun another stream
+            else:
+                text = "".join(map(self.decode, token_ids))
             self.send_text(text, token_ids)
             self.begun = True
             return False
@@ -144,6 +155,8 @@ class StepLoop:
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, *, priority: int = 0
     ) -> None:
         """Send a request to the engine. Its failure, now or later, goes to the sink."""
+        if self._steps is None:
+            self._start()
         self._spawn(self._add(request_id, prompt, params, sink, priority))
 
     def cancel(self, request_id: str) -> None:
@@ -170,9 +183,6 @@ class StepLoop:
                 if self.failure is not None:
                     raise EngineError(self.failure, failures.UNAVAILABLE)
                 self._register(request, sink)
-                if self._steps is None:
-                    self._loop = asyncio.get_running_loop()
-                    self._steps = self._loop.create_task(self._run())
                 await self._core.add_request_async(request)
         except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
             self._streams.pop(request_id, None)
@@ -214,23 +224,35 @@ class StepLoop:
         self._processor.add_request(request, None, None, 0, collector)
         self._collected[request.request_id] = sink
 
-    async def _run(self) -> None:
+    def _start(self) -> None:
+        """Before anything is asked of the engine: the first answer starts the client's own task."""
+        self._loop = asyncio.get_running_loop()
+        reader = outputs.reader(self._core, self._step)
+        steps = (
+            reader.start() if reader is not None else self._loop.create_task(self._await_steps())
+        )
+        self._steps = self._loop.create_task(self._run(steps))
+
+    async def _await_steps(self) -> None:
+        while True:
+            self._step(await self._core.get_output_async())
+
+    async def _run(self, steps: asyncio.Task[None]) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            while True:
-                self._step(await self._core.get_output_async())
-        except EngineDeadError:
+            await steps
+        except (EngineDeadError, asyncio.CancelledError):
             self._fail_all(conversion.ENGINE_DIED)
         except Exception as error:
             logger.exception("the step loop failed")
             self._fail_all(f"the step loop failed: {error}")
 
-    def _step(self, outputs: Any) -> None:
+    def _step(self, step: Any) -> None:
         streams = self._streams
         stopped: list[str] = []
         rest: list[Any] = []
-        for output in outputs.outputs:
+        for output in step.outputs:
             request_id = output.request_id
             stream = streams.get(request_id)
             if stream is None:
@@ -247,12 +269,12 @@ class StepLoop:
             if stopped_by_string or output.finish_reason is not None:
                 del streams[request_id]
         if rest:
-            stopped += self._process_rest(rest, outputs)
+            stopped += self._process_rest(rest, step.timestamp)
         if stopped:
             self._spawn(self._core.abort_requests_async(stopped))
 
-    def _process_rest(self, rest: list[Any], outputs: Any) -> list[str]:
-        processed = self._processor.process_outputs(rest, outputs.timestamp, None)
+    def _process_rest(self, rest: list[Any], timestamp: float) -> list[str]:
+        processed = self._processor.process_outputs(rest, timestamp, None)
         reqs_to_abort: list[str] = processed.reqs_to_abort
         for output in rest:
             if output.finish_reason is not None or output.request_id in reqs_to_abort:

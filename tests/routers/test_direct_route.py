@@ -1,0 +1,100 @@
+import asyncio
+import gc
+from typing import Any
+
+import orjson
+import pytest
+from starlette.types import Message
+
+from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.routers.direct_route import DirectRoute, Shortcut, endpoints
+
+HOT = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/embeddings"),
+    ("GET", "/health/live"),
+]
+
+
+@pytest.mark.parametrize("route", HOT, ids=str)
+async def test_hot_routes(world, route):
+    """The routes that must be fast are found by method and path alone."""
+    assert route in endpoints(world.app.routes)
+
+
+async def test_routes_with_parameters(world):
+    """A path with a parameter is the router's to read."""
+    direct = [route for route in world.app.routes if isinstance(route, DirectRoute)]
+
+    paths = {path for _, path in endpoints(direct)}
+    assert {route.path for route in direct} - paths == {"/v1/models/{id:path}"}
+
+
+async def test_what_is_not_in_the_table():
+    """Everything else goes on to the router as it came."""
+    seen: list[Any] = []
+
+    async def router(scope, receive, send):
+        seen.append(scope)
+
+    shortcut = Shortcut(router, endpoints={})
+    scopes = [{"type": "lifespan"}, {"type": "http", "method": "GET", "path": "/"}]
+    for scope in scopes:
+        await shortcut(scope, None, None)  # type: ignore[arg-type]
+
+    assert seen == scopes
+
+
+async def test_outermost_layer(world):
+    """No layer stands outside of ours: what would be answered there is answered already."""
+    assert type(world.app.build_middleware_stack()) is RequestId
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+async def test_no_reference_cycles(world, path):
+    """A request leaves nothing to the garbage collector, whose pauses every stream feels."""
+    world.model()
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+    left = await _cycles(world.app, path, orjson.dumps(body))
+
+    assert left == []
+
+
+async def _cycles(app: Any, path: str, body: bytes) -> list[str]:
+    """The types of what only the collector can free after one request."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        await _exchange(app, path, body)
+        await asyncio.sleep(0)
+        gc.collect()
+        return [type(each).__qualname__ for each in gc.garbage]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+async def _exchange(app: Any, path: str, body: bytes) -> None:
+    exchange = Exchange(path, body)
+    await app(exchange.scope, exchange.receive, exchange.send)
+
+
+class Exchange:
+    """A request that holds its scope, as those of servers do."""
+
+    def __init__(self, path: str, body: bytes) -> None:
+        self._body = body
+        self.scope = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": [],
+            "query_string": b"",
+        }
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": self._body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        pass

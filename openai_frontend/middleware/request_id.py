@@ -11,6 +11,8 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend.middleware.body_writer import body_writer
+
 # What may stand in a log line as it is.
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
@@ -48,10 +50,12 @@ class RequestId:
         state["request_id"] = request_id
         # The way round all middleware, for the parts of a response that none of them looks at.
         state["send_body"] = send
+        state["write_body"] = body_writer(send)
         try:
             await self._app(scope, receive, _Response(request_id, send).send)
         finally:
-            del state["send_body"]  # it is a method of what holds the state: a reference cycle
+            # They are of what holds the state: reference cycles
+            del state["send_body"], state["write_body"]
 
 
 class _Response:

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.direct_route import DirectRoute
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request_body import BodyReader
@@ -25,7 +25,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
         """Turns texts into vectors."""
         embedding_request = await reader.read_in_turns(await request.body())
         model = registry.get(embedding_request.model)
-        async with CancelOnDisconnect(request.receive):
+        with CancelledOnDisconnect(request.scope):
             body = await embeddings.create(embedding_request, model)
         return Response(body, media_type="application/json")
 

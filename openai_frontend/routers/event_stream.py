@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
-from openai_frontend.routers.disconnect import CancelOnDisconnect
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.outlet import Outlet
 from openai_frontend.serving.admission import Bursts
 from openai_frontend.serving.endings import ChunkStream
@@ -45,13 +45,14 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         last = b""
         # Middleware looks at the start of a response alone; what follows need not pass it.
-        send_body = scope["state"].get("send_body", send)
+        state = scope["state"]
+        send_body, at_once = state.get("send_body", send), state.get("write_body")
         # A task of its own: a wake-up then resumes four frames, not the twenty of the middleware
         # too. Measured at 64 streams: 18 % less CPU for each chunk, with the line above.
-        outlet = Outlet(send_body)
+        outlet = Outlet(send_body, at_once)
         pump = asyncio.get_running_loop().create_task(self._pump(send, outlet))
         try:
-            async with CancelOnDisconnect(receive):
+            with CancelledOnDisconnect(scope):
                 last = await pump
         except RequestCancelled as gone:
             log_failure(gone, scope["state"]["request_id"])
@@ -64,7 +65,6 @@ class EventStream(Response):
             last = error_event(describe(error).body)
         finally:
             outlet.close()
-        # Outside CancelOnDisconnect: a finished response looks like a disconnect to its watcher.
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     async def _pump(self, send: Send, outlet: Outlet) -> bytes:

@@ -12,11 +12,13 @@ class Outlet:
     """One client's end of a stream. What is written leaves in the order of the calls.
 
     ASGI's `send` is a coroutine, but one that does not wait unless the client is slow: a callback
-    runs it to its end there and then, without a task or a turn of the event loop.
+    runs it to its end there and then, without a task or a turn of the event loop. Where the server
+    has a shorter way for what can be written at once, `at_once` says of each piece whether it was.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, at_once: Callable[[bytes], bool] | None = None) -> None:
         self._send = send
+        self._at_once = at_once
         self._slow: asyncio.Task[None] | None = None  # waits for the client
         self._waiting = b""
         self.on_drained: Callable[[], None] | None = None
@@ -28,6 +30,8 @@ class Outlet:
         if self._slow is not None:
             self._waiting += body
             return True
+        if self._at_once is not None and self._at_once(body):
+            return False
         sending: Coroutine[Any, Any, None] = self._send(_body(body))  # type: ignore[assignment]
         try:
             awaited = sending.send(None)

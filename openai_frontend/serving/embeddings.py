@@ -4,8 +4,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import EmbeddingRequest
 from openai_frontend.prompting.prompt import Prompt
@@ -25,7 +23,7 @@ from openai_frontend.serving.inputs import (
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_EMBEDDINGS
 from openai_frontend.serving.turns import Turns
-from openai_frontend.serving.vectors import render, rendering_cost_us
+from openai_frontend.serving.vectors import embedding_list, render, rendering_cost_us
 from schemas.embeddings import EmbeddingRequest as WireRequest
 from schemas.embeddings import Input
 
@@ -70,18 +68,17 @@ class Embeddings:
         self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
         data, prompt_tokens = await self._embed(request, prompts, model)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-        answer = {"object": "list", "data": data, "model": model.name, "usage": usage}
-        return orjson.dumps(answer)
+        return embedding_list(data, {"model": model.name, "usage": usage})
 
     async def _embed(
         self, request: WireRequest, prompts: Sequence[Prompt], model: ServedModel
-    ) -> tuple[list[orjson.Fragment], int]:
+    ) -> tuple[list[bytes], int]:
         """Each vector is rendered as it comes, which frees its tensor and spreads the work."""
         id = new_id("embd")
         as_base64 = request.encoding_format == "base64"
         read = 0
 
-        async def embed(at: int) -> orjson.Fragment:
+        async def embed(at: int) -> bytes:
             nonlocal read
             await self._turns.take(embedding_cost_us(prompts[at]))
             result = await model.embed(

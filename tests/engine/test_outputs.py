@@ -145,7 +145,7 @@ def test_clients_of_other_kinds():
     from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
 
     def client(kind: type, *, task: Any = None, **parallel: bool) -> Any:
-        made = object.__new__(kind)
+        made: Any = object.__new__(kind)
         flags = {"enable_fault_tolerance": False, "enable_elastic_ep": False, **parallel}
         made.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(**flags))
         made.resources = SimpleNamespace(output_queue_task=task, output_socket=None)

@@ -3,13 +3,12 @@ import struct
 import time
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.serving.vectors import cosine_similarity, render
+from openai_frontend.serving.vectors import cosine_similarity, embedding_list, render
 from schemas.embeddings import Embedding
 from tests.cpu_time import budget
 
@@ -20,9 +19,9 @@ def packed(numbers: list[float]) -> memoryview:
     return memoryview(struct.pack(f"<{len(numbers)}f", *numbers))
 
 
-def read(fragment: orjson.Fragment) -> Embedding:
+def read(rendered: bytes) -> Embedding:
     """The bytes, as the schema reads them."""
-    return Embedding.model_validate_json(orjson.dumps(fragment))
+    return Embedding.model_validate_json(rendered)
 
 
 @given(FLOATS)
@@ -73,7 +72,7 @@ def test_budget():
 
     def all_vectors() -> float:
         begin = time.process_time()
-        orjson.dumps([render(index, vector, as_base64=True) for index in range(16)])
+        embedding_list([render(index, vector, as_base64=True) for index in range(16)], {})
         return time.process_time() - begin
 
     assert min(all_vectors() for _ in range(20)) < budget(0.002)

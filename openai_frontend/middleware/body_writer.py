@@ -1,0 +1,39 @@
+"""A short way for what streams send. Knows uvicorn's own parts."""
+
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+
+class BodyWriter:
+    """Writes pieces of a response's body at once, where nothing is in the way.
+
+    uvicorn's own `send` is a coroutine that gets a dict and looks at all that a response may be: of
+    a stream's event that costs 1.5 us more.
+    """
+
+    __slots__ = ("_cycle", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    def __call__(self, piece: bytes) -> bool:
+        """False where it has not been written: then `send` knows what to do, or to wait for."""
+        cycle = self._cycle
+        if (
+            not cycle.chunked_encoding  # no other body has pieces; None before it starts
+            or cycle.response_complete
+            or cycle.disconnected
+            or self._flow.write_paused
+            or not piece  # it would end the body
+        ):
+            return False
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        return True
+
+
+def body_writer(send: Send) -> BodyWriter | None:
+    """The same way as uvicorn's `send`; None for any other."""
+    cycle = getattr(send, "__self__", None)
+    return BodyWriter(cycle) if isinstance(cycle, RequestResponseCycle) else None

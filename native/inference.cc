@@ -293,6 +293,7 @@ void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after
   relay->output = std::move(output);
   relay->before.assign(before.c_str(), before.size());
   relay->after.assign(after.c_str(), after.size());
+  socket_ = nb::isinstance<SocketWriter>(writer) ? nb::inst_ptr<SocketWriter>(writer) : nullptr;
   write = std::move(writer);
   const std::lock_guard lock(in_flight_->queue->mutex);
   if (in_flight_->relay != nullptr) relay->text = std::move(in_flight_->relay->text);
@@ -335,13 +336,19 @@ void ResponseStream::flush_relay() {
   write_frames(frames);
 }
 
+bool ResponseStream::written(const std::string& frames) {
+  const nb::object kept = write;  // what it calls may stop the relay
+  if (socket_ != nullptr) return socket_->write(frames);
+  const nb::object answer = write(nb::bytes(frames.data(), frames.size()));
+  const int held = PyObject_IsTrue(answer.ptr());
+  if (held < 0) throw nb::python_error();
+  return held != 0;
+}
+
 void ResponseStream::write_frames(const std::string& frames) {
   if (frames.empty()) return;
   try {
-    const nb::object answer = write(nb::bytes(frames.data(), frames.size()));
-    const int held = PyObject_IsTrue(answer.ptr());
-    if (held < 0) throw nb::python_error();
-    if (held == 0) return;
+    if (!written(frames)) return;
   } catch (nb::python_error& error) {
     failure = nb::borrow(error.value());
     stop_relay();
@@ -358,6 +365,7 @@ void ResponseStream::stop_relay() {
     in_flight_->relay.reset();
   }
   write = nb::none();
+  socket_ = nullptr;
 }
 
 nb::list ResponseStream::take() {
@@ -517,7 +525,7 @@ int traverse_stream(PyObject* self, visitproc visit, void* arg) {
 int clear_stream(PyObject* self) {
   auto* stream = nb::inst_ptr<ResponseStream>(self);
   stream->waiter = nb::none();
-  stream->write = nb::none();
+  stream->stop_relay();
   stream->failure = nb::none();
   return 0;
 }

@@ -13,6 +13,7 @@
 
 #include "buffer.h"
 #include "event.h"
+#include "socket_writer.h"
 #include "tensor.h"
 #include "triton_api.h"
 
@@ -130,7 +131,11 @@ class ResponseStream {
   // Not under the lock: the writer may do anything. What it raises is kept for `take`.
   void write_frames(const std::string& frames);
 
+  // What the writer says: whether it takes no more for now.
+  bool written(const std::string& frames);
+
   std::shared_ptr<InFlight> in_flight_;
+  SocketWriter* socket_ = nullptr;  // the writer, where it is one
   friend struct StreamAccess;
 };
 

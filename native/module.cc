@@ -12,6 +12,7 @@
 #include "metrics.h"
 #include "server.h"
 #include "server_options.h"
+#include "socket_writer.h"
 #include "tensor.h"
 
 namespace nb = nanobind;
@@ -57,6 +58,7 @@ NB_MODULE(_core, module) {
   triton::bind_options(module);
   triton::bind_server(module);
   triton::bind_metrics(module);
+  triton::bind_socket_writer(module);
   triton::bind_inference(module);
   triton::bind_backend(module);
 }

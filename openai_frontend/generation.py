@@ -60,8 +60,29 @@ class SamplingParams:
     extra_args: Mapping[str, Any] | None = None  # for the engine's plug-ins (`vllm_xargs`)
 
 
+@dataclass(slots=True, eq=False)
+class ChunkedSocket:
+    """A client's socket past the transport that owns it: a frame may go there as one chunk of
+    HTTP/1.1 while the transport itself has nothing to write.
+    """
+
+    fd: int
+    idle: Callable[[], bool]  # whether the transport has nothing to write
+    write_rest: Callable[[bytes], None]  # through the transport: what the socket had no room for
+    # Set by who writes to it: to be called before the transport writes, and before it closes.
+    before_write: Callable[[], None] | None = None
+    before_close: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """The descriptor is about to be somebody else's."""
+        self.fd = -1
+        if self.before_close is not None:
+            self.before_close()
+
+
 # Takes a frame; True where it takes no other until the relay is resumed.
 FrameWriter = Callable[[bytes], bool]
+Resume = Callable[[], None]
 
 
 class TextRelay:
@@ -75,19 +96,25 @@ class TextRelay:
     __slots__ = ("_open",)
 
     def __init__(self) -> None:
-        self._open: Callable[[bytes, bytes, FrameWriter], Callable[[], None]] | None = None
+        self._open: Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume] | None
+        self._open = None
 
-    def offer(self, open: Callable[[bytes, bytes, FrameWriter], Callable[[], None]]) -> None:
+    def offer(
+        self, open: Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume]
+    ) -> None:
         """`open` begins to relay; it returns what resumes a relay that was held."""
         self._open = open
 
-    def take(self, before: bytes, after: bytes, write: FrameWriter) -> Callable[[], None] | None:
+    def take(
+        self, before: bytes, after: bytes, write: FrameWriter, socket: ChunkedSocket | None = None
+    ) -> Resume | None:
         """From now on the deltas that hold text alone are frames: their text, that of several
         where they come together, as a JSON string between `before` and `after`.
 
-        Returns what resumes a relay whose writer has held it; None where there is no short way.
+        They go to `socket` where it has room, else to the writer. Returns what resumes a relay
+        whose writer has held it; None where there is no short way.
         """
-        return None if self._open is None else self._open(before, after, write)
+        return None if self._open is None else self._open(before, after, write, socket)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

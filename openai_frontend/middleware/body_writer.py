@@ -1,7 +1,11 @@
 """A short way for what streams send. Knows uvicorn's own parts."""
 
+from typing import Any
+
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from openai_frontend.generation import ChunkedSocket
 
 
 class BodyWriter:
@@ -14,7 +18,7 @@ class BodyWriter:
     __slots__ = ("_cycle", "_flow", "_write")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle: Any = cycle
         self._flow = cycle.flow
         self._write = cycle.transport.write
 
@@ -31,6 +35,27 @@ class BodyWriter:
             return False
         self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
+
+    def socket(self) -> ChunkedSocket | None:
+        """The connection's socket; None where what is written is not what goes over the wire."""
+        transport = self._cycle.transport
+        if transport.get_extra_info("sslcontext") is not None:
+            return None
+        raw = transport.get_extra_info("socket")
+        if raw is None:
+            return None
+        socket = ChunkedSocket(raw.fileno(), self._idle, self._write)
+        transport.get_protocol().socket = socket  # it closes the socket for us
+        return socket
+
+    def _idle(self) -> bool:
+        cycle = self._cycle
+        return bool(cycle.chunked_encoding) and not (
+            cycle.response_complete
+            or cycle.disconnected
+            or self._flow.write_paused
+            or cycle.transport.get_write_buffer_size()
+        )
 
 
 def body_writer(send: Send) -> BodyWriter | None:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from openai_frontend.generation import ChunkedSocket
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.serving.failure import refused
 
@@ -51,6 +52,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._data = b""
         self._head_timeout: asyncio.TimerHandle | None = None
         self._lost = self.loop.create_future()
+        self.socket: ChunkedSocket | None = (
+            None  # to which a response is written past the transport
+        )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -58,6 +62,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timeout()
+        if self.socket is not None:
+            self.socket.close()
         self._tell_lost()
         super().connection_lost(exc)
 

@@ -89,7 +89,7 @@ class EventStream(Response):
                     self._started = True
                     await send(_start())
                     outlet.write(pending)
-                    outlet.on_drained = chunks.relay(outlet.write)
+                    outlet.on_drained = chunks.relay(outlet.write, outlet.socket)
                 else:
                     outlet.write(pending)
                 pending = b""

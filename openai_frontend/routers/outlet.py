@@ -3,9 +3,21 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.types import Send
+
+from openai_frontend.generation import ChunkedSocket
+
+
+class AtOnce(Protocol):
+    """The server's short way for a piece of a body."""
+
+    def __call__(self, piece: bytes, /) -> bool:
+        """Whether it was written."""
+
+    def socket(self) -> ChunkedSocket | None:
+        """The shortest: past the server's transport."""
 
 
 class Outlet:
@@ -16,17 +28,29 @@ class Outlet:
     has a shorter way for what can be written at once, `at_once` says of each piece whether it was.
     """
 
-    def __init__(self, send: Send, at_once: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(self, send: Send, at_once: AtOnce | None = None) -> None:
         self._send = send
         self._at_once = at_once
+        self._socket: ChunkedSocket | None = None
         self._slow: asyncio.Task[None] | None = None  # waits for the client
         self._waiting = b""
         self.on_drained: Callable[[], None] | None = None
+
+    def socket(self) -> ChunkedSocket | None:
+        """The client's socket, for who writes many pieces; asked for once."""
+        socket = None if self._at_once is None else self._at_once.socket()
+        if socket is not None:
+            idle = socket.idle
+            socket.idle = lambda: self._slow is None and idle()
+            self._socket = socket
+        return socket
 
     def write(self, body: bytes) -> bool:
         """Sends; True where the client is slow and the body waits. Then better write no more
         before `on_drained` is called.
         """
+        if self._socket is not None and self._socket.before_write is not None:
+            self._socket.before_write()
         if self._slow is not None:
             self._waiting += body
             return True

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import CompletionDelta, FrameWriter, TokenLogprobs
+from openai_frontend.generation import (
+    ChunkedSocket,
+    CompletionDelta,
+    FrameWriter,
+    Resume,
+    TokenLogprobs,
+)
 from openai_frontend.serving.answer import Answer
 from openai_frontend.serving.interval import Interval
 from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs, TokenNames
@@ -84,17 +90,22 @@ class ChunkStream:
             return {}
         return {"prompt_token_ids": self._answer.prompt_token_ids(choice)}
 
-    def relay(self, write: FrameWriter) -> Callable[[], None] | None:
+    def relay(
+        self, write: FrameWriter, socket: Callable[[], ChunkedSocket | None] = lambda: None
+    ) -> Resume | None:
         """From now on, text that needs nothing but its frame goes to `write` and is not fed here.
 
-        Returns what resumes a writer that has held; None where every delta is fed here: one that
+        `socket` gives the client's own, if there is one that frames may go straight to. Returns
+        what resumes a writer that has held; None where every delta is fed here: one that
         is to be counted, or stands among those of other choices.
         """
         requests = self._answer.requests
         if len(requests) != 1 or not self._plain or self._details.continuous_usage:
             return None
         relay = requests[0].relay
-        return None if relay is None else relay.take(*self._frames.around_text(0), write)
+        if relay is None:
+            return None
+        return relay.take(*self._frames.around_text(0), write, socket())
 
     def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> bytes:
         """The frames of one choice's burst."""

@@ -182,6 +182,20 @@ class Metric:
 
     def observe(self, arg: float, /) -> None: ...
 
+class SocketWriter:
+    """Writes pieces to a socket as chunks of HTTP/1.1."""
+
+    def __init__(self, fd: int, idle: Callable[[], bool], write_rest: Callable[[bytes], object], otherwise: Callable[[bytes], bool]) -> None: ...
+
+    def __call__(self, piece: bytes, /) -> bool:
+        """True where no other piece may follow for now."""
+
+    def recheck(self) -> None:
+        """Something else is written through the transport."""
+
+    def close(self) -> None:
+        """Writes to the descriptor no more."""
+
 class InferenceResponse:
     """One response: its output tensors, or an error."""
 

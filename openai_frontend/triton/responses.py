@@ -1,9 +1,10 @@
 """The responses of one request, as an asynchronous iterator of bursts."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
+from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
 from openai_frontend.triton import _core, failures
 
 InferenceResponse = _core.InferenceResponse
@@ -52,8 +53,13 @@ class ResponseStream:
         self._native.cancel()
 
     def relay(
-        self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]
-    ) -> Callable[[], None]:
+        self,
+        output: str,
+        before: bytes,
+        after: bytes,
+        write: FrameWriter,
+        socket: ChunkedSocket | None = None,
+    ) -> Resume:
         """From now on, responses that hold one text under the name `output` and nothing else go to
         `write` and are not given here.
 
@@ -62,8 +68,10 @@ class ResponseStream:
         given here too, so nothing is overtaken. Where `write` returns True it is not called again
         until the function that this returns is called, and gets all that has come meanwhile. What
         it raises is raised here.
+
+        Where there is a socket, the frames go there while it has room, and no Python runs for them.
         """
-        self._native.relay(output, before, after, write)
+        self._native.relay(output, before, after, write if socket is None else _to(socket, write))
         return self._native.resume_relay
 
     def __aiter__(self) -> "ResponseStream":
@@ -97,6 +105,12 @@ class ResponseStream:
         finally:
             self._native.waiter = None
         return self._native.take()
+
+
+def _to(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWriter:
+    writer = _core.SocketWriter(socket.fd, socket.idle, socket.write_rest, write)
+    socket.before_write, socket.before_close = writer.recheck, writer.close
+    return writer
 
 
 def native_inputs(inputs: Mapping[str, TensorInput]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import re
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -278,6 +280,44 @@ def test_disconnect_of_a_slow_client(gateway):
         until(lambda: ended(gateway, "long") == before + 1)
 
     assert wholes(whole(gateway, TEXT, "talks")) == texts(streamed(gateway, TEXT, "talks"))
+
+
+def reset(connection: socket.socket) -> None:
+    """Goes without a word, so that the server's next write fails."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_clients_that_come_and_go(gateway):
+    """Nobody reads what was meant for a client whose connection was there before."""
+
+    def begin(number: int) -> socket.socket:
+        asked = json.dumps(body(TEXT, "endless", stream=True, prompt="a" * number)).encode()
+        connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=20)
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: a\r\nx-request-id: client-{number}\r\n"
+        connection.sendall(f"{head}content-length: {len(asked)}\r\n\r\n".encode() + asked)
+        return connection
+
+    before = ended(gateway, "endless")
+    open_ones: dict[int, socket.socket] = {}
+    read: dict[int, bytes] = {}
+    for number in range(1, 121):
+        open_ones[number], read[number] = begin(number), b""
+        for each, connection in open_ones.items():
+            read[each] += connection.recv(4096)
+        if number % 3 == 0:
+            for gone in list(open_ones)[:2]:
+                reset(open_ones.pop(gone))
+    for connection in open_ones.values():
+        connection.close()
+
+    for number, received in read.items():
+        head, _, rest = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), received
+        assert b"x-request-id: client-%d\r\n" % number in head + b"\r\n"
+        assert len(set(re.findall(rb'"id":"([^"]+)"', rest))) == 1
+        assert rest.count(b"data: ") == len(re.findall(rb"\r\n[0-9a-f]+\r\ndata: ", b"\r\n" + rest))
+    until(lambda: ended(gateway, "endless") == before + 120)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import socket
 import weakref
 
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.generation import ChunkedSocket
 from openai_frontend.triton import ResponseStream, _core, inprocess
 from tests.triton import puppet
 from tests.triton.generation_inputs import collect
@@ -26,6 +28,45 @@ async def ask(puppet_server):
     """Sends a request."""
     async with puppet.model(puppet_server) as asked:
         yield asked
+
+
+async def test_socket(ask):
+    """Frames go straight to a socket while its transport is idle; the writer gets the others."""
+    request = await ask()
+    server, client = socket.socketpair()
+    idle = [False, True]
+    chunked = ChunkedSocket(server.fileno(), lambda: idle.pop(0), lambda rest: None)
+    with server, client:
+        request.stream.relay("text_output", BEFORE, AFTER, request.write, chunked)
+
+        for sent in "abc":
+            request.send(sent)
+            request.turn()
+        received = client.recv(4096)
+        chunked.close()
+        request.send("d")
+        request.turn()
+
+    assert request.texts == ["a", "d"]
+    frames = [BEFORE + text + AFTER for text in (b'"b"', b'"c"')]
+    assert received == b"".join(b"%x\r\n%b\r\n" % (len(frame), frame) for frame in frames)
+    assert (idle, chunked.fd) == ([], -1)
+
+
+async def test_socket_whose_transport_fails(ask):
+    """What it raises ends the stream, as a writer's failure does."""
+    request = await ask()
+
+    def idle() -> bool:
+        raise ValueError("no transport")
+
+    chunked = ChunkedSocket(0, idle, lambda rest: None)
+    request.stream.relay("text_output", BEFORE, AFTER, request.write, chunked)
+    request.send("a")
+    request.turn()
+
+    with pytest.raises(ValueError, match="no transport"):
+        await collect(request.stream)
 
 
 # ---- hold ----

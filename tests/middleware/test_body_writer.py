@@ -1,0 +1,126 @@
+"""The short ways for what streams send, behind the real server."""
+
+import asyncio
+import os
+from typing import Any
+
+import httptools
+from starlette.types import Receive, Scope, Send
+
+from openai_frontend.middleware.body_writer import body_writer
+from openai_frontend.middleware.request_id import RequestId
+from tests.middleware.test_http_protocol import Address, exchange, request, served
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+def body(response: bytes) -> bytes:
+    """As an HTTP client reads it; complete."""
+    parts: list[bytes] = []
+    complete: list[bool] = []
+
+    class Response:
+        def on_body(self, part: bytes) -> None:
+            parts.append(part)
+
+        def on_message_complete(self) -> None:
+            complete.append(True)
+
+    httptools.HttpResponseParser(Response()).feed_data(response)
+    assert complete
+    return b"".join(parts)
+
+
+async def answered(app: Any, *sent: bytes) -> bytes:
+    async with served(RequestId(app)) as address:
+        return await exchange(address, *(sent or (request(),)))
+
+
+async def test_pieces_of_a_body():
+    """Those before the start and the empty ones are left to `send`, the others go at once."""
+    written: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["write_body"]
+        written.append(write(b"too early"))
+        await send(dict(START))
+        written.extend([write(b"a"), write(b""), write(b"b" * 100)])
+        await send({"type": "http.response.body", "body": b"c", "more_body": False})
+        written.append(write(b"too late"))
+
+    response = await answered(app)
+
+    assert written == [False, True, False, True, False]
+    assert body(response) == b"a" + b"b" * 100 + b"c"
+
+
+async def test_body_of_known_length():
+    """Such a body has no chunks."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"1")]
+        await send({**START, "headers": headers})
+        assert not scope["state"]["write_body"](b"a")
+        await send({"type": "http.response.body", "body": b"a"})
+
+    assert body(await answered(app)) == b"a"
+
+
+async def test_socket():
+    """It may be written to once the transport has written what it had."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["write_body"]
+        socket = write.socket()
+        assert socket is not None
+        idle = [socket.idle()]
+        await send(dict(START))
+        write(b"a")
+        idle.append(socket.idle())
+        await asyncio.sleep(0.01)
+        idle.append(socket.idle())
+        os.write(socket.fd, b"1\r\nb\r\n")
+        await send({"type": "http.response.body", "body": b"c", "more_body": False})
+        idle.append(socket.idle())
+        assert idle == [False, False, True, False]
+
+    assert body(await answered(app)) == b"abc"
+
+
+async def test_socket_of_a_lost_connection():
+    """Nobody writes to a descriptor that may be another connection's."""
+    closed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        socket = scope["state"]["write_body"].socket()
+        assert socket is not None
+        first = socket.fd
+        # The descriptor is open when this is called: it cannot have been given to anyone else.
+        socket.before_close = lambda: closed.set_result(os.fstat(first).st_ino)
+        inode = os.fstat(first).st_ino
+        await send(dict(START))
+        while not closed.done():
+            await send({"type": "http.response.body", "body": b"a" * 1000, "more_body": True})
+            await asyncio.sleep(0.001)
+        assert (socket.fd, closed.result()) == (-1, inode)
+
+    async with served(RequestId(app)) as address:
+        await leave(address)
+        assert await asyncio.wait_for(closed, 10) > 0
+
+
+async def leave(address: Address) -> None:
+    """Reads a little, and goes."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request())
+    await reader.read(100)
+    writer.transport.abort()
+
+
+async def test_other_servers():
+    """What is not uvicorn's own has no short way."""
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    assert body_writer(send) is None

@@ -14,6 +14,7 @@
 #include "server_options.h"
 #include "socket_writer.h"
 #include "tensor.h"
+#include "text_stream.h"
 
 namespace nb = nanobind;
 
@@ -61,4 +62,5 @@ NB_MODULE(_core, module) {
   triton::bind_socket_writer(module);
   triton::bind_inference(module);
   triton::bind_backend(module);
+  triton::bind_text_stream(module);
 }

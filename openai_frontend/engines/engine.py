@@ -7,7 +7,7 @@ A model's `config.pbtxt` names the class:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -84,6 +84,11 @@ class DeltaSink(Protocol):
 
     def send_text(self, text: str, token_ids: Sequence[int]) -> None:
         """Add plain text: `send(CompletionDelta(text, token_ids))` for less. Not for the last."""
+
+    def text_stream(self, step: Callable[[Any, int], str | None], tokenizer: Any) -> Any:
+        """The way of plain text without Python, for `triton._core.advance_all`: `step(tokenizer,
+        token id)` gives the text that a token completes. None where more than text is wanted.
+        """
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error."""

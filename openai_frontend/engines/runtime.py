@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import multiprocessing
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from openai_frontend.generation import (
     joined,
 )
 from openai_frontend.triton import failures
-from openai_frontend.triton._core import Execution
+from openai_frontend.triton._core import Execution, TextStream
 
 logger = logging.getLogger(__name__)
 
@@ -259,6 +259,7 @@ class ExecutionSink:
         "_live",
         "_plain",
         "_stream",
+        "_text",
         "_token_ids",
         "ended",
     )
@@ -285,6 +286,7 @@ class ExecutionSink:
         self._due = 1  # tokens after which text is sent: the first at once
         self._held: list[str] = []
         self._collected: list[CompletionDelta] = []
+        self._text: TextStream | None = None
         self.ended = False
 
     def __del__(self) -> None:
@@ -307,6 +309,17 @@ class ExecutionSink:
                 self._gather(text, len(token_ids))
             elif text:  # a token may be a part of a character
                 self._execution.send_bytes("text_output", text)
+
+    def text_stream(
+        self, step: Callable[[Any, int], str | None], tokenizer: Any
+    ) -> TextStream | None:
+        """The way of plain text without Python; None where more than text is wanted."""
+        if not self._plain or self._interval > 1:
+            return None
+        if self._text is not None:
+            self._counted += self._text.take_count()
+        self._text = TextStream(self._execution, step, tokenizer)
+        return self._text
 
     def send(self, delta: CompletionDelta) -> None:
         """Add to the answer; the delta with a finish reason ends it."""
@@ -354,6 +367,8 @@ class ExecutionSink:
         self._execution.send(self._outputs(delta), final=True)
 
     def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:
+        if self._text is not None:
+            self._counted += self._text.take_count()
         outputs = [tensors.bytes_output("text_output", delta.text)]
         if self._counts or delta.finish_reason is not None:
             outputs.append(tensors.count_output("num_output_tokens", self._counted))

@@ -295,3 +295,20 @@ def take_cancelled_executions() -> list[tuple[Any, Execution]]:
     """
     (host, execution) for each one cancelled since the last call; each is told once.
     """
+
+class TextStream:
+    """One request whose tokens become responses of plain text."""
+
+    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any) -> None: ...
+
+    def take_count(self) -> int:
+        """Tokens since the last call."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a token has come."""
+
+def advance_all(outputs: list[Any], streams: dict[str, Any]) -> tuple[list[Any], list[tuple[str, str]]]:
+    """
+    Sends what a step of an engine adds to the streams whose `native` is a TextStream; gives the outputs that have more to tell, and (request id, cause) of those that could not be sent.
+    """

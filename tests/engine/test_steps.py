@@ -30,6 +30,9 @@ class Sink:
     def send_text(self, text: str, token_ids: Any) -> None:
         self.send(CompletionDelta(text, token_ids))
 
+    def text_stream(self, step: Any, tokenizer: Any) -> None:
+        """It wants to see each delta."""
+
     def fail(self, error: Exception) -> None:
         self.error = error
 

@@ -246,6 +246,9 @@ class _WarmUpSink:
     def send_text(self, text: str, token_ids: Sequence[int]) -> None:
         """Nothing ends by it."""
 
+    def text_stream(self, step: object, tokenizer: object) -> None:
+        """Every delta comes here."""
+
     def fail(self, error: Exception) -> None:
         """End with the engine's error, which fails the load."""
         if not self.ended.done():

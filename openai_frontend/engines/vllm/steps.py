@@ -17,7 +17,7 @@ from typing import Any
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion, outputs
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.triton import failures
+from openai_frontend.triton import _core, failures
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ class _Stream:
         "cached_tokens",
         "decode",
         "detokenizer",
+        "native",
         "params",
         "prompt_tokens",
         "send_text",
@@ -51,6 +52,10 @@ class _Stream:
         self.tokenizer = detokenizer.tokenizer
         self.params = request.sampling_params
         self.stop = bool(self.params.stop)
+        # Tokens that are nothing but text pass Python by, see `advance_all`.
+        self.native = (
+            None if self.stop or self.step is None else sink.text_stream(self.step, self.tokenizer)
+        )
         self.prompt_tokens = len(request.prompt_token_ids)
         self.cached_tokens = 0
         self.begun = False  # the detokenizer does not count the tokens of the hot path
@@ -69,13 +74,19 @@ class _Stream:
                     text = self.step(self.tokenizer, token_ids[0]) or ""
                 except Exception:  # noqa: BLE001  the wrapper meets it again, and knows what to do
                     text = self.decode(token_ids[0])
-                    self.step = self.detokenizer.stream.step  # it may have begun another stream
+                    self._renew()
             else:
                 text = "".join(map(self.decode, token_ids))
             self.send_text(text, token_ids)
             self.begun = True
             return False
         return self._advance_with_stop(output, output.finish_reason, token_ids)
+
+    def _renew(self) -> None:
+        """The detokenizer may have begun another stream."""
+        self.step = self.detokenizer.stream.step
+        if self.native is not None:
+            self.native = self.sink.text_stream(self.step, self.tokenizer)
 
     def _advance_with_stop(self, output: Any, reason: Any, token_ids: list[int]) -> bool:
         from vllm.v1.engine import FinishReason
@@ -95,7 +106,11 @@ class _Stream:
 
     def _finish(self, text: str, token_ids: list[int], reason: Any, stop_reason: Any) -> None:
         try:
-            begun = self.begun or self.detokenizer.num_output_tokens() > 0
+            begun = (
+                self.begun
+                or (self.native is not None and self.native.begun)
+                or self.detokenizer.num_output_tokens() > 0
+            )
             told = conversion.finish_reason(reason, self.params, begun)
         except EngineError as error:
             self.sink.fail(error)
@@ -252,7 +267,12 @@ class StepLoop:
         streams = self._streams
         stopped: list[str] = []
         rest: list[Any] = []
-        for output in step.outputs:
+        outputs, failed = _core.advance_all(step.outputs, streams)
+        for request_id, cause in failed:
+            logger.error("a step's output could not be sent: %s", cause)
+            stopped.append(request_id)
+            streams.pop(request_id).sink.fail(EngineError(cause))
+        for output in outputs:
             request_id = output.request_id
             stream = streams.get(request_id)
             if stream is None:

@@ -1,0 +1,114 @@
+#include "text_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "backend.h"
+#include "error.h"
+
+namespace triton {
+
+namespace {
+
+// Attributes of outputs and streams. Made once, never destroyed.
+struct Names {
+  nb::object finish_reason = nb::str("finish_reason");
+  nb::object prefill_stats = nb::str("prefill_stats");
+  nb::object new_token_ids = nb::str("new_token_ids");
+  nb::object request_id = nb::str("request_id");
+  nb::object native = nb::str("native");
+};
+
+const Names& names() {
+  static const auto* made = new Names();
+  return *made;
+}
+
+nb::object attribute(nb::handle of, const nb::object& name) {
+  PyObject* value = PyObject_GetAttr(of.ptr(), name.ptr());
+  if (value == nullptr) throw nb::python_error();
+  return nb::steal(value);
+}
+
+TextStream* stream_of(nb::handle request_id, const nb::dict& streams, nb::object& kept) {
+  PyObject* found = PyDict_GetItemWithError(streams.ptr(), request_id.ptr());
+  if (found == nullptr) {
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return nullptr;
+  }
+  kept = attribute(found, names().native);
+  return nb::isinstance<TextStream>(kept) ? nb::inst_ptr<TextStream>(kept) : nullptr;
+}
+
+// (outputs that Python has to see, (request id, what went wrong) of those that could not be sent)
+nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
+  nb::list rest;
+  nb::list failed;
+  for (nb::handle output : outputs) {
+    const nb::object request_id = attribute(output, names().request_id);
+    nb::object kept;
+    TextStream* stream = stream_of(request_id, streams, kept);
+    try {
+      if (stream == nullptr || !stream->advance(output)) rest.append(output);
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;
+      failed.append(nb::make_tuple(request_id, nb::str(error.value())));
+    } catch (const TritonError& error) {
+      failed.append(nb::make_tuple(request_id, error.what()));
+    }
+  }
+  return nb::make_tuple(rest, failed);
+}
+
+}  // namespace
+
+TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer)
+    : held_(std::move(execution)),
+      execution_(nb::cast<Execution*>(held_)),
+      step_(std::move(step)),
+      tokenizer_(std::move(tokenizer)) {}
+
+bool TextStream::advance(nb::handle output) {
+  if (!attribute(output, names().finish_reason).is_none()) return false;
+  if (!attribute(output, names().prefill_stats).is_none()) return false;
+  const nb::object ids = attribute(output, names().new_token_ids);
+  if (!PyList_Check(ids.ptr()) || PyList_GET_SIZE(ids.ptr()) != 1) return false;
+  if (execution_->ended()) return true;  // its caller has gone
+  PyObject* arguments[] = {tokenizer_.ptr(), PyList_GET_ITEM(ids.ptr(), 0)};
+  PyObject* decoded = PyObject_Vectorcall(step_.ptr(), arguments, 2, nullptr);
+  if (decoded == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();
+    PyErr_Clear();  // Python meets it again, and knows what to do
+    return false;
+  }
+  const nb::object text = nb::steal(decoded);
+  begun = true;
+  ++count_;
+  // A token may be a part of a character.
+  if (text.is_none() || (PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0)) {
+    return true;
+  }
+  execution_->send_bytes("text_output", text, false);
+  return true;
+}
+
+int64_t TextStream::take_count() { return std::exchange(count_, 0); }
+
+void bind_text_stream(nb::module_& module) {
+  using nb::literals::operator""_a;
+  nb::class_<TextStream>(module, "TextStream",
+                         "One request whose tokens become responses of plain text.")
+      .def(nb::init<nb::object, nb::object, nb::object>(), "execution"_a, "step"_a, "tokenizer"_a,
+           nb::sig("def __init__(self, execution: Execution, step: typing.Callable[[typing.Any, "
+                   "int], str | None], tokenizer: typing.Any) -> None"))
+      .def("take_count", &TextStream::take_count, "Tokens since the last call.")
+      .def_ro("begun", &TextStream::begun, "Whether a token has come.");
+  module.def("advance_all", &advance_all, "outputs"_a, "streams"_a,
+             nb::sig("def advance_all(outputs: list[typing.Any], streams: dict[str, typing.Any]) "
+                     "-> tuple[list[typing.Any], list[tuple[str, str]]]"),
+             "Sends what a step of an engine adds to the streams whose `native` is a TextStream; "
+             "gives the outputs that have more to tell, and (request id, cause) of those that "
+             "could not be sent.");
+}
+
+}  // namespace triton

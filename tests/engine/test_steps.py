@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm import steps
+from openai_frontend.engines.vllm import running
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.triton import failures
 from tests.gateway_process import ROOT
@@ -69,7 +69,7 @@ def test_given_up_by_the_engine(tokenizer, token_ids, code):
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     sink, request = Sink(), constrained()
-    stream = steps._Stream(sink, request, FastIncrementalDetokenizer(tokenizer, request))
+    stream = running.TextRequest(sink, request, FastIncrementalDetokenizer(tokenizer, request))
     for ids in token_ids:
         stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
 
@@ -85,7 +85,7 @@ def test_given_up_by_the_engine(tokenizer, token_ids, code):
 def test_collected_and_given_up_by_the_engine(token_ids, code):
     """The same of a request that vLLM's OutputProcessor collects."""
     sink = Sink()
-    collector = steps._Collector(sink, constrained())
+    collector = running.Collector(sink, constrained())
     for ids in token_ids:
         collector.put(output(ids))
 

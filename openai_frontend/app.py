@@ -18,6 +18,7 @@ from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.model_reading import ParserSettings
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
@@ -34,6 +35,7 @@ from openai_frontend.routers.tokenization import render_router, tokenization_rou
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
+from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.failure import refused
 from openai_frontend.serving.fields import FieldPolicy
@@ -88,9 +90,13 @@ class Gateway(FastAPI):
 
 def create_app(settings: Settings, server: Server) -> FastAPI:
     """The application; it owns the server from its lifespan's start to its end."""
+    plugin.installed()  # what cannot be loaded fails here, not at the first request
     registry = ModelRegistry(
         server,
         chat_templates=settings.chat_template,
+        parsers=ParserSettings(
+            tool_parser=settings.tool_parser, reasoning_parser=settings.reasoning_parser
+        ),
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
         strict_readiness=settings.strict_readiness,

@@ -12,6 +12,14 @@ from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend.model_reading import (
+    ModelFiles,
+    ParserSettings,
+    choose,
+    template_for_tools,
+    warning,
+)
+from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -60,12 +68,14 @@ class ModelRegistry:
         server: Server,
         *,
         chat_templates: Mapping[str, str] | None = None,  # model -> name or path; "*" for all
+        parsers: ParserSettings | None = None,
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
         strict_readiness: bool = True,  # one model that cannot serve makes the server unready
     ) -> None:
         self._server = server
         self._chat_templates = dict(chat_templates or {})
+        self._parsers = parsers or ParserSettings()
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
         self._strict_readiness = strict_readiness
         self._lock = asyncio.Lock()
@@ -170,9 +180,11 @@ class ModelRegistry:
         raise ModelNotFound(f"The model '{name}' is not served: {why}.", param="model")
 
     def _warn_of_unknown_models(self, snapshot: _Snapshot) -> None:
-        for name in self._chat_templates.keys() - snapshot.models.keys() - snapshot.failures.keys():
-            if name != "*":
-                logger.warning("chat_template: there is no model '%s'", name)
+        by_model = {"chat_template": self._chat_templates, **self._parsers.by_model()}
+        known = {"*"} | snapshot.models.keys() | snapshot.failures.keys()
+        for setting, values in by_model.items():
+            for name in values.keys() - known:
+                logger.warning("%s: there is no model '%s'", setting, name)
 
     def _take_snapshot(self, before: _Snapshot) -> _Snapshot:
         models: dict[str, ServedModel] = {}
@@ -201,6 +213,7 @@ class ModelRegistry:
         if known is not None and known.facts is facts:  # each load of an engine makes new ones
             return known
         tasks = _tasks(config, facts)
+        prompts, files = self._prompts(name, facts)
         return ServedModel(
             name=name,
             created=int(time.time()),
@@ -208,20 +221,35 @@ class ModelRegistry:
             contract=PromptOnly(VLLMContract(config)) if "generate" in tasks else None,
             embedding_contract=EmbeddingContract(config) if "embed" in tasks else None,
             score_contract=ScoreContract(config) if "score" in tasks else None,
-            prompts=self._prompts(name, facts),
+            prompts=prompts,
+            reading=self._reading(name, files) if "generate" in tasks else PLAIN,
             pool=self._pool,
             server=self._server,
         )
 
-    def _prompts(self, name: str, facts: Mapping[str, Any]) -> PromptBuilder | None:
-        folder = facts.get("tokenizer")
-        if folder is None:
-            return None
-        return PromptBuilder(
-            tokenizer.load(Path(folder)),
-            chat_template=self._chat_template(name),
-            max_model_len=facts.get("max_model_len"),
+    def _prompts(
+        self, name: str, facts: Mapping[str, Any]
+    ) -> tuple[PromptBuilder | None, ModelFiles | None]:
+        """How the model is asked, and what its files say of its answers; None where no tokenizer
+        is known.
+        """
+        if facts.get("tokenizer") is None:
+            return None, None
+        folder = Path(facts["tokenizer"])
+        loaded = tokenizer.load(folder)
+        template = self._chat_template(name)
+        prompts = PromptBuilder(
+            loaded, chat_template=template, max_model_len=facts.get("max_model_len")
         )
+        in_use = template or template_for_tools(loaded.chat_templates)
+        return prompts, ModelFiles(folder=folder, chat_template=in_use)
+
+    def _reading(self, name: str, files: ModelFiles | None) -> Reading:
+        if files is None or files.chat_template is None:
+            return PLAIN  # it does not chat, and texts that it completes are not read
+        reading = choose(files, self._parsers.of(name))
+        _log_reading(name, reading, warning(reading, files))
+        return reading
 
     def _chat_template(self, name: str) -> str | None:
         """The template that the settings give the model; None: the tokenizer's own."""
@@ -256,6 +284,13 @@ def _steps(config: Mapping[str, Any]) -> list[str]:
     """The models that an ensemble is made of; none for other models."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     return [step["model_name"] for step in steps]
+
+
+def _log_reading(name: str, reading: Reading, lacking: str) -> None:
+    because = " ".join(reading.because)
+    logger.info("model %s: answers are read as %s. %s", name, reading.name, because)
+    if lacking:
+        logger.warning("model %s: %s", name, lacking)
 
 
 def _log_failure(name: str, reason: str, before: _Snapshot) -> None:

@@ -17,9 +17,11 @@ from openai_frontend.generation import (
     ScoreRequest,
     ScoreResult,
 )
+from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import Prompt, PromptBuilder, Reading
+from openai_frontend.prompting.prompt import Prompt, PromptBuilder
+from openai_frontend.prompting.prompt import Reading as PromptReading
 from openai_frontend.prompting.truncation import Truncation
 from openai_frontend.triton import Server
 
@@ -65,6 +67,7 @@ class ServedModel:
     server: Server
     embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
+    reading: Reading = PLAIN  # how its answers are read
 
     @property
     def max_model_len(self) -> int | None:
@@ -106,7 +109,7 @@ class ServedModel:
         **rendering: Unpack[Rendering],
     ) -> Prompt:
         """Messages as the model's template renders them. Raises InvalidRequest where it refuses."""
-        reading = Reading(
+        reading = PromptReading(
             add_special_tokens=add_special_tokens,
             param="messages",
             truncation=truncation,
@@ -127,7 +130,7 @@ class ServedModel:
         param: str = "prompt",
     ) -> Prompt:
         """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
-        reading = Reading(
+        reading = PromptReading(
             add_special_tokens=add_special_tokens,
             param=param,
             truncation=truncation,
@@ -146,7 +149,7 @@ class ServedModel:
     ) -> list[Prompt]:
         """As `tokenize` each of them, but all on one way off the loop; `params` are their names."""
         readings = [
-            Reading(add_special_tokens=add_special_tokens, param=param, truncation=truncation)
+            PromptReading(add_special_tokens=add_special_tokens, param=param, truncation=truncation)
             for param in params
         ]
         work = partial(self._builder().completions, texts, readings)
@@ -271,7 +274,7 @@ class ServedModel:
             completions=generates,
             embeddings="embed" in self.tasks,
             rerank=bool(self.tasks & {"embed", "score"}),
-            tools=False,  # nothing reads calls out of an answer yet, so requests cannot offer any
+            tools=chat and self.reading.tools and self.template_knows("tools"),
         )
 
     def failure(self) -> str:
@@ -298,7 +301,7 @@ _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priorit
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
     """An engine's refusal begins with the field that it dislikes: `structured_outputs: ...`."""
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
-    if refused.param is not None or name not in _REFUSABLE:
+    if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused
     param = request.field_names.get(name, name)
     return InvalidRequest(f"Invalid '{param}': {reason}", param=param, code=refused.code)

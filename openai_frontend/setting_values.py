@@ -5,10 +5,11 @@ A flag is repeated, an environment variable has commas, YAML has lists and mappi
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 Items = list[str]
 
@@ -16,6 +17,7 @@ SCOPED_FORM = "NAME:KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"
 RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
 TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
+PARSER_FORM = "[MODEL=]PARSER"
 
 EVERY_MODEL = "*"
 
@@ -67,18 +69,43 @@ def _by_device(value: Any) -> Any:
     return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
 
 
-def _by_model(value: Any) -> Any:
+def _by_model(form: str) -> BeforeValidator:
     """`model=value` items, or YAML's mapping; a value alone is every model's."""
-    if not isinstance(value, str | list):
-        return value
-    return dict(_of_model(str(item)) for item in _items(value))
+
+    def parse(value: Any) -> Any:
+        if not isinstance(value, str | list):
+            return value
+        return dict(_of_model(str(item), form) for item in _items(value))
+
+    return BeforeValidator(parse)
 
 
-def _of_model(item: str) -> tuple[str, str]:
+def _of_model(item: str, form: str) -> tuple[str, str]:
     model, found, _ = item.partition("=")
     if not found or "/" in model:  # no model's name has one: it is a path with a = in it
         return EVERY_MODEL, item
-    return _split(item, "=", TEMPLATE_FORM)
+    return _split(item, "=", form)
+
+
+ParserName = NewType("ParserName", str)
+
+
+def _known_parser(name: str, info: ValidationInfo) -> str:
+    """What has a colon is from elsewhere, and looked for when the model is loaded. The other names
+    come with the validation's context, for this module knows no families.
+    """
+    known = (info.context or {}).get("parsers")
+    if known is None or ":" in name or name in known:
+        return name
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        raise ValueError(
+            f"there is no parser '{name}'; did you mean {' or '.join(map(repr, close))}?"
+        )
+    raise ValueError(
+        f"there is no parser '{name}': it is a family of docs/tools.md, none, vllm:NAME "
+        "or package.module:Class"
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +135,10 @@ def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
 Names = Annotated[list[str], _parsed(_list)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
-ByModel = Annotated[dict[str, str], _parsed(_by_model)]
+ByModel = Annotated[dict[str, str], _by_model(TEMPLATE_FORM)]
+ParserByModel = Annotated[
+    dict[str, Annotated[ParserName, AfterValidator(_known_parser)]], _by_model(PARSER_FORM)
+]
 BytesByDevice = Annotated[dict[int, Annotated[int, Field(ge=0)]], _parsed(_by_device)]
 FractionByDevice = Annotated[
     dict[int, Annotated[float, Field(ge=0.0, le=1.0)]], _parsed(_by_device)
@@ -137,4 +167,11 @@ def form(type: Any) -> str:
 def _mapping_form(key: Any, value: Any) -> str:
     if key is int:
         return DEVICE_FORM
-    return TEMPLATE_FORM if value is str else SCOPED_FORM
+    return _BY_MODEL_FORMS.get(_plain(value), SCOPED_FORM)
+
+
+def _plain(value: Any) -> Any:
+    return get_args(value)[0] if get_origin(value) is Annotated else value
+
+
+_BY_MODEL_FORMS: Mapping[Any, str] = {str: TEMPLATE_FORM, ParserName: PARSER_FORM}

@@ -5,7 +5,7 @@ Read by `cli` and `app` alone; everything below them receives values.
 
 import difflib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from openai_frontend.setting_values import ByModel, form
+from openai_frontend.setting_values import ByModel, ParserByModel, form
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -103,6 +103,15 @@ class Prompting(BaseModel):
 class Answers(BaseModel):
     """Answers"""
 
+    tool_parser: ParserByModel = Field(
+        default={},
+        description="What reads tool calls out of answers, where the model's own files do not say "
+        "it right: a family, `none`, `vllm:NAME` or `package.module:Class` (docs/tools.md); "
+        "without `MODEL=` every model's.",
+    )
+    reasoning_parser: ParserByModel = Field(
+        default={}, description="The same for what tells reasoning from the answer."
+    )
     stream_interval: int = Field(
         default=1,
         ge=1,
@@ -190,8 +199,12 @@ def load(
     flags: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     config: Path | None = None,
+    parsers: Collection[str] | None = None,
 ) -> Settings:
-    """Flags before environment before file before defaults. Raises InvalidSettings."""
+    """Flags before environment before file before defaults. Raises InvalidSettings.
+
+    `parsers`: the names that a parser may have; None where any will do.
+    """
     flags, environment = flags or {}, environment or {}
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -207,7 +220,7 @@ def load(
             values[option.name] = flags[option.name]
             sources[option.name] = option.flag
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(values, context={"parsers": parsers})
     except ValidationError as error:
         raise InvalidSettings(_first_problem(error, sources)) from None
 

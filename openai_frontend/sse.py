@@ -123,6 +123,24 @@ class ChunkFrames:
             self._end,
         )
 
+    def delta(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        logprobs: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """A frame that adds something other than text to a choice of a chat."""
+        written = dumps(delta)
+        return b'%s"delta":%s,"logprobs":%s,"finish_reason":null%s}]%s%s' % (
+            self._heads[index],
+            written,
+            b"null" if logprobs is None else dumps(logprobs),
+            _field_bytes(fields or {}),
+            self._padding(len(written)),
+            self._end,
+        )
+
     def finish(self, index: int, reason: str) -> bytes:
         """The last frame of a choice; without text, for some clients stop reading at the reason."""
         start = self._heads[index] + self._shape.ending

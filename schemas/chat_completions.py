@@ -1,15 +1,24 @@
 """The chat completions resource: request, whole answer, and the chunks of a streamed one."""
 
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, Tag, with_config
 from typing_extensions import TypedDict
 
 from schemas.logprobs import ChoiceLogprobs, PromptLogprobs
 from schemas.sampling import INT32_MAX, SamplingFields, Scalar
+from schemas.tools import (
+    MAX_TOOLS,
+    ChatCompletionMessageToolCallParam,
+    ChatCompletionTools,
+    FunctionCallParam,
+    FunctionChoice,
+    Functions,
+    ToolChoice,
+)
 from schemas.usage import CompletionUsage
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
@@ -22,23 +31,6 @@ class ChatCompletionContentPartParam(TypedDict):
     type: Literal["text", "refusal", "image_url", "input_audio", "video_url", "file"]
     text: NotRequired[str]
     refusal: NotRequired[str]
-
-
-@with_config(_STRICT)
-class FunctionParam(TypedDict):
-    """The function that an earlier answer called; `arguments` is JSON as text."""
-
-    name: str
-    arguments: str
-
-
-@with_config(_STRICT)
-class ChatCompletionMessageToolCallParam(TypedDict):
-    """A call that an earlier answer made."""
-
-    id: str
-    type: Literal["function"]
-    function: FunctionParam
 
 
 ContentParts = Annotated[
@@ -56,11 +48,14 @@ class ChatCompletionMessageParam(TypedDict):
     name: NotRequired[str | None]
     refusal: NotRequired[str | None]
     tool_calls: NotRequired[
-        Annotated[list[ChatCompletionMessageToolCallParam], Field(max_length=128, fail_fast=True)]
+        Annotated[
+            list[ChatCompletionMessageToolCallParam], Field(max_length=MAX_TOOLS, fail_fast=True)
+        ]
         | None
     ]
-    function_call: NotRequired[FunctionParam | None]
+    function_call: NotRequired[FunctionCallParam | None]
     tool_call_id: NotRequired[str | None]
+    annotations: NotRequired[list[Any] | None]  # of an earlier answer, sent back
     reasoning_content: NotRequired[str | None]
     reasoning: NotRequired[str | None]
 
@@ -92,9 +87,14 @@ class ChatCompletionRequest(SamplingFields):
     verbosity: Literal["low", "medium", "high"] | None = None
     prediction: PredictionContent | None = None
     modalities: Annotated[list[Literal["text", "audio"]], Field(max_length=2)] | None = None
+    tools: ChatCompletionTools | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Functions | None = None  # deprecated, as the next one
+    function_call: FunctionChoice | None = None
 
     # vLLM's
+    include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     echo: bool | None = None
@@ -104,12 +104,53 @@ class ChatCompletionRequest(SamplingFields):
     ) = None
 
 
+class FunctionCall(BaseModel):
+    """The function that the model calls; `arguments` is JSON as text."""
+
+    name: str
+    arguments: str
+
+
+class CustomCall(BaseModel):
+    """The custom tool that the model calls."""
+
+    name: str
+    input: str
+
+
+class ChatCompletionMessageFunctionToolCall(BaseModel):
+    """A call of a function."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class ChatCompletionMessageCustomToolCall(BaseModel):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom"]
+    custom: CustomCall
+
+
 class ChatCompletionMessage(BaseModel):
-    """What the model said."""
+    """What the model said; a field with a default is there where there is something to say.
+
+    `content` is null where the model only called tools. Both names of the reasoning hold it: other
+    servers have one or the other, and so have clients.
+    """
 
     role: Literal["assistant"]
     content: str | None
     refusal: str | None
+    annotations: list[Any]
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: (
+        list[ChatCompletionMessageFunctionToolCall | ChatCompletionMessageCustomToolCall] | None
+    ) = None
+    function_call: FunctionCall | None = None
 
 
 class ChatCompletionChoice(BaseModel):
@@ -138,11 +179,39 @@ class ChatCompletion(BaseModel):
     prompt_token_ids: list[int] | None = None
 
 
+class ChoiceDeltaFunctionCall(BaseModel):
+    """The call's name once, then pieces of its arguments."""
+
+    name: str = ""
+    arguments: str = ""
+
+
+class ChoiceDeltaCustomCall(BaseModel):
+    """The custom tool's name once, then pieces of its input."""
+
+    name: str = ""
+    input: str = ""
+
+
+class ChoiceDeltaToolCall(BaseModel):
+    """What a chunk adds to one call; `id`, `type` and the name come once, at its beginning."""
+
+    index: int
+    id: str = ""
+    type: Literal["function", "custom"] = "function"
+    function: ChoiceDeltaFunctionCall | None = None
+    custom: ChoiceDeltaCustomCall | None = None
+
+
 class ChoiceDelta(BaseModel):
     """What a chunk adds to a message; a field that it does not add is absent."""
 
     role: Literal["assistant"] = "assistant"
     content: str = ""
+    reasoning_content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ChoiceDeltaToolCall] | None = None
+    function_call: ChoiceDeltaFunctionCall | None = None
 
 
 class ChatCompletionChunkChoice(BaseModel):

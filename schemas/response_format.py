@@ -7,7 +7,8 @@ from typing_extensions import TypedDict
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
-_Pattern = Annotated[str, Field(min_length=1, max_length=65_536)]
+Pattern = Annotated[str, Field(min_length=1, max_length=65_536)]
+Choices = Annotated[list[str], Field(min_length=1, max_length=1024, fail_fast=True)]
 
 
 @with_config(_STRICT)
@@ -73,12 +74,10 @@ class StructuredOutputsParam(TypedDict):
     json: NotRequired[
         Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
     ]
-    regex: NotRequired[_Pattern | None]
-    choice: NotRequired[
-        Annotated[list[str], Field(min_length=1, max_length=1024, fail_fast=True)] | None
-    ]
-    grammar: NotRequired[_Pattern | None]
+    regex: NotRequired[Pattern | None]
+    choice: NotRequired[Choices | None]
+    grammar: NotRequired[Pattern | None]
     json_object: NotRequired[bool | None]
-    structural_tag: NotRequired[_Pattern | None]
+    structural_tag: NotRequired[Pattern | None]
     disable_any_whitespace: NotRequired[bool | None]
-    whitespace_pattern: NotRequired[_Pattern | None]
+    whitespace_pattern: NotRequired[Pattern | None]

@@ -4,11 +4,11 @@ A tag such as `"<a string>"` names one member of a union; the mapping of validat
 OpenAI's messages reads it.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
-from schemas.response_format import ResponseFormat, StructuredOutputsParam
+from schemas.response_format import Choices, Pattern, ResponseFormat, StructuredOutputsParam
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -117,9 +117,21 @@ class SamplingFields(RequestFields):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     structured_outputs: StructuredOutputsParam | None = None
+    guided_json: (
+        Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")] | None
+    ) = None  # older names for `structured_outputs` and its members, as the next ones
+    guided_regex: Pattern | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Pattern | None = None
+    guided_whitespace_pattern: Pattern | None = None
+    guided_decoding_backend: Annotated[str, Field(max_length=64)] | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     repetition_detection: RepetitionDetection | None = None
     vllm_xargs: Annotated[dict[MetadataKey, XArg], Field(max_length=16)] | None = None
+
+    # SGLang's
+    regex: Pattern | None = None
+    ebnf: Pattern | None = None
 
     # vLLM's: what is read, when, and what is told
     add_special_tokens: bool | None = None

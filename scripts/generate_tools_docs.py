@@ -1,54 +1,31 @@
-"""Writes docs/tools.md from the table of families and the recorded outputs of the tests."""
+"""Writes docs/tools.md from the table of families and the recorded outputs of the tests; its text
+is in tools_page.md.
+"""
 
 import json
 from pathlib import Path
 
 from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
+from openai_frontend.serving.constraints.tags import TAGS
 
 _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "tools.md"
+TEXT = _ROOT / "scripts" / "tools_page.md"
+EXAMPLE = _ROOT / "docs" / "examples" / "line_calls.py"
 RECORDED = _ROOT / "tests" / "data" / "parsing"
 
-HEAD = """\
-# Tool calls and reasoning
-
-Written by `python -m scripts.generate_tools_docs` from the rows in
-`openai_frontend/parsing/families/`; do not edit.
-
-Each model writes its tool calls and its reasoning in its own way. A family is a row that says how;
-one incremental parser reads all of them, for answers that stream and for those that do not. The
-family is chosen from the model's chat template, then from `model_type` in its config, and can be
-set by name. The last column counts the outputs, written in the family's published format, that the
-tests replay: whole, at every split into two, by character, in pieces like tokens, and truncated at
-every point.
-
-**Not in use yet**: no endpoint runs the parsers, and requests that offer tools are refused.
-
-What holds for every family:
-
-- Text that cannot be a call is content, as it came. White space that touches a marker is a part of
-  the marker.
-- A call begins when its name and the beginning of its arguments are there. From then on its
-  arguments stream as JSON. Where they were converted, numbers, booleans and objects follow the
-  types of the tool's schema.
-- A call that is cut off, or goes astray, after it has begun ends as it stands: its arguments are
-  the beginning of a JSON object. One that had not begun is content. A literal, an escape or an end
-  marker that is cut off is dropped.
-- The arguments of one call take at most 128 KiB; there the answer ends.
-- A bare object or list is a call only if it names a tool that was offered.
-- Without tools in the request, what looks like a call is content.
-"""
-
 COLUMNS = """\
-| family | models | tool syntax | reasoning | ids | outputs |
-|---|---|---|---|---|--:|
+| family | models | tool syntax | held in | reasoning | ids | outputs |
+|---|---|---|---|---|---|--:|
 """
 
 
 def page() -> str:
     """The whole page."""
-    return f"{HEAD}\n{COLUMNS}{''.join(map(row, FAMILIES))}"
+    families = COLUMNS + "".join(map(row, FAMILIES))
+    text = TEXT.read_text(encoding="utf-8").replace("{families}", families)
+    return text.replace("{example}", EXAMPLE.read_text(encoding="utf-8"))
 
 
 def row(family: Family) -> str:
@@ -56,8 +33,16 @@ def row(family: Family) -> str:
     names = ", ".join(f"`{name}`" for name in (family.name, *family.aliases))
     tools = family.tools.summary if family.tools else "none"
     form = (family.id_form.__doc__ or "").removesuffix(".") if family.tools else ""
-    cells = (names, family.models, tools, reasoning(family), form, str(recorded(family)))
+    held = held_in(family)
+    cells = (names, family.models, tools, held, reasoning(family), form, str(recorded(family)))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def held_in(family: Family) -> str:
+    """What a grammar holds calls to: the family's own form, or JSON."""
+    if family.tools is None:
+        return ""
+    return "own" if family.name in TAGS or family.tools.frames_output else "JSON"
 
 
 def reasoning(family: Family) -> str:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.model_reading import ParserSettings
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests.prompting import tiny_tokenizer
@@ -33,11 +34,15 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
 
 @asynccontextmanager
 async def serving(
-    repository: Path, *, chat_templates: dict[str, str] | None = None, **options: Any
+    repository: Path,
+    *,
+    chat_templates: dict[str, str] | None = None,
+    parsers: ParserSettings | None = None,
+    **options: Any,
 ) -> AsyncIterator[ModelRegistry]:
     """A registry over a running core, whose models are known."""
     server = Server(Options(model_repositories=[repository], **options))
-    registry = ModelRegistry(server, chat_templates=chat_templates)
+    registry = ModelRegistry(server, chat_templates=chat_templates, parsers=parsers)
     await server.start()
     try:
         await registry.refresh()

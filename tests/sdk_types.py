@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 import openai
 import orjson
 from openai.types import Completion, CreateEmbeddingResponse, Model, completion_choice
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, chat_completion_chunk
 from openai.types.shared import ErrorObject
 from pydantic import BaseModel, ConfigDict
 
@@ -47,6 +47,30 @@ class _CompletionChunk(Completion):
     choices: list[_StreamedChoice]  # type: ignore[assignment]
 
 
+class _CustomCall(BaseModel):
+    name: str | None = None
+    input: str | None = None
+
+
+class _CallDelta(chat_completion_chunk.ChoiceDeltaToolCall):
+    """The API streams calls of custom tools too, which the SDK's type leaves out."""
+
+    type: Literal["function", "custom"] | None = None  # type: ignore[assignment]
+    custom: _CustomCall | None = None
+
+
+class _Delta(chat_completion_chunk.ChoiceDelta):
+    tool_calls: list[_CallDelta] | None = None  # type: ignore[assignment]
+
+
+class _ChunkChoice(chat_completion_chunk.Choice):
+    delta: _Delta
+
+
+class _ChatCompletionChunk(ChatCompletionChunk):
+    choices: list[_ChunkChoice]  # type: ignore[assignment]
+
+
 class _Error(ErrorObject):
     """All four words stand in every error, null or not; `code` and `param` are never absent."""
 
@@ -68,7 +92,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/v1/models/.+": Model,
 }
 EVENTS: dict[str, type[BaseModel]] = {
-    "/v1/chat/completions": ChatCompletionChunk,
+    "/v1/chat/completions": _ChatCompletionChunk,
     "/v1/completions": _CompletionChunk,
 }
 

@@ -80,6 +80,7 @@ class _ChatChoice(_Choice):
         super().__init__()
         self._begun = False
         self._arguments: list[str] = []  # of each tool call
+        self._function: str | None = None  # the one that is called in the older form
 
     def _feed(self, choice: Event) -> None:
         delta = choice["delta"]
@@ -89,8 +90,14 @@ class _ChatChoice(_Choice):
             rule(delta.get("role") == "assistant", "a choice begins without its role")
             rule(delta.get("content") == "", "the chunk with the role has content ''")
         self._begun = True
+        said = delta.keys() & {"content", "reasoning_content", "tool_calls", "function_call"}
+        rule(len(said) <= 1, f"a chunk says {said} at once, of which clients read one")
+        same = delta.get("reasoning_content") == delta.get("reasoning")
+        rule(same, "reasoning differs under its two names")
         for call in delta.get("tool_calls") or ():
             self._feed_call(call)
+        if delta.get("function_call"):
+            self._feed_function(delta["function_call"])
 
     def _feed_call(self, call: Event) -> None:
         rule(isinstance(call.get("index"), int), "a tool call's delta has no index")
@@ -105,9 +112,18 @@ class _ChatChoice(_Choice):
             rule(not again, f"a tool call's {again} comes again: clients concatenate it")
         self._arguments[index] += function.get("arguments") or ""
 
+    def _feed_function(self, call: Event) -> None:
+        if self._function is None:
+            rule(bool(call.get("name")), "a function call has no name")
+            self._function = call["name"]
+        else:
+            rule("name" not in call, "a function call's name comes again: clients concatenate it")
+
     def _finish(self, reason: str) -> None:
         if reason == "tool_calls":
             rule(bool(self._arguments), "the reason is tool_calls, and there is none")
+        if reason == "function_call":
+            rule(self._function is not None, "the reason is function_call, and there is none")
 
 
 class StreamRules:

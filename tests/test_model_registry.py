@@ -10,6 +10,7 @@ import pytest
 
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.model_reading import ParserSettings
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -283,18 +284,24 @@ async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
                 ask("odd")
 
 
+HERMES = "{% if tools %}<tool_call>{% endif %}"
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "expected"),
     [
-        ({"chat_template": tiny_tokenizer.CHATML}, {"chat": True}),
-        ({"chat_template": "{{ tools }}"}, {"chat": True, "tools": False}),
-        ({"chat_template": None}, {"chat": False}),
+        ({"chat_template": tiny_tokenizer.CHATML}, {"chat": True, "tools": False}),
+        ({"chat_template": HERMES}, {"chat": True, "tools": True}),
+        ({"chat_template": "<tool_call>"}, {"chat": True, "tools": False}),
+        ({"chat_template": None}, {"chat": False, "tools": False}),
     ],
 )
 async def test_a_template_makes_a_model_chat(
     tmp_path: Path, tokenizer: dict[str, str | None], expected: dict[str, bool]
 ) -> None:
-    """Without one it completes texts. Requests cannot offer tools yet, whatever it knows."""
+    """Without one it completes texts. It can be offered tools where the template takes them and
+    its calls are recognised.
+    """
 
     folder = mock_models.write_with_tokenizer(tmp_path, "m")
     tiny_tokenizer.write(folder, **tokenizer)
@@ -302,6 +309,100 @@ async def test_a_template_makes_a_model_chat(
         found = dataclasses.asdict(registry.card("m").capabilities)
     assert expected.items() <= found.items()
     assert (found["completions"], found["images"]) == (True, False)
+
+
+async def test_how_answers_are_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line for each model that chats: what was chosen, and why; a warning for what will not
+    work, unless the model never promised it.
+    """
+
+    caplog.set_level("INFO")
+    templates = {"a": HERMES, "b": tiny_tokenizer.CHATML, "c": None, "d": "<tool_call>"}
+    for name, template in templates.items():
+        mock_models.write_with_tokenizer(tmp_path, name)
+        tiny_tokenizer.write(tmp_path / name / "1" / "tokenizer", chat_template=template)
+    async with serving(tmp_path) as registry:
+        readings = [registry.get(name).reading.name for name in "abcd"]
+
+    assert readings == ["hermes", "text", "text", "hermes"]
+    assert [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "openai_frontend.model_registry"
+    ] == [
+        ("INFO", "model a: answers are read as hermes. The chat template has '<tool_call>'."),
+        (
+            "INFO",
+            "model b: answers are read as text. "
+            "The chat template neither takes tools nor marks reasoning.",
+        ),
+        ("INFO", "model d: answers are read as hermes. The chat template has '<tool_call>'."),
+        (
+            "WARNING",
+            "model d: The chat template does not tell the model of tools, so it will call none.",
+        ),
+    ]
+
+
+async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A model's own goes before that for all; a model that is not there is told."""
+
+    for name in ("a", "b"):
+        mock_models.write_with_tokenizer(tmp_path, name)
+    parsers = ParserSettings(
+        tool_parser={"*": "hermes", "b": "mistral"}, reasoning_parser={"nobody": "qwen3"}
+    )
+    async with serving(tmp_path, parsers=parsers) as registry:
+        readings = [registry.get(name).reading.name for name in "ab"]
+
+    assert readings == ["hermes", "mistral"]
+    assert "reasoning_parser: there is no model 'nobody'" in caplog.text
+    assert (
+        "model a: The chat template does not tell the model of tools, so it will call none."
+        in caplog.text
+    )
+
+
+async def test_a_parser_that_cannot_be_had_fails_its_model_alone(tmp_path: Path) -> None:
+    """The reason names the setting and the parser."""
+
+    for name in ("a", "b"):
+        mock_models.write_with_tokenizer(tmp_path, name)
+    async with serving(tmp_path, parsers=ParserSettings(tool_parser={"b": "no:C"})) as registry:
+        error = registry.card("b").error
+        assert [card.name for card in registry.cards()] == ["a"]
+    assert str(error).startswith("its tool_parser no:C: ModuleNotFoundError")
+
+
+async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
+    """A model that embeds, or has no chat template, takes no harm from it."""
+
+    for name, tasks in (("a", ["generate"]), ("b", ["embed"])):
+        mock_models.write_with_tokenizer(tmp_path, name, tasks=tasks)
+    tiny_tokenizer.write(tmp_path / "a" / "1" / "tokenizer", chat_template=None)
+    async with serving(tmp_path, parsers=ParserSettings(tool_parser={"*": "no:C"})) as registry:
+        assert [card.name for card in registry.cards()] == ["a", "b"]
+        assert [registry.get(name).reading.tools for name in "ab"] == [False, False]
+
+
+async def test_the_operators_template_decides(tmp_path: Path) -> None:
+    """What the model is told, not what its folder would have told it; else its config."""
+
+    for name in ("a", "b"):
+        mock_models.write_with_tokenizer(tmp_path, name)
+    (tmp_path / "b" / "1" / "tokenizer" / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "hermes.jinja").write_text(HERMES)
+    (tmp_path / "tools.jinja").write_text("{% if tools %}{{ tools }}{% endif %}")
+    templates = {
+        name: str(tmp_path / f"{file}.jinja")
+        for name, file in zip("ab", ("hermes", "tools"), strict=True)
+    }
+    async with serving(tmp_path, chat_templates=templates) as registry:
+        readings = [registry.get(name).reading.name for name in "ab"]
+
+    assert readings == ["hermes", "llama3_json"]
 
 
 @pytest.mark.parametrize(

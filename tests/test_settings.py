@@ -93,6 +93,14 @@ def test_a_flag_wins_over_all(tmp_path: Path) -> None:
             "{a: llama3, '*': ./b=c.jinja}",
             {"a": "llama3", "*": "./b=c.jinja"},
         ),
+        (
+            "tool_parser",
+            ["hermes", "a=vllm:mistral", "b=pkg.mod:Class"],
+            "hermes,a=vllm:mistral,b=pkg.mod:Class",
+            "{'*': hermes, a: 'vllm:mistral', b: 'pkg.mod:Class'}",
+            {"*": "hermes", "a": "vllm:mistral", "b": "pkg.mod:Class"},
+        ),
+        ("reasoning_parser", ["none"], "none", "none", {"*": "none"}),
         ("metrics", False, "false", "false", False),
         ("triton_library", "/l.so", "/l.so", "/l.so", Path("/l.so")),
     ],
@@ -124,6 +132,7 @@ def test_a_value_can_be_written_three_ways(
         ({"flags": {"model_repository": []}}, "--model-repository: Value should have at least 1"),
         ({"flags": {"chat_template": ["=x"]}}, r"'=x' is not of the form \[MODEL=\]NAME_OR_PATH"),
         ({"flags": {"chat_template": 5}}, "--chat-template: Input should be a valid dictionary"),
+        ({"flags": {"tool_parser": ["a="]}}, r"'a=' is not of the form \[MODEL=\]PARSER"),
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: Input should be a finite"),
     ],
 )
@@ -132,6 +141,34 @@ def test_a_bad_value_is_named_with_its_source(sources: dict[str, Any], message: 
 
     with pytest.raises(InvalidSettings, match=message):
         load(**sources)
+
+
+PARSERS = ("hermes", "qwen3", "qwen3_xml", "none")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "m=hermess",
+            r"^--tool-parser\[m\]: there is no parser 'hermess'; did you mean 'hermes'[?]",
+        ),
+        ("qwen", r"^--tool-parser\[\*\]: .*did you mean 'qwen3' or 'qwen3_xml'[?]"),
+        ("zzz", "there is no parser 'zzz': it is a family of docs/tools.md, none, vllm:NAME or"),
+    ],
+)
+def test_an_unknown_parser_is_named_with_those_that_are_near(value: str, message: str) -> None:
+    """The names are the caller's, for the settings know no families."""
+
+    with pytest.raises(InvalidSettings, match=message):
+        load(flags={"tool_parser": [value]}, parsers=PARSERS)
+
+
+@pytest.mark.parametrize("value", ["hermes", "none", "vllm:nobody_knows", "pkg.mod:Class"])
+def test_a_parser_that_may_be(value: str) -> None:
+    """What has a colon is looked for when a model is loaded."""
+
+    assert load(flags={"tool_parser": [value]}, parsers=PARSERS).tool_parser == {"*": value}
 
 
 @pytest.mark.parametrize(

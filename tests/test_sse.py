@@ -202,6 +202,43 @@ def test_detailed_chat_frame(text, index):
     assert chat_event("m", [choice]) == frame
 
 
+CALL_DELTAS: list[dict[str, Any]] = [
+    {"reasoning_content": "hm", "reasoning": "hm"},
+    {"tool_calls": [{"index": 1, "id": "c", "type": "function",
+                     "function": {"name": "f", "arguments": ""}}]},
+    {"tool_calls": [{"index": 1, "function": {"arguments": '{"é'}}]},
+    {"tool_calls": [{"index": 0, "id": "c", "type": "custom",
+                     "custom": {"name": "f", "input": ""}}]},
+    {"tool_calls": [{"index": 0, "custom": {"input": "x"}}]},
+    {"function_call": {"name": "f", "arguments": ""}},
+    {"function_call": {"arguments": "{}"}},
+    {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("delta", CALL_DELTAS, ids=str)
+def test_delta_frame(delta):
+    """A frame that adds anything else to a chat is the schema's own dump, byte for byte."""
+    logprobs = {"content": [LOGPROB], "refusal": None}
+
+    frame = frames(sse.CHAT_COMPLETION_CHUNK).delta(1, delta, logprobs, {"token_ids": [7]})
+    bare = frames(sse.CHAT_COMPLETION_CHUNK).delta(1, delta)
+
+    told = ChoiceDelta.model_validate(delta)
+    choice = chat_choice(1, told, logprobs=logprobs, token_ids=[7])
+    assert chat_event("m", [choice]) == frame
+    assert chat_event("m", [chat_choice(1, told)]) == bare
+
+
+def test_padded_delta_frames():
+    """What is called is padded as text is."""
+    padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
+
+    sizes = [len(padded.delta(0, {"function_call": {"arguments": "x" * n}})) for n in range(100)]
+
+    assert len(set(sizes)) <= 5
+
+
 def test_detailed_completion_frame():
     """A completion's frame puts the same where its schema has it."""
     logprobs = {

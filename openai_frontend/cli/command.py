@@ -1,4 +1,4 @@
-"""The command line: `serve` and `version`. Reads the settings and starts the process."""
+"""The command line: `serve`, `check` and `version`. Reads the settings and starts the process."""
 
 import argparse
 import importlib.metadata
@@ -20,15 +20,21 @@ MISUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code."""
     given = vars(_parser().parse_args(arguments))
-    if given.pop("command") == "version":
+    command = given.pop("command")
+    if command == "version":
         sys.stdout.write(versions())
         return 0
+    model, as_json = given.pop("model", None), given.pop("as_json", False)
+    from openai_frontend.parsing.choice import BY_NAME
+
     try:
-        settings = load(environment=os.environ, config=given.pop("config"), flags=given)
-        _check(settings)
+        settings = load(
+            environment=os.environ, config=given.pop("config"), flags=given, parsers=BY_NAME
+        )
+        _check(settings, repositories=command == "serve")
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
-    return _serve(settings)
+    return _serve(settings) if command == "serve" else _report(model, settings, as_json=as_json)
 
 
 def _refuse(message: str, code: int) -> int:
@@ -47,21 +53,45 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="serve the models of a repository",
         description="Serve the models of a Triton model repository.",
-        epilog="Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and "
-        "a YAML key (port). A flag wins over the environment, which wins over the file.",
+        epilog=_SOURCES,
         usage="openai-frontend serve [--config PATH] [--SETTING VALUE ...]",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    serve.add_argument(
+    _add_settings(serve, options())
+    check = commands.add_parser(
+        "check",
+        help="say how a model would be served, and what will not work",
+        description="Say how a model would be served, why, and what will not work, from its files "
+        "alone: nothing is started. Exit code 1: it could not be served.",
+        epilog=_SOURCES,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    check.add_argument("model", metavar="MODEL", help="its name in a repository, or its folder")
+    check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
+    _add_settings(check, [option for option in options() if option.name in _CHECKED])
+    return parser
+
+
+_SOURCES = (
+    "Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and a YAML key "
+    "(port). A flag wins over the environment, which wins over the file."
+)
+
+# The settings that `check` looks at
+_CHECKED = {"model_repository", "chat_template", "tool_parser", "reasoning_parser"}
+
+
+def _add_settings(command: argparse.ArgumentParser, chosen: Sequence[Option]) -> None:
+    command.add_argument(
         "--config", type=Path, default=None, metavar="PATH", help="YAML file with settings"
     )
     groups: dict[str, argparse._ArgumentGroup] = {}
-    for option in options():
+    for option in chosen:
         if option.group not in groups:
-            groups[option.group] = serve.add_argument_group(option.group)
+            groups[option.group] = command.add_argument_group(option.group)
         _add_flag(groups[option.group], option)
-    return parser
 
 
 def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
@@ -110,10 +140,10 @@ def _distribution_version(name: str) -> str | None:
         return None
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: Settings, *, repositories: bool) -> None:
     """What the settings name must be there."""
     for repository in settings.model_repository:
-        if not repository.is_dir():
+        if repositories and not repository.is_dir():
             raise InvalidSettings(f"model_repository: {repository} is not a folder")
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
@@ -148,6 +178,8 @@ def _serve(settings: Settings) -> int:
     from openai_frontend.cli.serve import listen, serve
 
     log_to_stderr(settings.log_level)
+    if (failure := _failed_plugin()) is not None:
+        return _refuse(failure, FAILED)
     try:
         listener = listen(settings.host, settings.port)
     except OSError as error:
@@ -155,3 +187,21 @@ def _serve(settings: Settings) -> int:
         message = f"cannot listen on {settings.host}:{settings.port}: {reason}"
         return _refuse(message, FAILED)
     return serve(settings, listener)
+
+
+def _failed_plugin() -> str | None:
+    """Why a constraint plug-in of this environment cannot be loaded, on one line."""
+    from openai_frontend.serving.constraints import plugin
+
+    try:
+        plugin.installed()
+    except Exception as error:  # noqa: BLE001  a package of others may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return f"a constraint plug-in cannot be loaded: {reason}"
+    return None
+
+
+def _report(model: str, settings: Settings, *, as_json: bool) -> int:
+    from openai_frontend.cli.check import check
+
+    return check(model, settings, as_json=as_json)

@@ -13,9 +13,10 @@ from openai_frontend.parsing.families import (
     python_calls,
 )
 from openai_frontend.parsing.family import TAKES_TOOLS, Family
+from openai_frontend.parsing.syntaxes.any_call import ANY_CALL
 from openai_frontend.parsing.syntaxes.forced import ForcedArguments
 
-TEXT = Family(name="text", models="any that only writes text")
+TEXT = Family(name="text", models="any that only writes text", aliases=("none",))
 
 # The first whose signs are in a template is chosen: the more particular stand first.
 FAMILIES: tuple[Family, ...] = (
@@ -79,7 +80,7 @@ def family_for(chat_template: str | None, model_type: str | None = None) -> Choi
         signs = _signs_in(template, family)
         if signs:
             return Choice(family, tuple(f"The chat template has {sign!r}." for sign in signs))
-    if template and not _takes_tools(template):
+    if template and not takes_tools(template):
         return Choice(TEXT, ("The chat template neither takes tools nor marks reasoning.",))
     shows_nothing = ("The chat template takes tools but shows no known way to call them.",)
     unknown = shows_nothing if template else ("There is no chat template.",)
@@ -89,22 +90,24 @@ def family_for(chat_template: str | None, model_type: str | None = None) -> Choi
     return Choice(json_calls.GENERIC_JSON if template else TEXT, unknown)
 
 
-def will_not_work(family: Family, chat_template: str | None) -> tuple[str, ...]:
-    """What clients of such a model must do without, one sentence each."""
-    template = chat_template or ""
-    lacks = []
-    if family.tools is None:
-        lacks.append("No tool calls are recognised.")
-    elif template and not _takes_tools(template):
-        lacks.append("The chat template does not tell the model of tools, so it will call none.")
-    elif family is json_calls.GENERIC_JSON:
-        lacks.append("Tool calls are recognised only as JSON that names an offered tool.")
-    if family.reasoning is None and not family.reasoning_summary:
-        lacks.append("Reasoning, if the model writes any, is not told from the answer.")
-    return tuple(lacks)
+def calls_lack(family: Family, chat_template: str | None, *, recognised: bool) -> str:
+    """What of calls will not work; "" where all does."""
+    if not recognised:
+        return "No tool calls are recognised."
+    if chat_template and not takes_tools(chat_template):
+        return "The chat template does not tell the model of tools, so it will call none."
+    if family is json_calls.GENERIC_JSON:
+        return "Tool calls are recognised only as JSON that names an offered tool."
+    return ""
 
 
-def _takes_tools(template: str) -> bool:
+def reasoning_lacks(*, recognised: bool) -> str:
+    """The same of reasoning."""
+    return "" if recognised else "Reasoning, if the model writes any, is not told from the answer."
+
+
+def takes_tools(template: str) -> bool:
+    """Whether the chat template shows the model its tools."""
     return any(text in template for text in TAKES_TOOLS)
 
 
@@ -114,18 +117,36 @@ def _signs_in(template: str, family: Family) -> tuple[str, ...]:
     return next((all_of for all_of in family.signs if all(s in template for s in all_of)), ())
 
 
+def is_whole(family: Family) -> bool:
+    """Whether its calls and its reasoning are one syntax, which cannot be taken apart."""
+    return family.tools is not None and family.tools.frames_output
+
+
 def combined(tools: Family, reasoning: Family) -> Family:
-    """One family's calls with another's reasoning."""
-    endings = tuple(dict.fromkeys(tools.endings + reasoning.endings))
+    """One family's calls with another's reasoning. ValueError where one of them is whole."""
+    if tools is reasoning:
+        return tools
+    for family in (tools, reasoning):
+        if is_whole(family):
+            raise ValueError(f"'{family.name}' reads tool calls and reasoning together")
+    names = [tools.name] if tools.tools else []
+    names += [reasoning.name] if reasoning.reasoning else []
+    if not names:
+        return TEXT
     return replace(
         tools,
-        name=f"{tools.name}+{reasoning.name}",
+        name="+".join(dict.fromkeys(names)),
         reasoning=reasoning.reasoning,
         special_tokens=tools.special_tokens or reasoning.special_tokens,
-        endings=endings,
+        endings=tuple(dict.fromkeys(tools.endings + reasoning.endings)),
     )
 
 
-def forced(family: Family, function: str) -> Family:
+def held_to_function(family: Family, function: str) -> Family:
     """The family where the request leaves the model nothing but this function's arguments."""
     return replace(family, tools=ForcedArguments(name=function))
+
+
+def held_to_calls(family: Family) -> Family:
+    """The family where the request leaves the model nothing but an array of calls."""
+    return replace(family, tools=ANY_CALL)

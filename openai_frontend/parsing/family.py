@@ -9,6 +9,8 @@ from openai_frontend.parsing.syntax import Syntax
 # One of these is in a chat template that shows the model its tools.
 TAKES_TOOLS = ("if tools", "in tools", "tools is", "tools |", "tools|")
 
+_PROMPT_END = 256  # characters: a marker and the white space behind it
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
@@ -22,10 +24,14 @@ class Reasoning:
 
     def is_open_after(self, prompt: str) -> bool:
         """Whether the output that follows this prompt begins with reasoning."""
-        end = prompt.rstrip()
+        end = prompt[-_PROMPT_END:].rstrip()
         if end.endswith(self.start.strip()):
             return True
         return self.starts_inside and not end.endswith(self.end.strip())
+
+    def is_left_open_in(self, prompt: str) -> bool:
+        """The same for a prompt that ends within the answer, which the output goes on with."""
+        return prompt.rfind(self.start.strip()) > prompt.rfind(self.end.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ class Output:
 
     def arguments(self, text: str) -> None:
         """A piece of the open call's arguments."""
-        fits = _fitting(text, self._room)
+        fits = fitting(text, self._room)
         if fits:
             self._add(None, fits)
         if len(fits) < len(text):
@@ -148,7 +148,7 @@ class Output:
             self.end(complete=False)
 
 
-def _fitting(text: str, room: int) -> str:
+def fitting(text: str, room: int) -> str:
     """The characters from the text's beginning that fit into so many bytes."""
     if len(text) * 4 <= room:
         return text

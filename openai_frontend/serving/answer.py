@@ -13,16 +13,16 @@ from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams, TextRelay
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
-from openai_frontend.serving.admission import Admission, Bursts
+from openai_frontend.serving.admission import Admission, Bursts, Deltas
+from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details
+from openai_frontend.serving.reading import AnswerReading, ReadDelta
 from openai_frontend.serving.sampling import check_supported, for_choice
 from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
 from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
-_WITHOUT_REASONING = CompletionTokensDetails(
-    reasoning_tokens=0, accepted_prediction_tokens=0, rejected_prediction_tokens=0
-)
+_NAMES = {"extra_args": "vllm_xargs"}
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -38,11 +38,19 @@ class Answer:
     kept: int | None = None  # of the `n`, the likeliest (`best_of`); None: all
     details: Details = field(default_factory=Details)
     echo: Sequence[str] = ()  # what stands before each prompt's answers; empty: nothing
+    reading: AnswerReading | None = None  # None: the text is the answer, as it comes
     created: int = field(default_factory=lambda: int(time.time()))
 
     def bursts(self) -> Bursts:
-        """The deltas of every choice as they come; closing it ends the generation."""
-        return self.admission.bursts([self.model.generate(each) for each in self.requests])
+        """The deltas of every choice as they come; closing it ends the generation.
+
+        Where the answer is read, they are `ReadDelta`s.
+        """
+        return self.admission.bursts([self._deltas(each) for each in self.requests])
+
+    def _deltas(self, request: GenerationRequest) -> Deltas:
+        generation = self.model.generate(request)
+        return generation if self.reading is None else self.reading.read(generation, request)
 
     def tally(self) -> "Tally":
         """Counts for this answer, before its first token."""
@@ -80,7 +88,12 @@ def _fingerprint(model: str, created: int) -> str:
 
 
 def first_request(
-    id: str, prompt: Prompt, params: SamplingParams, request: SamplingFields, answer: Details
+    id: str,
+    prompt: Prompt,
+    params: SamplingParams,
+    request: SamplingFields,
+    answer: Details,
+    held: Constraint,
 ) -> GenerationRequest:
     """The request for a prompt's first choice; the others differ in id and seed alone."""
     return GenerationRequest(
@@ -93,17 +106,16 @@ def first_request(
         priority=request.priority or 0,
         cache_salt=request.cache_salt,
         stream_interval=answer.interval if answer.gathered else 1,
-        field_names=_field_names(request),
+        field_names=_field_names(held),
         relay=TextRelay() if request.stream else None,
     )
 
 
-def _field_names(request: SamplingFields) -> dict[str, str]:
+def _field_names(held: Constraint) -> dict[str, str]:
     """What this request calls fields that the engine has another name for."""
-    names = {"extra_args": "vllm_xargs"}
-    if request.response_format is not None:
-        names["structured_outputs"] = "response_format"
-    return names
+    if held is NO_CONSTRAINT:
+        return _NAMES
+    return {**_NAMES, "structured_outputs": held.param, **held.field_names}
 
 
 def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -151,6 +163,7 @@ class Tally:
         self._prompt_tokens = list(prompt_tokens)
         self._cached_tokens = [0] * len(prompt_tokens)
         self._completion_tokens = 0
+        self._reasoning_tokens = 0
         self._uncounted_tokens = [0] * len(prompt_tokens)  # seen as ids, not yet in any counts
 
     @property
@@ -168,7 +181,14 @@ class Tally:
             self._cached_tokens[choice] = counts.cached_tokens
             self._completion_tokens += counts.completion_tokens
             self._uncounted_tokens[choice] = 0
-        return None if delta.finish_reason is None else self._finish(choice, delta.finish_reason)
+        calls = None
+        if isinstance(delta, ReadDelta):
+            self._reasoning_tokens += delta.reasoning_tokens
+            calls = delta.calls
+        if delta.finish_reason is None:
+            return None
+        reason = self._finish(choice, delta.finish_reason)
+        return calls or reason
 
     def _finish(self, choice: int, finish_reason: str) -> FinishReason:
         self._unfinished.discard(choice)
@@ -192,5 +212,9 @@ class Tally:
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
-            completion_tokens_details=_WITHOUT_REASONING,
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=self._reasoning_tokens,
+                accepted_prediction_tokens=0,
+                rejected_prediction_tokens=0,
+            ),
         )

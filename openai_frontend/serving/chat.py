@@ -16,14 +16,24 @@ from openai_frontend.serving.answer import (
     new_id,
     prompt_logprobs_told,
 )
+from openai_frontend.serving.constraints import Constraint, constraint
 from openai_frontend.serving.details import details, wire_prompt_logprobs
 from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.logprobs import ChatLogprobs
 from openai_frontend.serving.messages import prefilled_text, template_messages
+from openai_frontend.serving.reader_choice import (
+    answer_reading,
+    for_reader,
+    is_read,
+    prompt_text,
+    wants_special_tokens,
+)
+from openai_frontend.serving.reading import AnswerReading
 from openai_frontend.serving.sampling import Asked, room_for_answer, sampling_params
 from openai_frontend.serving.template_variables import template_variables
+from openai_frontend.serving.tools import Tools, check_readable, tools_of
 from openai_frontend.serving.truncation import truncation
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import ChatCompletionRequest
@@ -48,8 +58,8 @@ class ChatCompletions:
 
     async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
-        n = request.n or 1
-        prompt = await self.render(request, model)
+        tools = self._check(request, model)
+        prompt = await self._render(request, model, tools)
         check_request_fields(request, model)
         max_tokens = room_for_answer(
             _max_tokens(request),
@@ -57,34 +67,68 @@ class ChatCompletions:
             context=model.max_model_len,
             param="messages",
         )
-        self._limits.check_answer_tokens(n, max_tokens)
-        logprobs = _logprobs(request)
-        asked = Asked(
-            max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=request.prompt_logprobs
+        self._limits.check_answer_tokens(request.n or 1, max_tokens)
+        read = is_read(tools, model)
+        text = prompt_text(request, prompt, model) if read else None
+        continued = bool(request.continue_final_message)
+        opened = model.reading.reasoning_open(text, continued=continued)
+        held = constraint(request, tools, model.reading, reasoning_open=opened)
+        special_tokens = read and wants_special_tokens(model)
+        asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
+        reading = answer_reading(request, tools, held, text, model) if read else None
+        return self._answer(request, model, prompt, asked, reading)
+
+    def _answer(
+        self,
+        request: ChatCompletionRequest,
+        model: ServedModel,
+        prompt: Prompt,
+        asked: Asked,
+        reading: AnswerReading | None,
+    ) -> Answer:
+        id, n = new_id("chatcmpl"), request.n or 1
+        told = details(
+            request,
+            model,
+            logprobs=asked.logprobs,
+            interval=self._interval,
+            read=reading is not None,
         )
-        id = new_id("chatcmpl")
-        told = details(request, model, logprobs=logprobs, interval=self._interval)
         params = sampling_params(request, asked, model)
         entries = prompt_logprobs_told(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
+        first = first_request(id, prompt, params, request, told, asked.held)
         return Answer(
             id=id,
             model=model,
             admission=self._admission,
-            requests=_choices(first_request(id, prompt, params, request, told), n),
+            requests=_choices(first if reading is None else for_reader(first, reading, model), n),
             n=n,
             details=told,
             echo=[prefilled_text(request.messages)] if request.echo else [],
+            reading=reading,
         )
 
     async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Prompt:
         """What the model reads; raises for fields that this model or server cannot honour."""
+        return await self._render(request, model, self._check(request, model))
+
+    def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
         self._policy.check(request, NEUTRAL_IN_CHAT)
         self._limits.check_n(request.n or 1)
         self._limits.check_messages(len(request.messages))
         _check(request)
+        tools = tools_of(request, self._policy)
+        if tools.in_use:
+            check_readable(tools, model.reading, shown=model.template_knows("tools"))
+        return tools
+
+    async def _render(
+        self, request: ChatCompletionRequest, model: ServedModel, tools: Tools
+    ) -> Prompt:
         return await model.render_chat(
             template_messages(request.messages, self._policy),
+            tools=tools.for_template,
             documents=request.documents,
             add_generation_prompt=_add_generation_prompt(request),
             continue_final_message=bool(request.continue_final_message),
@@ -92,6 +136,22 @@ class ChatCompletions:
             add_special_tokens=bool(request.add_special_tokens),
             truncation=truncation(request, model, answer_tokens=_max_tokens(request) or 1),
         )
+
+
+def _asked(
+    request: ChatCompletionRequest,
+    max_tokens: int | None,
+    held: Constraint,
+    *,
+    special_tokens: bool,
+) -> Asked:
+    return Asked(
+        max_tokens=max_tokens,
+        logprobs=_logprobs(request),
+        prompt_logprobs=request.prompt_logprobs,
+        held=held,
+        special_tokens=special_tokens,
+    )
 
 
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
@@ -162,11 +222,18 @@ def _choice(answer: Answer, index: int, whole: Whole) -> dict[str, Any]:
         logprobs = logprobs_writer(answer, ChatLogprobs).tokens(whole.logprobs)
     return {
         "index": index,
-        "message": {"role": "assistant", "content": whole.text, "refusal": None},
+        "message": _message(whole),
         "logprobs": logprobs,
         "finish_reason": whole.finish_reason,
         **ids,
     }
+
+
+def _message(whole: Whole) -> dict[str, Any]:
+    """The fields of ChatCompletionMessage."""
+    if whole.message is not None:
+        return whole.message.fields(whole.text)
+    return {"role": "assistant", "content": whole.text, "refusal": None, "annotations": []}
 
 
 def _beside_choices(answer: Answer, first: Whole) -> dict[str, Any]:

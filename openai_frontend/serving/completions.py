@@ -7,6 +7,7 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.parsing.reading import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
@@ -18,6 +19,7 @@ from openai_frontend.serving.answer import (
     new_id,
     prompt_logprobs_told,
 )
+from openai_frontend.serving.constraints import Constraint, constraint
 from openai_frontend.serving.details import Details, details, wire_prompt_logprobs
 from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_COMPLETIONS, FieldPolicy
@@ -30,6 +32,7 @@ from openai_frontend.serving.sampling import (
     sampling_params,
     unsupported,
 )
+from openai_frontend.serving.tools import NO_TOOLS
 from openai_frontend.serving.truncation import truncation
 from openai_frontend.sse import COMPLETION_CHUNK
 from schemas.completions import CompletionRequest
@@ -61,7 +64,8 @@ class Completions:
         check_request_fields(request, model)
         id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
         _check_model(request, told, model)
-        params = sampling_params(request, _asked(request, told), model)
+        held = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
+        params = sampling_params(request, _asked(request, told, held), model)
         self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request))
         tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
@@ -70,7 +74,8 @@ class Completions:
         for at, prompt in enumerate(prompts):
             _check_room(prompt, request, model)
             prompt_id = f"{id}-{at}" if len(prompts) > 1 else id
-            requests += choices_of(first_request(prompt_id, prompt, params, request, told), n)
+            first = first_request(prompt_id, prompt, params, request, told, held)
+            requests += choices_of(first, n)
         return Answer(
             id=id,
             model=model,
@@ -179,7 +184,7 @@ def _check_room(prompt: Prompt, request: CompletionRequest, model: ServedModel) 
     )
 
 
-def _asked(request: CompletionRequest, told: Details) -> Asked:
+def _asked(request: CompletionRequest, told: Details, held: Constraint) -> Asked:
     ranked = _candidates(request) > (request.n or 1)
     logprobs = 0 if ranked and request.logprobs is None else request.logprobs
     of_prompt = [request.prompt_logprobs, request.logprobs if told.echo_logprobs else None]
@@ -188,6 +193,7 @@ def _asked(request: CompletionRequest, told: Details) -> Asked:
         max_tokens=_max_tokens(request),
         logprobs=logprobs,
         prompt_logprobs=(-1 if -1 in wanted else max(wanted)) if wanted else None,
+        held=held,
     )
 
 

@@ -69,9 +69,17 @@ class Gatherer(Protocol):
 
 
 def details(
-    request: SamplingFields, model: Gatherer, *, logprobs: int | None, interval: int = 1
+    request: SamplingFields,
+    model: Gatherer,
+    *,
+    logprobs: int | None,
+    interval: int = 1,
+    read: bool = False,
 ) -> Details:
-    """What the fields of either kind of request ask for; `interval` where it does not say one."""
+    """What the fields of either kind of request ask for; `interval` where it does not say one.
+
+    `read`: a parser reads the answer, for which the engine tells every token.
+    """
     if logprobs is None and interval == 1 and not request.model_fields_set & _FIELDS:
         return _NOTHING
     if request.logprob_token_ids and logprobs is None:
@@ -91,7 +99,7 @@ def details(
         service_tier=request.service_tier is not None,
         metadata=request.metadata,
     )
-    alone = logprobs is None and not (told.token_ids or told.continuous_usage)
+    alone = logprobs is None and not (read or told.token_ids or told.continuous_usage)
     gathers = alone and told.interval > 1 and model.supports("stream_interval")
     return replace(told, gathered=gathers) if gathers else told
 

@@ -15,10 +15,14 @@ from openai_frontend.generation import (
     FrameWriter,
     Resume,
     TokenLogprobs,
+    joined,
 )
 from openai_frontend.serving.answer import Answer
+from openai_frontend.serving.chat_deltas import Message
 from openai_frontend.serving.interval import Interval
 from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs, TokenNames
+from openai_frontend.serving.read_choice import ReadChoice
+from openai_frontend.serving.reading import ReadDelta, joined_read
 from openai_frontend.sse import DONE, ChunkFrames, ChunkShape
 from schemas.chat_completions import FinishReason
 from schemas.usage import CompletionUsage
@@ -52,12 +56,13 @@ class ChunkStream:
         self._answer = answer
         self._details = details
         self._tally = answer.tally()
-        self._plain = details.plain
+        self._plain = details.plain and answer.reading is None
         told = details.logprobs is not None
         self._writers = [logprobs_writer(answer, logprobs) for _ in answer.requests if told]
         self._unechoed = set(range(len(answer.requests))) if details.echo_logprobs else set()
         interval = 1 if details.gathered else details.interval
-        self._intervals = [Interval(interval) for _ in answer.requests]
+        join = joined if answer.reading is None else joined_read
+        self._intervals = [Interval(interval, join) for _ in answer.requests if interval > 1]
         self._frames = ChunkFrames(
             shape,
             answer.fields(),
@@ -65,6 +70,11 @@ class ChunkStream:
             usage_field=details.include_usage,
             obfuscate=details.obfuscate,
         )
+        self._read_choices = [
+            ReadChoice(index, self._frames, details, answer.reading.tools)
+            for index in range(len(answer.requests))
+            if answer.reading is not None
+        ]
 
     @property
     def finished(self) -> bool:
@@ -130,12 +140,15 @@ class ChunkStream:
     def _detailed(self, choice: int, delta: CompletionDelta) -> bytes:
         """The frames of a delta whose chunk holds more than text."""
         reason = self._tally.add(choice, delta)
-        due = self._intervals[choice].feed(delta)
+        due = self._intervals[choice].feed(delta) if self._intervals else delta
         if due is None:
             return b""
         if self._details.continuous_usage:
             self._frames.usage_so_far(self._tally.usage().model_dump())
-        frames = [self._echo(choice, due), self._tokens(choice, due)]
+        if isinstance(due, ReadDelta):
+            frames = [self._read(choice, due)]
+        else:
+            frames = [self._echo(choice, due), self._tokens(choice, due)]
         if reason is not None:
             frames.append(self._frames.finish(choice, reason))
         return b"".join(frames)
@@ -163,6 +176,11 @@ class ChunkStream:
         logprobs = self._writers[choice].tokens(positions) if positions else None
         return self._frames.detailed(choice, delta.text, logprobs, fields)
 
+    def _read(self, choice: int, delta: ReadDelta) -> bytes:
+        writer = self._writers[choice] if self._writers else None
+        told = writer if isinstance(writer, ChatLogprobs) else None
+        return self._read_choices[choice].feed(delta, told)
+
     def finish(self) -> bytes:
         """What ends the stream, once the model's stream has ended."""
         self._tally.check_finished()
@@ -177,15 +195,19 @@ class ChunkStream:
 class Whole:
     """One choice, complete."""
 
-    text: str
+    text: str  # where it is read, only what stands before the message's content
     finish_reason: FinishReason | None = None
+    message: Message | None = None  # what was read
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
 
     def add(self, delta: CompletionDelta) -> None:
         """One more delta of this choice."""
-        self.text += delta.text
+        if self.message is not None and isinstance(delta, ReadDelta):
+            self.message.add(delta.events)
+        else:
+            self.text += delta.text
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs += delta.logprobs
@@ -206,6 +228,9 @@ class Collector:
         self._tally = answer.tally()
         choices = range(len(answer.requests))
         self._wholes = [Whole(answer.echoed(choice)) for choice in choices]
+        if answer.reading is not None:
+            for whole in self._wholes:
+                whole.message = Message(answer.reading.tools)
 
     def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> None:
         """Adds one choice's burst."""

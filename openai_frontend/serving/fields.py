@@ -22,10 +22,6 @@ _MAX_WARNED = 256  # distinct names that one process warns of
 _NEUTRAL_IN_BOTH: Neutral = {
     # vLLM's
     "ec_transfer_params": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "kv_transfer_params": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
@@ -41,15 +37,10 @@ _NEUTRAL_IN_BOTH: Neutral = {
 NEUTRAL_IN_CHAT: Neutral = {
     **_NEUTRAL_IN_BOTH,
     "audio": (),
-    "function_call": ("auto", "none"),
-    "functions": ([],),
     "moderation": (),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
     "web_search_options": (),
     # vLLM's
     "chat_template": (),
-    "include_reasoning": (True,),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
 }

@@ -1,6 +1,10 @@
 """Several tokens as one event, where a client asked for fewer events. Never waits for a clock."""
 
+from collections.abc import Callable, Sequence
+
 from openai_frontend.generation import CompletionDelta, joined
+
+Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
 
 
 class Interval:
@@ -9,8 +13,9 @@ class Interval:
     The first one goes on at once, for it is what a client waits for, and so does the last.
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, join: Join = joined) -> None:
         self._tokens = tokens
+        self._join = join
         self._held: list[CompletionDelta] = []
         self._count = tokens - 1  # so that the first delta is due
 
@@ -22,4 +27,4 @@ class Interval:
         if self._count < self._tokens and delta.finish_reason is None:
             return None
         held, self._held, self._count = self._held, [], 0
-        return held[0] if len(held) == 1 else joined(held)
+        return held[0] if len(held) == 1 else self._join(held)

@@ -1,14 +1,16 @@
 """What a conversation must hold beyond its types, and the plain messages that templates get."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.earlier_calls import in_template_words
 from openai_frontend.serving.fields import FieldPolicy
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
 )
+from schemas.tools import ChatCompletionMessageToolCallParam
 
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 _TEXT_PARTS = ("text", "refusal")
@@ -18,19 +20,35 @@ def template_messages(
     messages: Sequence[ChatCompletionMessageParam], policy: FieldPolicy
 ) -> list[Mapping[str, Any]]:
     """The messages without fields that nobody knows; raises for what cannot be honoured."""
-    return [_checked(message, f"messages[{i}]", policy) for i, message in enumerate(messages)]
+    checked = [_checked(message, f"messages[{i}]", policy) for i, message in enumerate(messages)]
+    return in_template_words(checked)
 
 
 def _checked(
     message: ChatCompletionMessageParam, place: str, policy: FieldPolicy
 ) -> Mapping[str, Any]:
     _check_content(message, f"{place}.content")
+    if message.get("tool_calls"):
+        _check_calls(message["tool_calls"] or (), f"{place}.tool_calls", policy)
     if message.keys() <= _KNOWN:
         return message
     if message.get("audio") is not None:
         _refuse(f"{place}.audio")
     policy.unknown(f"{place}.{key}" for key in message.keys() - _KNOWN)
     return {key: value for key, value in message.items() if key in _KNOWN}
+
+
+def _check_calls(
+    calls: Sequence[ChatCompletionMessageToolCallParam], place: str, policy: FieldPolicy
+) -> None:
+    """Clients send calls back as they got them, perhaps with the index of a delta."""
+    for i, call in enumerate(calls):
+        kind = call["type"]
+        inner: Mapping[str, Any] = cast("Mapping[str, Any]", call)[kind]
+        unknown = call.keys() - {"id", "type", "index", kind}
+        policy.unknown(f"{place}[{i}].{key}" for key in unknown)
+        unknown = inner.keys() - {"name", "arguments", "input"}
+        policy.unknown(f"{place}[{i}].{kind}.{key}" for key in unknown)
 
 
 def _check_content(message: ChatCompletionMessageParam, place: str) -> None:

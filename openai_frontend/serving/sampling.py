@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
-from openai_frontend.serving.structured_outputs import structured_outputs
+from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from schemas.sampling import INT64_MAX, SamplingFields
 
 # Same name and meaning on both sides.
@@ -53,12 +53,16 @@ class Asked:
     max_tokens: int | None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    held: Constraint = NO_CONSTRAINT  # what the answer must be
+    special_tokens: bool = False  # in the text, unless the request leaves them out itself
 
 
 def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> SamplingParams:
     """The request's own words on sampling; what it leaves out stays the model's default."""
-    values = _given(request)
-    _check_supported(values, request, model)
+    values = _given(request, asked)
+    if asked.held.structured is not None and _is_held(asked.held, model):
+        values["structured_outputs"] = asked.held.structured
+    _check_supported(values, asked, model)
     if asked.logprobs is not None:
         values["logprobs"] = asked.logprobs
         check_supported(["logprobs"], model)
@@ -73,13 +77,18 @@ def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> 
     return SamplingParams(max_tokens=asked.max_tokens, **values)
 
 
+def _is_held(held: Constraint, model: Abilities) -> bool:
+    """What only spares work that is done anyway is not asked of a model that cannot do it."""
+    return held.needed or model.supports("structured_outputs")
+
+
 def _check_values(values: dict[str, Any], asked: Asked, model: Abilities) -> None:
     _check_token_ids(values, model.vocab_size)
     _check_size("bad_words", sum(map(len, values.get("bad_words", ()))))
     _check_min_tokens(values.get("min_tokens", 0), asked.max_tokens)
 
 
-def _given(request: SamplingFields) -> dict[str, Any]:
+def _given(request: SamplingFields, asked: Asked) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in request.model_fields_set & _SAME:  # few of a request's fields are ever given
         value = getattr(request, name)
@@ -87,30 +96,20 @@ def _given(request: SamplingFields) -> dict[str, Any]:
             values[name] = value
     if request.stop is not None:
         values["stop"] = [request.stop] if isinstance(request.stop, str) else request.stop
-    if request.response_format is not None or request.structured_outputs is not None:
-        constraint = structured_outputs(request)
-        if constraint is not None:
-            values["structured_outputs"] = constraint
+    if asked.special_tokens and request.skip_special_tokens is None:
+        values["skip_special_tokens"] = False
     if request.repetition_detection is not None:
         values["repetition_detection"] = request.repetition_detection.model_dump()
-    if request.vllm_xargs:
-        values["extra_args"] = request.vllm_xargs
+    if request.vllm_xargs or asked.held.extra_args:
+        values["extra_args"] = {**(request.vllm_xargs or {}), **asked.held.extra_args}
     return values
 
 
-# What the engine's word may be called in a request
-_REQUEST_NAMES = {
-    "extra_args": ("vllm_xargs",),
-    "structured_outputs": ("structured_outputs", "response_format"),
-}
-
-
-def _check_supported(names: Iterable[str], request: SamplingFields, model: Abilities) -> None:
+def _check_supported(names: Iterable[str], asked: Asked, model: Abilities) -> None:
+    request_names = {"extra_args": "vllm_xargs", "structured_outputs": asked.held.param}
     for name in names:
         if not model.supports(name):
-            words = _REQUEST_NAMES.get(name, (name,))
-            given = [word for word in words if getattr(request, word, None) is not None]
-            raise unsupported((given or words)[0])
+            raise unsupported(request_names.get(name, name))
 
 
 def check_supported(names: Iterable[str], model: Abilities) -> None:

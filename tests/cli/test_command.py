@@ -3,6 +3,7 @@
 import dataclasses
 import platform
 import socket
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from openai_frontend import __version__
 from openai_frontend.cli import main
 from openai_frontend.cli.serve import triton_options
+from openai_frontend.serving.constraints import plugin
 from openai_frontend.settings import Settings, load, options
 from openai_frontend.triton import Options
 
@@ -54,6 +56,10 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
             "tests/data/broken.jinja: line 2 of the chat template: ",
         ),
         (
+            ["--model-repository", ".", "--reasoning-parser", "demo=deepseek_r2"],
+            "--reasoning-parser[demo]: there is no parser 'deepseek_r2'; did you mean ",
+        ),
+        (
             ["--model-repository", ".", "--tiktoken-vocabulary", "nope"],
             "openai-frontend: tiktoken_vocabulary: nope: No such file or directory",
         ),
@@ -88,6 +94,22 @@ def test_a_taken_port_is_one_line_and_code_1(
         code = main(["serve", "--model-repository", str(tmp_path), "--port", port])
     expected = f"openai-frontend: cannot listen on 127.0.0.1:{port}: Address already in use\n"
     assert (code, capsys.readouterr().err) == (1, expected)
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_one_line_and_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server does not start without what was installed for it."""
+
+    point = EntryPoint("mine", "no_such_package:Plugin", plugin.GROUP)
+    monkeypatch.setattr(plugin, "entry_points", lambda group: [point])
+    plugin.installed.cache_clear()
+    code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
+    assert (code, capsys.readouterr().err) == (
+        1,
+        "openai-frontend: a constraint plug-in cannot be loaded: "
+        "ModuleNotFoundError: No module named 'no_such_package'\n",
+    )
 
 
 def test_every_option_of_the_core_has_a_setting() -> None:

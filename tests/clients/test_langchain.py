@@ -6,7 +6,8 @@ from typing import Any, Literal
 import httpx2
 import openai
 import pytest
-from langchain_core.messages import AIMessageChunk, SystemMessage
+from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field
 
@@ -128,12 +129,40 @@ def test_structured_output_streams(chat):
     assert parts[-1] == Person(name="Alice", age=30)
 
 
-def test_function_calling_is_refused_by_name(chat):
-    """Tools come later: until then the error names them and is no wrong answer."""
+def test_function_calling_is_an_object(chat):
+    """with_structured_output() by a named tool whose arguments the engine holds to their schema."""
     model = chat().with_structured_output(Weather, method="function_calling")
 
-    with pytest.raises(openai.BadRequestError, match=r"'tool(s|_choice)' is not supported"):
-        model.invoke("What is the weather in Oslo?")
+    assert isinstance(model.invoke("What is the weather in Oslo?"), Weather)
+
+
+@tool
+def get_weather(city: Literal["Oslo", "Lima"]) -> str:
+    """Tells the weather of a city."""
+    return f"It is sunny in {city}."
+
+
+@tool
+def get_time(city: Literal["Oslo", "Lima"]) -> str:
+    """Tells the time in a city."""
+    return f"It is noon in {city}."
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_agent_loop_with_two_tools(chat, stream):
+    """The model calls a tool, reads its result, and may not call again: then it answers."""
+    tools = {each.name: each for each in (get_weather, get_time)}
+    model = chat(max_tokens=64, streaming=stream)
+    history: list[Any] = [HumanMessage("What is the weather in Oslo?")]
+
+    called = model.bind_tools(list(tools.values()), tool_choice="any").invoke(history)
+    history.append(called)
+    history += [tools[call["name"]].invoke(call) for call in called.tool_calls]
+    answer = model.bind_tools(list(tools.values()), tool_choice="none").invoke(history)
+
+    assert called.tool_calls
+    assert all(message.content for message in history if isinstance(message, ToolMessage))
+    assert (answer.tool_calls, bool(answer.text)) == ([], True)
 
 
 def test_a_system_message_to_an_o_model_is_a_developers(chat):

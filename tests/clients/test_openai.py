@@ -41,6 +41,63 @@ class Wardrobe(BaseModel):
     sold: bool
 
 
+class GetWeather(BaseModel):
+    """Tells the weather."""
+
+    city: Literal["Oslo", "Lima"]
+    days: Literal[1, 2]
+
+
+class GetTime(BaseModel):
+    """Tells the time."""
+
+    city: Literal["Oslo", "Lima"]
+
+
+TOOLS = [openai.pydantic_function_tool(GetWeather), openai.pydantic_function_tool(GetTime)]
+CHOICES: list[tuple[Any, set[str]]] = [
+    ("required", {"GetWeather", "GetTime"}),
+    ({"type": "function", "function": {"name": "GetTime"}}, {"GetTime"}),
+    ({"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "GetWeather"}}]}},
+     {"GetWeather"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("choice", "names"), CHOICES)
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_parse_gives_the_tools_objects(client, choice, names, temperature):
+    """`.parse()` with strict tools: whatever is demanded comes, as the pydantic model's object."""
+    completion = client.chat.completions.parse(
+        model="demo",
+        messages=QUESTION,
+        tools=TOOLS,
+        tool_choice=choice,
+        temperature=temperature,
+        seed=7,
+        parallel_tool_calls=False,
+    )
+
+    [call] = completion.choices[0].message.tool_calls
+    assert call.function.name in names
+    assert isinstance(call.function.parsed_arguments, GetWeather | GetTime)
+
+
+def test_stream_gives_the_tools_objects(client):
+    """`.stream()` tells of the arguments as they come, and adds up to what `.parse()` gives."""
+    asked: dict[str, Any] = {"messages": QUESTION, "tools": TOOLS, "tool_choice": "required",
+                             "parallel_tool_calls": False, **GREEDY}  # fmt: skip
+
+    with client.chat.completions.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls
+    [whole] = client.chat.completions.parse(**asked).choices[0].message.tool_calls
+
+    assert kinds.count("tool_calls.function.arguments.done") == 1
+    assert kinds.count("tool_calls.function.arguments.delta") > 1
+    assert streamed.function.parsed_arguments == whole.function.parsed_arguments
+
+
 def test_parse_gives_an_object(client):
     """`.parse()` sends a strict json_schema and gets the pydantic model filled."""
     completion = client.chat.completions.parse(messages=ALICE, response_format=Person, **GREEDY)

@@ -57,6 +57,9 @@ KEPT = [
     (PADDED, [chunk(ROLE, obfuscation="x"), chunk(reason="stop", obfuscation="y"), DONE]),
     ({}, [BEGIN, FIRST_CALL, call(function={"arguments": "}"}), SECOND_CALL,
           chunk(reason="tool_calls"), DONE]),
+    ({}, [BEGIN, chunk({"function_call": {"name": "f", "arguments": ""}}),
+          chunk({"function_call": {"arguments": "{}"}}), chunk(reason="function_call"), DONE]),
+    ({}, [BEGIN, chunk({"reasoning": "a", "reasoning_content": "a"}), A, END, DONE]),
 ]  # fmt: skip
 
 
@@ -87,7 +90,12 @@ BROKEN = {
     "not numbered": [BEGIN, SECOND_CALL],
     "no id or name": [BEGIN, call(id="c")],
     "comes again: clients": [BEGIN, FIRST_CALL, FIRST_CALL],
-    "there is none": [BEGIN, chunk(reason="tool_calls"), DONE],
+    "tool_calls, and there is none": [BEGIN, chunk(reason="tool_calls"), DONE],
+    "function_call, and there is none": [BEGIN, chunk(reason="function_call"), DONE],
+    "a function call has no name": [BEGIN, chunk({"function_call": {"arguments": "{}"}})],
+    "call's name comes again": [BEGIN, *[chunk({"function_call": {"name": "f"}})] * 2],
+    "at once": [BEGIN, chunk({"content": "a", "tool_calls": []})],
+    "two names": [BEGIN, chunk({"reasoning": "a"})],
 }
 
 

@@ -40,6 +40,16 @@ def calls(count: int) -> list[Any]:
     return [{"role": "assistant", "content": "", "tool_calls": [CALL] * count}]
 
 
+def functions(count: int, length: int = 64) -> list[Any]:
+    return [{"name": f"{i:0{length}}", "parameters": {"type": "object"}} for i in range(count)]
+
+
+def tools(count: int, length: int = 64) -> dict[str, Any]:
+    """So many tools, for a model that is shown none."""
+    each = [{"type": "function", "function": function} for function in functions(count, length)]
+    return {"tools": each, "tool_choice": "none"}
+
+
 class Gateway:
     """One connection to the gateway, kept alive: what a request takes, not what connecting does."""
 
@@ -137,6 +147,11 @@ LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
      "array_above_max_length"),
     (CHAT, {"bad_words": ["a"] * 128}, {"bad_words": ["a"] * 129}, "bad_words",
      "array_above_max_length"),
+    (CHAT, tools(128), tools(129), "tools", "array_above_max_length"),
+    (CHAT, tools(1, 64), tools(1, 65), "tools[0].function.name", "string_above_max_length"),
+    (CHAT, {"functions": functions(128), "function_call": "none"},
+     {"functions": functions(129), "function_call": "none"}, "functions",
+     "array_above_max_length"),
     (EMBEDDINGS, {"input": ["a"] * 2048}, {"input": ["a"] * 2049}, "input",
      "array_above_max_length"),
 ]  # fmt: skip
@@ -221,14 +236,3 @@ def test_numbers_at_the_edge_of_machines(gateway, field, number):
 
     fits = {("seed", "2147483648"), ("seed", "-1"), ("top_k", "-1")}
     assert status == (200 if (field, number) in fits else 400), answer
-
-
-@pytest.mark.parametrize("tools", [128, 129])
-def test_tools(gateway, tools):
-    """Tools are refused in any number, and as fast."""
-    tool = {"type": "function", "function": {"name": "f"}}
-
-    status, answer = gateway.post(CHAT, {"tools": [tool] * tools})
-
-    assert (status, json.loads(answer)["error"]["param"]) == (400, "tools")
-    assert gateway.cpu_s(CHAT, {"tools": [tool] * tools}) < budget(0.005)

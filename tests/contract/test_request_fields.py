@@ -313,8 +313,8 @@ def test_structured_outputs(client):
 
 UNUSABLE = [
     ({"response_format": {"type": "json_schema", "json_schema": {
-        "name": "x", "schema": {"type": "objec"}}}}, "response_format"),
-    ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"),
+        "name": "x", "schema": {"type": "objec"}}}}, "response_format.json_schema.schema.type"),
+    ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex"),
     ({"structured_outputs": {"grammar": "root ::= "}}, "structured_outputs"),
 ]  # fmt: skip
 

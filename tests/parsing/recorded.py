@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.choice import family_named, held_to_calls, held_to_function
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
@@ -21,6 +21,7 @@ from openai_frontend.parsing.parser import FamilyParser
 FOLDER = Path(__file__).parent.parent / "data" / "parsing"
 TOOLS: dict[str, dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
 FILES = sorted(path for path in FOLDER.glob("*.json") if path.stem != "tools")
+HELD = sorted(FOLDER.glob("held/*.json"))  # of answers that the request held to calls
 
 
 @dataclass
@@ -51,10 +52,13 @@ def outputs(path: Path) -> list[dict[str, Any]]:
 
 
 def parser_for(family: str, output: dict[str, Any]) -> FamilyParser:
-    """A new parser with the tools of the recordings."""
-    return FamilyParser(
-        family_named(family), TOOLS, reasoning_open=output.get("reasoning_open"), new_id=_counted
-    )
+    """A new parser with the tools of the recordings, held to calls where the output says so."""
+    row = family_named(output.get("family", family))
+    if "forced" in output:
+        row = held_to_function(row, output["forced"])
+    elif output.get("any_call"):
+        row = held_to_calls(row)
+    return FamilyParser(row, TOOLS, reasoning_open=output.get("reasoning_open"), new_id=_counted)
 
 
 def _counted(name: str, index: int) -> str:

@@ -8,8 +8,8 @@ from openai_frontend.parsing.choice import (
     combined,
     family_for,
     family_named,
-    forced,
-    will_not_work,
+    held_to_calls,
+    held_to_function,
 )
 from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallBegun
 from openai_frontend.parsing.parser import FamilyParser, complete
@@ -92,27 +92,6 @@ def test_a_template_without_tools_wins_as_well() -> None:
     assert family_for("{{ messages[0].content }}", "llama").family.name == "text"
 
 
-@pytest.mark.parametrize(
-    ("family", "template", "lacks"),
-    [
-        ("qwen3", "{% if tools %}<tool_call>", []),
-        ("gpt_oss", None, []),
-        ("hermes", "{% if tools %}<tool_call>", ["Reasoning"]),
-        ("hermes", "{{ messages }}", ["chat template", "Reasoning"]),
-        ("json", "{% if tools %}", ["names an offered tool"]),
-        ("text", None, ["No tool calls", "Reasoning"]),
-    ],
-)
-def test_what_will_not_work(family: str, template: str | None, lacks: list[str]) -> None:
-    """A model's shortcomings are told in sentences."""
-
-    sentences = will_not_work(family_named(family), template)
-
-    assert len(lacks) == len(sentences)
-    for part, sentence in zip(lacks, sentences, strict=True):
-        assert part in sentence
-
-
 def test_model_types_name_one_family() -> None:
     """No model_type stands in two rows."""
 
@@ -152,10 +131,10 @@ def test_combined() -> None:
     assert (answer.reasoning, [call.name for call in answer.calls]) == ("Hm.", ["now"])
 
 
-def test_forced() -> None:
+def test_held_to_a_function() -> None:
     """Where the request leaves only one function's arguments, the answer is those arguments."""
 
-    family = forced(family_named("qwen3"), "now")
+    family = held_to_function(family_named("qwen3"), "now")
 
     events = complete(FamilyParser(family, TOOLS), '<think>\nHm.\n</think>\n\n{"zone": "CET"}\n')
 
@@ -163,6 +142,17 @@ def test_forced() -> None:
     assert isinstance(events[1], ToolCallBegun)
     assert ToolCallArguments(0, '{"zone": "CET"}') == events[2]
     assert len(events) == 4
+
+
+def test_held_to_calls() -> None:
+    """Where the request leaves only calls, a call in the family's own form is text."""
+
+    own = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    family = held_to_calls(family_named("hermes"))
+
+    assert replay(FamilyParser(family, TOOLS), [own]).content == own
+    listed = replay(FamilyParser(family, TOOLS), ['[{"name": "now", "parameters": {"a": 1}}]'])
+    assert [(call.name, call.arguments) for call in listed.calls] == [("now", '{"a": 1}')]
 
 
 @pytest.mark.parametrize(

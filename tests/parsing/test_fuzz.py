@@ -1,6 +1,7 @@
 """Whatever a model writes, the parser neither raises nor loses any of it."""
 
 import json
+from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -67,6 +68,23 @@ def test_any_text_is_read_the_same_in_any_pieces(output: tuple[Family, list[str]
     text = "".join(pieces)
 
     assert parsed(family, text) == parsed(family, *pieces) == parsed(family, *text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(outputs(), st.sampled_from([{"any_call": True}, {"forced": "now"}]))
+def test_held_answers_are_read_the_same_in_any_pieces(
+    output: tuple[Family, list[str]], held: dict[str, Any]
+) -> None:
+    """Nor where the request leaves nothing but calls; a call that is complete is valid."""
+
+    family, pieces = output
+    text = "".join(pieces)
+    whole = replay(parser_for(family.name, held), [text])
+
+    assert whole == replay(parser_for(family.name, held), pieces)
+    assert whole == replay(parser_for(family.name, held), text)
+    for call in whole.calls:
+        assert not call.complete or isinstance(json.loads(call.arguments), dict)
 
 
 @settings(max_examples=500, deadline=None)

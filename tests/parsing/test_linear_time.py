@@ -4,7 +4,8 @@ import time
 
 import pytest
 
-from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.choice import family_named, held_to_calls, held_to_function
+from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import FamilyParser, complete
 from tests.parsing.recorded import TOOLS
 
@@ -33,10 +34,11 @@ HOSTILE = [
 each_hostile = pytest.mark.parametrize(("family", "unit"), HOSTILE)
 
 
-def seconds(family: str, unit: str, length: int, piece: int) -> float:
+def seconds(family: Family | str, unit: str, length: int, piece: int) -> float:
     """CPU time, for the machine may be busy."""
     text = (unit * (length // len(unit) + 1))[:length]
-    parser = FamilyParser(family_named(family), TOOLS)
+    row = family_named(family) if isinstance(family, str) else family
+    parser = FamilyParser(row, TOOLS)
     start = time.process_time()
     for at in range(0, len(text), piece):
         parser.feed(text[at : at + piece])
@@ -58,6 +60,26 @@ def test_texts_in_small_pieces(family: str, unit: str) -> None:
     """The same where it comes in pieces as small as tokens."""
 
     short, long = (seconds(family, unit, length, 3) for length in (10_000, 100_000))
+
+    assert long < 30 * short + 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "unit"),
+    [
+        (held_to_calls(family_named("hermes")), '[{"name":"now","parameters":{"a":'),
+        (held_to_calls(family_named("hermes")), '[{"name":"now"},'),
+        (held_to_calls(family_named("qwen3")), "[ "),
+        (held_to_function(family_named("hermes"), "now"), '{"a":"'),
+        (held_to_function(family_named("qwen3"), "now"), "{"),
+    ],
+    ids=range(5),
+)
+@pytest.mark.parametrize("piece", [3, 100_000])
+def test_answers_that_are_held_to_calls(family: Family, unit: str, piece: int) -> None:
+    """The same where the request leaves nothing but calls."""
+
+    short, long = (seconds(family, unit, length, piece) for length in (10_000, 100_000))
 
     assert long < 30 * short + 0.1
 

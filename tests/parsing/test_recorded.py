@@ -10,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.parsing.choice import FAMILIES
-from tests.parsing.recorded import FILES, Answer, outputs, parser_for, replay
+from tests.parsing.recorded import FILES, HELD, Answer, outputs, parser_for, replay
 
-ALL = [(path.stem, output) for path in FILES for output in outputs(path)]
+ALL = [(path.stem, output) for path in FILES + HELD for output in outputs(path)]
 every_output = pytest.mark.parametrize(
     ("family", "output"), ALL, ids=[f"{family}-{output['name']}" for family, output in ALL]
 )
-every_family = pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+every_family = pytest.mark.parametrize(
+    "path", FILES + HELD, ids=[path.stem for path in FILES + HELD]
+)
 _TOKEN = re.compile(r"\s?\w{1,4}|\s|\W{1,2}")
 
 

@@ -160,6 +160,19 @@ CONSTRAINTS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         }.items()
     ),
     *(
+        ({name: value}, {kind: value}, [name])
+        for name, kind, value in [
+            ("guided_json", "json", SCHEMA), ("guided_regex", "regex", "a+"),
+            ("guided_choice", "choice", ["a", "b"]), ("guided_grammar", "grammar", "root ::= 'a'"),
+            ("regex", "regex", "a+"), ("ebnf", "grammar", "root ::= 'a'"),
+        ]
+    ),
+    (
+        {"guided_json": SCHEMA, "guided_whitespace_pattern": " "},
+        {"json": SCHEMA, "whitespace_pattern": " "},
+        ["guided_whitespace_pattern"],
+    ),
+    *(
         ({"structured_outputs": {"json": SCHEMA, name: value}}, {"json": SCHEMA, name: value},
          [f"structured_outputs.{name}"])
         for name, value in {"disable_any_whitespace": True, "whitespace_pattern": " "}.items()
@@ -180,6 +193,19 @@ async def test_constraints(world, prefix, fields, expected):
     params = (await reached(world, prefix, **fields)).sampling_params
 
     assert params.structured_outputs == StructuredOutputs(**expected)
+
+
+@pytest.mark.accepts("chat.guided_decoding_backend", "completions.guided_decoding_backend")
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_backends_of_constraints(world, prefix):
+    """Which library compiles a grammar is the engine's own choice."""
+    asked: dict[str, Any] = {"guided_regex": "a"}
+    requests = [
+        await reached(world, prefix, **asked, **more)
+        for more in ({}, {"guided_decoding_backend": "xgrammar"})
+    ]
+
+    assert requests[0].sampling_params == requests[1].sampling_params
 
 
 @pytest.mark.accepts(
@@ -227,16 +253,12 @@ IN_MESSAGES: list[tuple[dict[str, Any], list[str]]] = [
         "assistant.tool_calls.function.id", "assistant.tool_calls.function.name",
         "assistant.tool_calls.function.arguments",
     ]),
-    ({"role": "assistant", "content": None, "function_call": CALL["function"]}, [
-        "assistant.function_call", "assistant.function_call.name",
-        "assistant.function_call.arguments",
-    ]),
     ({"role": "assistant", "content": "", "refusal": "no"}, ["assistant.refusal"]),
-    ({"role": "assistant", "content": "hi", "reasoning": "r"}, ["reasoning"]),
-    ({"role": "assistant", "content": "hi", "reasoning_content": "r"}, ["reasoning_content"]),
+    ({"role": "assistant", "content": "hi", "annotations": []}, ["annotations"]),
+    ({"role": "assistant", "content": "hi", "reasoning": "r", "reasoning_content": "r"},
+     ["reasoning", "reasoning_content"]),
     ({"role": "tool", "content": "hi", "tool_call_id": "c"}, ["tool.content", "tool.tool_call_id"]),
     ({"role": "tool", "content": PARTS, "tool_call_id": "c"}, ["tool.content.text"]),
-    ({"role": "function", "content": "hi", "name": "f"}, ["function.content", "function.name"]),
 ]  # fmt: skip
 
 
@@ -254,6 +276,44 @@ async def test_messages(world, message):
     await world.chat(messages=[message])
 
     assert [message] == model.rendered[0][0]
+
+
+def in_history(role: str, *names: str) -> Any:
+    fields = [f"chat.messages.{role}", *(f"chat.messages.{role}.{name}" for name in names)]
+    return honours(*fields)
+
+
+@in_history("assistant", "function_call", "function_call.name", "function_call.arguments")
+@in_history("function", "content", "name")
+async def test_calls_in_the_older_form(world):
+    """They are calls and results of tools, which is what templates know."""
+    model = world.model()
+    call = {"role": "assistant", "content": None, "function_call": CALL["function"]}
+
+    await world.chat(messages=[call, {"role": "function", "content": "hi", "name": "f"}])
+
+    called, answered = model.rendered[0][0]
+    assert called["tool_calls"] == [{**CALL, "id": "call00000"}]
+    assert tuple(answered[name] for name in ("role", "tool_call_id", "content")) == (
+        "tool",
+        "call00000",
+        "hi",
+    )
+
+
+@in_history(
+    "assistant", "tool_calls.custom", "tool_calls.custom.id", "tool_calls.custom.name",
+    "tool_calls.custom.input",
+)  # fmt: skip
+async def test_custom_calls(world):
+    """A custom tool's call is one of the function that the model was shown for it."""
+    model = world.model()
+    call = {"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}
+
+    await world.chat(messages=[{"role": "assistant", "tool_calls": [call]}])
+
+    function = {"name": "f", "arguments": '{"input":"x"}'}
+    assert [{**CALL, "function": function}] == model.rendered[0][0][0]["tool_calls"]
 
 
 @honours("chat.documents")

@@ -223,11 +223,12 @@ async def test_start_that_fails(starting):
     assert starting.server.failure is starting.app.state.startup.failure
 
 
+NOW = {"type": "function", "function": {"name": "now"}}
 REFUSED = [
     ({"model": "nobody"}, 404, "model_not_found", "model"),
     ({"messages": []}, 400, "empty_array", "messages"),
     ({"temperature": 9}, 400, "decimal_above_max_value", "temperature"),
-    ({"tools": [{}]}, 400, "unsupported_parameter", "tools"),
+    ({"tools": [NOW]}, 400, "unsupported_parameter", "tools"),
     ({"user": "x" * 20_000}, 413, "request_too_large", None),
 ]
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
+from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.truncation import Truncation
 
@@ -38,7 +39,9 @@ class FakeModel:
         answers: Sequence[CompletionDelta] = (),  # the whole answers to the second request, third..
         document_start: int | None = 2,  # the token before a text
         template_variables: frozenset[str] = frozenset(),  # what its chat template knows
+        reading: Reading = PLAIN,
     ) -> None:
+        self.reading = reading
         self.max_model_len = max_model_len
         self.vocab_size = 300
         self.requests: list[GenerationRequest] = []
@@ -59,7 +62,7 @@ class FakeModel:
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:
         self.rendered.append((messages, options))
-        text = "".join(str(message["content"]) for message in messages)
+        text = "".join(str(message.get("content") or "") for message in messages)
         return Prompt(text, [ord(letter) for letter in text])
 
     def template_knows(self, name: str) -> bool:

@@ -154,6 +154,7 @@ async def test_template_options():
         "continue_final_message": False,
         "documents": [document],
         "template_kwargs": {"enable_thinking": False},
+        "tools": (),
         "truncation": None,
     }
 
@@ -222,7 +223,8 @@ async def test_echo():
 REFUSED = [
     ({"n": 9}, "n"),
     ({"messages": [{"role": "user", "content": "hi"}] * 5}, "messages"),
-    ({"tools": [{}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
     ({"nonsense": 1}, "nonsense"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"stream_options": {}}, "stream_options"),

@@ -99,7 +99,7 @@ REFUSED = [
     ({"prompt": [5], "suffix": "end"}, "suffix"),
     ({"prompt": [[5]], "suffix": "end"}, "suffix"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-    ({"guided_json": {}}, "guided_json"),
+    ({"length_penalty": 2.0}, "length_penalty"),
 ]
 
 

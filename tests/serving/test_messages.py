@@ -6,7 +6,8 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.messages import template_messages
 
-CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+FUNCTION = {"name": "f", "arguments": "{}"}
+CALL = {"id": "c", "type": "function", "function": FUNCTION}
 POLICY = FieldPolicy("reject")
 
 CONVERSATIONS: list[list[Any]] = [
@@ -15,8 +16,10 @@ CONVERSATIONS: list[list[Any]] = [
     [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
     [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}],
     [{"role": "assistant", "content": None, "tool_calls": [CALL]}],
+    [{"role": "assistant", "content": None, "tool_calls": [{**CALL, "index": 0}]}],
+    [{"role": "assistant", "content": "x", "annotations": []}],
     [{"role": "tool", "content": "1", "tool_call_id": "c"}],
-    [{"role": "assistant", "content": "x", "reasoning_content": "hm"}],
+    [{"role": "assistant", "content": "x", "reasoning_content": "hm", "reasoning": "hm"}],
 ]
 
 
@@ -56,6 +59,16 @@ REFUSED = [
         "unsupported_parameter",
     ),
     ({"role": "user", "content": "", "color": 1}, "messages[0].color", "unknown_parameter"),
+    (
+        {"role": "assistant", "tool_calls": [CALL, {**CALL, "color": 1}]},
+        "messages[0].tool_calls[1].color",
+        "unknown_parameter",
+    ),
+    (
+        {"role": "assistant", "tool_calls": [{**CALL, "function": {**FUNCTION, "color": 1}}]},
+        "messages[0].tool_calls[0].function.color",
+        "unknown_parameter",
+    ),
 ]
 
 

@@ -4,7 +4,15 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
-from openai_frontend.serving.sampling import Asked, for_choice, room_for_answer, sampling_params
+from openai_frontend.parsing.reading import PLAIN
+from openai_frontend.serving.constraints import constraint
+from openai_frontend.serving.sampling import (
+    Asked,
+    for_choice,
+    room_for_answer,
+    sampling_params,
+)
+from openai_frontend.serving.tools import NO_TOOLS
 from schemas.sampling import SamplingFields
 from tests.serving.fake_model import FakeModel
 
@@ -13,7 +21,12 @@ def params(
     max_tokens: int | None = None, *, unsupported: str | None = None, **fields: Any
 ) -> SamplingParams:
     model = FakeModel(unsupported=frozenset({unsupported} if unsupported else ()))
-    return sampling_params(SamplingFields(model="m", **fields), Asked(max_tokens=max_tokens), model)
+    request = SamplingFields(model="m", **fields)
+    asked = Asked(
+        max_tokens=max_tokens,
+        held=constraint(request, NO_TOOLS, PLAIN, reasoning_open=None),
+    )
+    return sampling_params(request, asked, model)
 
 
 def test_nothing_said():
@@ -86,6 +99,7 @@ RENAMED = [
     ("extra_args", {"vllm_xargs": {"a": 1}}, "vllm_xargs"),
     ("structured_outputs", {"response_format": {"type": "json_object"}}, "response_format"),
     ("structured_outputs", {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ("structured_outputs", {"guided_regex": "a"}, "guided_regex"),
 ]
 
 

@@ -72,8 +72,51 @@ def test_nothing_asked():
     assert constraint() is None
 
 
+DIALECTS: list[tuple[dict[str, Any], StructuredOutputs]] = [
+    ({"guided_json": SCHEMA}, StructuredOutputs(json=SCHEMA)),
+    ({"guided_json": json.dumps(SCHEMA)}, StructuredOutputs(json=SCHEMA)),
+    ({"guided_regex": "a+"}, StructuredOutputs(regex="a+")),
+    ({"guided_choice": ["a", "b"]}, StructuredOutputs(choice=["a", "b"])),
+    ({"guided_grammar": "root ::= 'a'"}, StructuredOutputs(grammar="root ::= 'a'")),
+    ({"regex": "a+"}, StructuredOutputs(regex="a+")),
+    ({"ebnf": "root ::= 'a'"}, StructuredOutputs(grammar="root ::= 'a'")),
+    (
+        {"guided_json": SCHEMA, "guided_whitespace_pattern": " "},
+        StructuredOutputs(json=SCHEMA, whitespace_pattern=" "),
+    ),
+    (
+        {"guided_regex": "a", "guided_decoding_backend": "outlines"},
+        StructuredOutputs(regex="a"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), DIALECTS, ids=str)
+def test_dialects(fields, expected):
+    """Older vLLM's and SGLang's names say the same as `structured_outputs`."""
+    assert constraint(**fields) == expected
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"json": '{}, "regex": "x"'}}, "structured_outputs.json"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+    ({"regex": "a", "response_format": {"type": "json_object"}}, "regex"),
+    ({"ebnf": "a", "structured_outputs": {"regex": "a"}}, "ebnf"),
+    ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": {"type": "x"}}, "guided_json.type"),
+    ({"structured_outputs": {"json": '{"type": "x"}'}}, "structured_outputs.json.type"),
+    ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+    ({"regex": "a", "guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
+    ({"guided_regex": "a", "guided_decoding_backend": "mine"}, "guided_decoding_backend"),
+    (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"items": {"$ref": "http://x"}}},
+            }
+        },
+        "response_format.json_schema.schema.items.$ref",
+    ),
     ({"structured_outputs": {"choice": ["x" * 300_000]}}, "structured_outputs"),
     (
         {

@@ -1,5 +1,6 @@
 """Whole answers are written without their schemas' models: the bytes must be the models' own."""
 
+import json
 from typing import Any
 
 import orjson
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving import chat, completions
 from schemas.chat_completions import ChatCompletion
 from schemas.completions import Completion
@@ -53,6 +56,33 @@ WITHIN = settings(max_examples=25, suppress_health_check=[HealthCheck.function_s
 async def test_chat_completion(fields, text, counted, logprob):
     """A chat's answer has the bytes that ChatCompletion would have."""
     model = FakeModel([[answer(text, counted, logprob)]])
+
+    answered = await chat.complete(await test_chat.prepare(model, **fields))
+
+    assert as_the_schema_writes(ChatCompletion, answered) == orjson.dumps(answered)
+
+
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+OFFERED: list[dict[str, Any]] = [
+    {"tools": [{"type": "function", "function": FUNCTION}]},
+    {"tools": [{"type": "custom", "custom": {"name": "f"}}], "include_reasoning": False},
+    {"functions": [FUNCTION], "n": 2},
+    {"logprobs": True},
+]
+
+
+@pytest.mark.parametrize("fields", OFFERED, ids=str)
+@WITHIN
+@given(text=texts, counted=st.builds(TokenCounts, counts, counts, counts))
+async def test_chat_completion_that_is_read(fields, text, counted):
+    """Calls and reasoning too have the bytes that ChatCompletion would have."""
+    call = json.dumps({"name": "f", "arguments": {"input": text}})
+    said = f"<think>{text}</think>{text}<tool_call>{call}</tool_call>"
+    model = FakeModel(
+        [[answer(said, counted, -1.0)]],
+        reading=Reading(family=family_named("qwen3")),
+        template_variables=frozenset({"tools"}),
+    )
 
     answered = await chat.complete(await test_chat.prepare(model, **fields))
 

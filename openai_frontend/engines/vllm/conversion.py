@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm.grammars import reason_of_xgrammar
 from openai_frontend.generation import (
     CompletionDelta,
     SamplingParams,
@@ -245,10 +246,9 @@ def _message(error: Any, params: Any) -> str:
 
 
 def _reason_of_xgrammar(error: BaseException | None) -> str | None:
-    """What stands after `[10:36:53] /project/cpp/converter.cc:83: ` in the cause of a refusal."""
+    """The first error of xgrammar's among the causes of a refusal."""
     while error is not None:
-        _, source, reason = str(error).partition(".cc:")
-        if source:
-            return reason.partition(": ")[2].strip()
+        if (reason := reason_of_xgrammar(error)) is not None:
+            return reason
         error = error.__cause__ or error.__context__
     return None

@@ -16,8 +16,9 @@ from openai_frontend.engines.engine import (
     ModelFacts,
     ModelFolder,
 )
-from openai_frontend.engines.vllm import arguments, conversion, whitespace
-from openai_frontend.engines.vllm.steps import TESTED_VERSIONS, StepLoop
+from openai_frontend.engines.vllm import arguments, conversion
+from openai_frontend.engines.vllm.grammars import Grammars
+from openai_frontend.engines.vllm.steps import StepLoop
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingRequest,
@@ -55,9 +56,7 @@ class VLLMEngine(Engine):
             )
         config = self._engine.model_config
         self._defaults = config.get_diff_sampling_param()
-        self._free_whitespace = whitespace.is_free(
-            self._engine.vllm_config.structured_outputs_config
-        )
+        self._grammars = Grammars(self._engine.vllm_config.structured_outputs_config)
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
         self._steps = self._step_loop(model)
@@ -99,8 +98,6 @@ class VLLMEngine(Engine):
             params = conversion.sampling_params(
                 request.sampling_params, self._defaults, stream=request.stream
             )
-            if params.structured_outputs is not None and self._free_whitespace:
-                params.structured_outputs = whitespace.bounded(params.structured_outputs)
         self._check_priority(request.priority)
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
         if self._steps is None:
@@ -147,6 +144,7 @@ class VLLMEngine(Engine):
         if steps is not None:
             steps.close()
         if engine is not None:
+            self._grammars.close()
             engine.shutdown()
 
     def stats(self) -> EngineStats:
@@ -162,21 +160,20 @@ class VLLMEngine(Engine):
     def _step_loop(self, model: ModelFolder) -> StepLoop | None:
         import vllm
 
-        version = vllm.__version__.partition("+")[0]
-        if version not in TESTED_VERSIONS:
+        if not arguments.tested_version():
             logger.warning(
                 "model %s: the step loop was not tested with vLLM %s (it was with %s): "
                 "generating through AsyncLLM, which costs more CPU per token",
                 model.name,
-                version,
-                ", ".join(TESTED_VERSIONS),
+                vllm.__version__,
+                ", ".join(arguments.TESTED_VERSIONS),
             )
             return None
         # Pooling and vLLM's own statistics need AsyncLLM's output handler.
         wanted = model.parameters.get("step_loop", "true") != "false"
         if not wanted or self._pooling or self._engine.log_stats:
             return None
-        return StepLoop(self._engine)
+        return StepLoop(self._engine, self._grammars)
 
     def _check_priority(self, priority: int) -> None:
         if priority and self._engine.vllm_config.scheduler_config.policy != "priority":
@@ -192,6 +189,8 @@ class VLLMEngine(Engine):
     ) -> None:
         begun = False
         with conversion.translated(params):
+            if params.structured_outputs is not None:
+                await self._grammars.prepare(params)
             if params.bad_words:
                 tokenizer = self._engine.input_processor.tokenizer
                 await asyncio.to_thread(params.update_from_tokenizer, tokenizer)

@@ -6,7 +6,7 @@ detokenizer and its sink, nothing else. A request that needs more (logprobs) goe
 OutputProcessor in the same walk.
 
 It uses vLLM's inner classes, so it runs with the versions that it was tested with only
-(`TESTED_VERSIONS`).
+(`arguments.TESTED_VERSIONS`).
 """
 
 import asyncio
@@ -16,12 +16,11 @@ from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion, inputs, outputs
+from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
 from openai_frontend.triton import _core, failures
 
 logger = logging.getLogger(__name__)
-
-TESTED_VERSIONS = ("0.32.0",)
 
 
 def _needs_no_wait(prompt: Any, params: Any) -> bool:
@@ -37,8 +36,9 @@ def _given_up(sink: DeltaSink) -> bool:
 class StepLoop:
     """All requests of one AsyncLLM whose own output handler does not run."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, grammars: Grammars) -> None:
         self._engine = engine
+        self._grammars = grammars
         self._core = engine.engine_core
         self._processor = engine.output_processor
         self._streams: dict[str, TextRequest] = {}
@@ -139,6 +139,8 @@ class StepLoop:
     async def _processed(self, request_id: str, prompt: Any, params: Any, priority: int) -> Any:
         if self._supported_tasks is None:
             self._supported_tasks = await self._engine.get_supported_tasks()
+        if params.structured_outputs is not None:
+            await self._grammars.prepare(params)
         processor = self._engine.input_processor
         known = {"supported_tasks": self._supported_tasks, "priority": priority}
         if _needs_no_wait(prompt, params):

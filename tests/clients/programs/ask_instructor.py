@@ -30,6 +30,8 @@ def ask(url: str, mode: str) -> Any:
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the test reads it
         return {"error": str(error)}
+    if mode == "PARALLEL_TOOLS":
+        return [each.model_dump() for each in person]
     return person.model_dump()
 
 

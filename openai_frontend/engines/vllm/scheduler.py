@@ -1,0 +1,144 @@
+"""vLLM's scheduler with both grammar engines at hand: xgrammar, and llguidance for what xgrammar
+cannot hold. Runs in the EngineCore process, which loads it by its name.
+
+vLLM chooses an engine for each request, but its process keeps the one of the first request for all
+that follow (0.32, v1/structured_output/__init__.py): a schema that was sent to llguidance would be
+compiled by xgrammar, which passes over what it does not know.
+"""
+
+import re
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.structured_output.backend_guidance import GuidanceBackend
+from vllm.v1.structured_output.backend_types import (
+    StructuredOutputBackend,
+    StructuredOutputOptions,
+)
+from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate_xgrammar_grammar
+
+from openai_frontend.engines.vllm.grammars import is_free
+from openai_frontend.engines.vllm.patterns import counts_too_far
+
+_LENGTH = re.compile('"m(in|ax)Length"')
+
+_FIELDS = {
+    StructuredOutputOptions.REGEX: "regex",
+    StructuredOutputOptions.GRAMMAR: "grammar",
+}
+# vLLM spells choices as a grammar where xgrammar takes them.
+_LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
+
+
+def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: Any) -> Any:
+    """The scheduler that vLLM itself would take, which has both engines where vLLM may choose."""
+    config = vllm_config.structured_outputs_config
+    if config.backend == "auto" and is_free(config):
+        structured_output_manager.backend = EitherBackend(
+            vllm_config,
+            structured_output_manager.tokenizer,
+            vllm_config.model_config.get_vocab_size(),
+        )
+    kind = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
+    return kind(
+        vllm_config=vllm_config, structured_output_manager=structured_output_manager, **options
+    )
+
+
+class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
+    """Compiles by xgrammar what xgrammar takes, and the rest by llguidance. Of JSON schemas that is
+    what is left of them: those for xgrammar have become structural tags (`grammars.prepared`).
+    """
+
+    def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> None:
+        """Both are made with the first request that needs them: some 0.1 s each."""
+        super().__init__(vllm_config, tokenizer, vocab_size)
+        self._made: dict[type, Any] = {}
+
+    def compile_grammar(
+        self, request_type: Any, grammar_spec: str, stop_token_ids: Any = None
+    ) -> Any:
+        """See vLLM's."""
+        kind = GuidanceBackend
+        if _xgrammar_takes(request_type, grammar_spec):
+            kind = TablessBackend if _LENGTH.search(grammar_spec) else TextBackend
+        grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, stop_token_ids)
+        if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
+            raise ValueError(error)  # vLLM logs it alone, and the answer would be empty
+        return grammar
+
+    def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+        """Of the wider one: llguidance counts the tokenizer's tokens too."""
+        import torch
+
+        width = (max(self.vocab_size, len(self.tokenizer)) + 31) // 32
+        return torch.full((max_num_seqs, width), -1, dtype=torch.int32)
+
+    def destroy(self) -> None:
+        """See vLLM's."""
+        for backend in self._made.values():
+            backend.destroy()
+
+    def _backend(self, kind: type) -> Any:
+        if kind not in self._made:
+            self._made[kind] = kind(self.vllm_config, self.tokenizer, self.vocab_size)
+        return self._made[kind]
+
+
+class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are not followed
+    """xgrammar over the tokens that are text: no answer needs a control character besides tabs and
+    line breaks.
+    """
+
+    left_out = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+    def __post_init__(self) -> None:
+        """Make the compiler anew: it keeps the vocabulary that it was made with."""
+        super().__post_init__()
+        import xgrammar
+        from vllm import envs
+        from vllm.utils.mistral import is_mistral_tokenizer
+
+        if is_mistral_tokenizer(self.tokenizer):
+            return  # vLLM reads its vocabulary otherwise
+        whole = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=self.vocab_size)
+        text = xgrammar.TokenizerInfo(
+            [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab],
+            vocab_type=xgrammar.VocabType.RAW,  # the tokens are decoded
+            vocab_size=self.vocab_size,
+            stop_token_ids=whole.stop_token_ids,
+            add_prefix_space=whole.add_prefix_space,
+        )
+        self.compiler = xgrammar.GrammarCompiler(
+            text,
+            max_threads=8,
+            cache_enabled=True,
+            cache_limit_bytes=envs.VLLM_XGRAMMAR_CACHE_MB * 1024 * 1024,
+        )
+
+
+def _xgrammar_takes(request_type: Any, grammar_spec: str) -> bool:
+    if request_type not in _FIELDS:
+        return request_type not in _LLGUIDANCE
+    if request_type == StructuredOutputOptions.REGEX and counts_too_far(grammar_spec):
+        return False
+    field = _FIELDS[request_type]
+    from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
+
+    constraint = StructuredOutputsParams(**{field: grammar_spec})
+    try:
+        validate_xgrammar_grammar(SamplingParams(structured_outputs=constraint))
+    except VLLMValidationError:
+        return False
+    return True
+
+
+class TablessBackend(TextBackend):
+    """The same without tabs, for schemas with strings of bounded length: in those, xgrammar takes
+    any control character but line breaks for text, and JSON allows none.
+    """
+
+    left_out = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")

@@ -1,0 +1,200 @@
+"""Chooses how a model's answers are read: what the settings name, else what the model's own files
+show. Knows no requests.
+"""
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.parsing.chained import Chained
+from openai_frontend.parsing.choice import (
+    BY_NAME,
+    TEXT,
+    calls_lack,
+    combined,
+    family_for,
+    is_whole,
+    reasoning_lacks,
+)
+from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.guarded import Guarded
+from openai_frontend.parsing.parser import Parser
+from openai_frontend.parsing.reading import ForeignParser, MakeParser, Reading, Schemas
+
+SETTINGS = ("tool_parser", "reasoning_parser")
+
+_VLLM = "openai_frontend.engines.vllm.parsers"  # by name: without vLLM nothing of it is imported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserSettings:
+    """What the settings name, by model; `*` is every model's."""
+
+    tool_parser: Mapping[str, str] = field(default_factory=dict)
+    reasoning_parser: Mapping[str, str] = field(default_factory=dict)
+
+    def by_model(self) -> dict[str, Mapping[str, str]]:
+        """Setting -> model -> parser."""
+        return {"tool_parser": self.tool_parser, "reasoning_parser": self.reasoning_parser}
+
+    def of(self, model: str) -> dict[str, str]:
+        """Setting -> parser, those that are set for this model."""
+        named = {
+            setting: parsers.get(model, parsers.get("*"))
+            for setting, parsers in self.by_model().items()
+        }
+        return {name: parser for name, parser in named.items() if parser is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """What a model's files say of its answers."""
+
+    folder: Path  # of the tokenizer
+    chat_template: str | None  # the one in use, be it the operator's own
+
+    def model_type(self) -> str | None:
+        """As the config names it, where there is one."""
+        try:
+            config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"its config.json cannot be read: {error}") from error
+        return config.get("model_type") if isinstance(config, dict) else None
+
+
+def template_for_tools(chat_templates: Mapping[str, str]) -> str | None:
+    """Of a model's templates by purpose, the one that requests with tools take."""
+    return chat_templates.get("tool_use", chat_templates.get("default"))
+
+
+class UsersParser(Protocol):
+    """A user's own class, which a setting names. Its instances are `parsing.parser.Parser`s. A
+    class attribute `special_tokens = False` says that it needs none in the text.
+    """
+
+    def __call__(
+        self, tools: Mapping[str, Mapping[str, Any]], *, prompt: str | None, tokenizer: Path
+    ) -> Parser:
+        """A new answer's parser. `tools`: the functions that the request offers, each with the
+        schema of its arguments. `prompt`: the rendered prompt, where its text is known.
+        `tokenizer`: the folder of the model's tokenizer.
+        """
+
+
+def choose(files: ModelFiles, named: Mapping[str, str]) -> Reading:
+    """Each setting goes before the files. ModelUnavailable for a parser that cannot be had."""
+    found = family_for(files.chat_template, files.model_type())
+    if not named:
+        return Reading(family=found.family, because=found.because)
+    because = [f"The setting {setting} is '{parser}'." for setting, parser in named.items()]
+    halves = {setting: BY_NAME.get(parser, TEXT) for setting, parser in named.items()}
+    for setting in set(SETTINGS) - named.keys():
+        halves[setting] = _other_half(next(iter(halves.values())), found.family)
+        because += found.because if halves[setting] is found.family else ()
+    try:
+        family = combined(halves["tool_parser"], halves["reasoning_parser"])
+    except ValueError as error:
+        raise ModelUnavailable(f"its {' and '.join(named)}: {error}") from error
+    return Reading(family=family, because=tuple(because), make=_foreign(named, files.folder))
+
+
+def _other_half(half: Family, found: Family) -> Family:
+    """What the files show goes with what a setting says, unless one of them is a whole."""
+    if is_whole(half):
+        return half
+    return TEXT if is_whole(found) else found
+
+
+def lacks(reading: Reading, files: ModelFiles) -> tuple[str, ...]:
+    """What will not work with this model, one sentence each: of calls first, then of reasoning."""
+    calls = calls_lack(reading.family, files.chat_template, recognised=reading.tools)
+    return tuple(filter(None, (calls, reasoning_lacks(recognised=reading.reasoning))))
+
+
+def warning(reading: Reading, files: ModelFiles) -> str:
+    """What an operator may not expect: something is to be read, and calls will not work. That a
+    model does not reason is no trouble, nor that it only writes text.
+    """
+    if not (reading.tools or reading.reasoning):
+        return ""
+    return calls_lack(reading.family, files.chat_template, recognised=reading.tools)
+
+
+_Load = Callable[[Mapping[str, str], Path], tuple[MakeParser, bool]]
+
+
+def _foreign(named: Mapping[str, str], folder: Path) -> ForeignParser | None:
+    """What is named for both is one parser, and so are two of vLLM's."""
+    groups: dict[str, dict[str, str]] = {}
+    for setting, parser in named.items():
+        if parser not in BY_NAME:
+            group = "vllm" if parser.startswith("vllm:") else parser
+            groups.setdefault(group, {})[setting] = parser
+    made = [
+        _loaded(_vllm if group == "vllm" else _users, parsers, folder)
+        for group, parsers in groups.items()
+    ]
+    return _chained(*made) if len(made) > 1 else next(iter(made), None)
+
+
+def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ForeignParser:
+    name = "+".join(dict.fromkeys(parsers.values()))
+    try:
+        make, special_tokens = load(parsers, folder)
+    except Exception as error:  # a module of others may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ModelUnavailable(f"its {' and '.join(parsers)} {name}: {reason}") from error
+    return ForeignParser(
+        name=name,
+        make=lambda tools, prompt: Guarded(name, partial(make, tools, prompt)),
+        tools="tool_parser" in parsers,
+        reasoning="reasoning_parser" in parsers,
+        special_tokens=special_tokens,
+    )
+
+
+def _chained(one: ForeignParser, other: ForeignParser) -> ForeignParser:
+    reasoning, tools = (one, other) if one.reasoning else (other, one)
+
+    def make(schemas: Schemas, prompt: str | None) -> Parser:
+        return Chained(reasoning.make({}, prompt), tools.make(schemas, prompt))
+
+    return ForeignParser(
+        name=f"{tools.name}+{reasoning.name}",
+        make=make,
+        tools=True,
+        reasoning=True,
+        special_tokens=tools.special_tokens or reasoning.special_tokens,
+    )
+
+
+def _vllm(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
+    module = importlib.import_module(_VLLM)
+    names = {setting: parser.removeprefix("vllm:") for setting, parser in parsers.items()}
+    for setting, name in names.items():
+        known: list[str] = module.names(setting)
+        if name not in known:
+            close = get_close_matches(name, known, n=3, cutoff=0.5) or known
+            raise LookupError(f"vLLM has no '{name}', but {', '.join(close)}")
+    loaded: tuple[MakeParser, bool] = module.load(folder, **names)
+    return loaded
+
+
+def _users(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
+    module, _, name = next(iter(parsers.values())).partition(":")
+    users: UsersParser = getattr(importlib.import_module(module), name)
+    if not callable(users):
+        raise TypeError("it is no class")
+
+    def make(tools: Schemas, prompt: str | None) -> Parser:
+        return users(tools, prompt=prompt, tokenizer=folder)
+
+    return make, bool(getattr(users, "special_tokens", True))

@@ -1,0 +1,119 @@
+"""How one model's answers are read: what was chosen for it, why, and a parser for each answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openai_frontend.parsing.chained import Chained
+from openai_frontend.parsing.choice import TEXT, held_to_calls, held_to_function
+from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.parser import FamilyParser, Parser
+
+Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> the schema of its arguments
+
+# The tools that the request offers, and the text of its prompt where that is known
+MakeParser = Callable[[Schemas, str | None], Parser]
+
+_NO_SCHEMAS: Schemas = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignParser:
+    """A parser that is no family's: one of vLLM's, or a user's own class."""
+
+    name: str  # as the settings name it
+    make: MakeParser
+    tools: bool  # it recognises calls
+    reasoning: bool  # it tells reasoning apart
+    special_tokens: bool = True  # it looks for special tokens in the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How one model's answers are read."""
+
+    family: Family  # what the family reads; TEXT where nothing is to be recognised
+    because: tuple[str, ...] = ()  # why, one sentence each
+    make: ForeignParser | None = None  # what reads the rest
+
+    @property
+    def name(self) -> str:
+        """What reads the calls and what the reasoning, as the settings name them."""
+        if self.make is None:
+            return self.family.name
+        return self.make.name if self.family is TEXT else f"{self.make.name}+{self.family.name}"
+
+    @property
+    def tools(self) -> bool:
+        """Whether it can recognise calls."""
+        return self.family.tools is not None or (self.make is not None and self.make.tools)
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether it can tell reasoning apart."""
+        if self.make is not None and self.make.reasoning:
+            return True
+        return self.family.reasoning is not None or bool(self.family.reasoning_summary)
+
+    @property
+    def special_tokens(self) -> bool:
+        """Whether the engine must keep special tokens in the text."""
+        foreign = self.make is not None and self.make.special_tokens
+        return foreign or self.family.special_tokens
+
+    def reasoning_open(self, prompt: str | None, *, continued: bool = False) -> bool | None:
+        """Whether the answer to this prompt begins with reasoning; None where the answer's own
+        markers say it, or nobody does. `continued`: the prompt ends with the answer's beginning.
+        """
+        if self.make is not None and self.make.reasoning:
+            return self.make.make(_NO_SCHEMAS, prompt).in_reasoning
+        reasoning = self.family.reasoning
+        if reasoning is None or prompt is None:
+            return None
+        return reasoning.is_left_open_in(prompt) if continued else reasoning.is_open_after(prompt)
+
+    def parser(
+        self,
+        tools: Schemas,
+        *,
+        prompt: str | None,
+        forced: str | None = None,
+        any_call: bool = False,
+        continued: bool = False,
+    ) -> Parser:
+        """A new answer's parser. `prompt`: the rendered prompt, whose end says whether reasoning
+        is open. `continued`: it ends with the answer's beginning. `forced`: the answer, behind its
+        reasoning, is nothing but this function's arguments. `any_call`: it is an array of calls.
+        """
+        family = self.family
+        if forced is not None:
+            family = held_to_function(family, forced)
+        elif any_call:
+            family = held_to_calls(family)
+        if self.make is None:
+            is_open = self.reasoning_open(prompt, continued=continued)
+            return FamilyParser(family, tools, reasoning_open=is_open)
+        return self._with(self.make, family, tools, prompt, continued=continued)
+
+    def _with(
+        self,
+        foreign: ForeignParser,
+        family: Family,
+        tools: Schemas,
+        prompt: str | None,
+        *,
+        continued: bool,
+    ) -> Parser:
+        """What the request holds the answer to is read by the family, whoever reads else."""
+        if foreign.reasoning:
+            first = foreign.make(tools if family.tools is None else _NO_SCHEMAS, prompt)
+            return first if family.tools is None else Chained(first, FamilyParser(family, tools))
+        is_open = self.reasoning_open(prompt, continued=continued)
+        own = FamilyParser(family, tools, reasoning_open=is_open)
+        if family.tools is not None:
+            return own
+        last = foreign.make(tools, prompt)
+        return last if family.reasoning is None else Chained(own, last)
+
+
+PLAIN = Reading(family=TEXT)

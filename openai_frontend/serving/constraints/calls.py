@@ -1,0 +1,91 @@
+"""Tool calls as parts of a grammar: in a family's own syntax, or as JSON for which the parser is
+told to wait.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from openai_frontend.serving.constraints import formats
+from openai_frontend.serving.constraints.arguments import Arguments
+from openai_frontend.serving.constraints.formats import Format
+from openai_frontend.serving.constraints.tags import CallForm
+
+Functions = Mapping[str, Arguments]  # name -> what its arguments must be
+
+_ANY_CALL = CallForm(
+    begin='{"name": "%s", "parameters": ',
+    end="}",
+    trigger="",
+    section=("[", "]"),
+    separator=", ",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of these functions in one family's forms. Raises NotInStyle where a function's
+    arguments cannot be written so.
+    """
+
+    forms: Sequence[CallForm]
+    functions: Functions
+    one: bool  # at most one call
+
+    def only(self) -> Format:
+        """One call or more, and nothing else."""
+        return formats.either(*(_section(form, self.functions, self.one) for form in self.forms))
+
+    def within_text(self) -> Format:
+        """Any text, with calls in it or behind it."""
+        triggers: list[str] = []
+        tags: list[Format] = []
+        for form in self.forms:
+            for trigger, tag in _triggered(form, self.functions, self.one):
+                if trigger not in triggers:
+                    triggers.append(trigger)
+                tags.append(tag)
+        return formats.within_text(triggers, tags, one=self.one)
+
+
+def any_call(functions: Functions, *, one: bool) -> Format:
+    """A JSON array of calls, for models whose own syntax no grammar here writes down."""
+    return _section(_ANY_CALL, functions, one)
+
+
+def _section(form: CallForm, functions: Functions, one: bool) -> Format:
+    calls = [_call(form, name, arguments) for name, arguments in functions.items()]
+    content = formats.listed(calls, form.separator, one=one)
+    opens, closes = form.section
+    return formats.tag(opens, content, closes) if opens else content
+
+
+def _call(form: CallForm, name: str, arguments: Arguments) -> Format:
+    content = arguments.form(form.style)
+    if form.numbered:
+        number = formats.regex("[0-9]{1,3}")
+        content = formats.sequence(number, formats.const(form.numbered), content)
+    return formats.tag(form.begin.replace("%s", name), content, form.end)
+
+
+def _triggered(form: CallForm, functions: Functions, one: bool) -> list[tuple[str, Format]]:
+    if "%s" in form.trigger:
+        return _by_name(form, functions, one)
+    if form.section[0]:
+        return [(form.trigger, _section(form, functions, one))]
+    calls = [_call(form, name, arguments) for name, arguments in functions.items()]
+    return [(form.trigger, call) for call in calls]
+
+
+def _by_name(form: CallForm, functions: Functions, one: bool) -> list[tuple[str, Format]]:
+    """A section that only a function's name tells from text: the first call stands in its
+    begin.
+    """
+    calls = [_call(form, name, arguments) for name, arguments in functions.items()]
+    more = formats.sequence(formats.const(form.separator), formats.either(*calls))
+    tags = []
+    for name, call in zip(functions, calls, strict=True):
+        first = [call["content"], formats.const(call["end"])]
+        content = formats.sequence(*first) if one else formats.sequence(*first, formats.star(more))
+        tag = formats.tag(form.section[0] + call["begin"], content, form.section[1])
+        tags.append((form.trigger.replace("%s", name), tag))
+    return tags

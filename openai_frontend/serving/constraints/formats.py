@@ -1,0 +1,91 @@
+"""The parts of a structural tag, xgrammar's form of a grammar, as plain dicts. Knows no family."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+Format = dict[str, Any]
+
+# Reasoning and calls end with a line break or two before what follows.
+GAP: Format = {"type": "regex", "pattern": r"[ \n]{0,2}"}
+
+
+def const(text: str) -> Format:
+    """Exactly this text."""
+    return {"type": "const_string", "value": text}
+
+
+def any_text(*excludes: str, most: int | None = None) -> Format:
+    """Any text that holds none of `excludes`, of no more than `most` characters."""
+    form: Format = {"type": "any_text"}
+    if excludes:
+        form["excludes"] = list(excludes)
+    return form if most is None else {**form, "max_chars": most}
+
+
+def regex(pattern: str) -> Format:
+    """What the whole pattern matches."""
+    return {"type": "regex", "pattern": pattern}
+
+
+def grammar(text: str) -> Format:
+    """What the grammar's first rule matches: EBNF, or Lark where the engine reads it."""
+    return {"type": "grammar", "grammar": text}
+
+
+def json_value(schema: Mapping[str, Any] | bool) -> Format:
+    """JSON of this schema, with one space at most between its parts (decision 9)."""
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
+
+
+def sequence(*parts: Format) -> Format:
+    """One after the other."""
+    return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
+
+
+def either(*choices: Format) -> Format:
+    """One of them."""
+    return choices[0] if len(choices) == 1 else {"type": "or", "elements": list(choices)}
+
+
+def optional(part: Format) -> Format:
+    """It, or nothing."""
+    return {"type": "optional", "content": part}
+
+
+def star(part: Format) -> Format:
+    """It, any number of times."""
+    return {"type": "star", "content": part}
+
+
+def tag(begin: str, content: Format, end: str = "") -> Format:
+    """Content between two texts."""
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def listed(tags: Sequence[Format], separator: str, *, one: bool) -> Format:
+    """One tag or more, with nothing else between them than the separator."""
+    return {
+        "type": "tags_with_separator",
+        "tags": list(tags),
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": one,
+    }
+
+
+def within_text(triggers: Sequence[str], tags: Sequence[Format], *, one: bool) -> Format:
+    """Any text, in which a trigger begins one of the tags."""
+    return {
+        "type": "triggered_tags",
+        "triggers": list(triggers),
+        "tags": list(tags),
+        "at_least_one": False,
+        "stop_after_first": one,
+    }
+
+
+def structural_tag(form: Format) -> str:
+    """The whole as the JSON text that engines take."""
+    return orjson.dumps({"type": "structural_tag", "format": form}).decode()

@@ -1,0 +1,51 @@
+"""A Lark grammar of a text, made into one of the same text as JSON spells it between quotes.
+
+JSON spells a text character by character, so it is enough to respell the grammar's terminals.
+"""
+
+import re
+
+import orjson
+
+_TOKEN = re.compile(
+    r'(?P<string>"(?:\\.|[^"\\\n])*")(?P<fold>i?)'
+    r"|(?P<comment>//[^\n]*)"
+    r"|/(?P<regex>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*)"
+)
+# In a regular expression these match quotes, backslashes or line breaks, which JSON escapes.
+_RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuU0]|\[\^|(?<!\\)\.')
+
+
+class NotSimple(Exception):
+    """The grammar matches characters that JSON escapes in a way that is not respelled here."""
+
+
+def within_json(grammar: str) -> str:
+    """The grammar respelled. Raises NotSimple."""
+    if "%" in _TOKEN.sub("", grammar).replace("%ignore", ""):
+        raise NotSimple("of Lark's directives a custom tool can only have '%ignore'")
+    return _TOKEN.sub(_respelled, grammar)
+
+
+def _respelled(found: re.Match[str]) -> str:
+    if found["comment"]:
+        return ""
+    if found["string"]:
+        return _string(found["string"]) + found["fold"]
+    if _RESPELLED.search(found["regex"]):
+        raise NotSimple(
+            f"the expression /{found['regex'][:64]}/ matches characters that JSON escapes; "
+            "spell them out as strings"
+        )
+    return found[0]
+
+
+def _string(literal: str) -> str:
+    try:
+        text = orjson.loads(literal)
+    except orjson.JSONDecodeError:
+        raise NotSimple(
+            f"the string {literal[:64]} has an escape that JSON does not know"
+        ) from None
+    inside = orjson.dumps(text).decode()[1:-1]
+    return orjson.dumps(inside).decode()

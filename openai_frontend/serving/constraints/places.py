@@ -1,0 +1,34 @@
+"""Which of a request's schemas an engine means that refuses one of those in a grammar."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from openai_frontend.serving.constraints.formats import Format
+
+
+def field_names(whole: Format, schemas: Mapping[str, Any], otherwise: str) -> dict[str, str]:
+    """The engine counts the schemas of a structural tag in the order of its text, and names the
+    one that it refuses `structured_outputs.schemas[2]`. `schemas` are the request's by place; of
+    one that is a part of those, `otherwise` is told.
+    """
+    return {
+        f"structured_outputs.schemas[{number}]": _place(schema, schemas) or otherwise
+        for number, schema in enumerate(_schemas(whole))
+    }
+
+
+def _place(schema: Any, schemas: Mapping[str, Any]) -> str | None:
+    found = (at for at, each in schemas.items() if schema is each or schema == each)
+    return next(found, None)
+
+
+def _schemas(part: Any) -> Iterator[Any]:
+    if isinstance(part, list):
+        for each in part:
+            yield from _schemas(each)
+    elif isinstance(part, dict):
+        if part.get("type") == "json_schema":
+            yield part.get("json_schema")
+            return
+        for each in part.values():
+            yield from _schemas(each)

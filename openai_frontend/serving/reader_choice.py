@@ -1,0 +1,75 @@
+"""Which parser reads the answer to a chat, if any does, and what it needs of the engine."""
+
+from dataclasses import replace
+from functools import partial
+
+from openai_frontend.generation import GenerationRequest
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.constraints import Constraint
+from openai_frontend.serving.messages import prefilled_text
+from openai_frontend.serving.reading import AnswerReading
+from openai_frontend.serving.tools import Tools
+from schemas.chat_completions import ChatCompletionRequest
+
+_PROMPTS_END = 64  # tokens, in which a template says whether the answer begins with reasoning
+
+
+def is_read(tools: Tools, model: ServedModel) -> bool:
+    """Whether a parser reads the answer; else its text is the answer, as it comes."""
+    return tools.in_use or model.reading.reasoning
+
+
+def wants_special_tokens(model: ServedModel) -> bool:
+    """Whether the engine is asked to leave special tokens in the text, as some parsers need."""
+    return model.reading.special_tokens and model.supports("skip_special_tokens")
+
+
+def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServedModel) -> str:
+    """What says whether the answer begins with reasoning: the prompt, or the end of one that was
+    cut and so is known as tokens alone; where a message is continued, that message.
+    """
+    if request.continue_final_message:
+        return prefilled_text(request.messages)
+    if prompt.text is not None:
+        return prompt.text
+    return model.detokenize(list(prompt.token_ids[-_PROMPTS_END:]))
+
+
+def answer_reading(
+    request: ChatCompletionRequest,
+    tools: Tools,
+    held: Constraint,
+    prompt: str | None,
+    model: ServedModel,
+) -> AnswerReading:
+    """How each choice is read; `prompt` is the text that `prompt_text` gives."""
+    return AnswerReading(
+        tools=tools,
+        parser=partial(
+            model.reading.parser,
+            tools.functions if tools.in_use else {},
+            prompt=prompt,
+            continued=bool(request.continue_final_message),
+            forced=held.forced,
+            any_call=held.any_call,
+        ),
+        token_bytes=model.token_bytes,
+        reasoning=model.reading.reasoning,
+        include_reasoning=request.include_reasoning is not False,
+    )
+
+
+def for_reader(
+    first: GenerationRequest, reading: AnswerReading, model: ServedModel
+) -> GenerationRequest:
+    """The request of an answer that is read: the model tells its tokens, by which those of the
+    reasoning are counted, and tells them at once where the first call ends the answer.
+    """
+    one_call = reading.tools.in_use and not reading.tools.parallel
+    return replace(
+        first,
+        relay=None,
+        return_token_ids=first.return_token_ids or model.supports("return_token_ids"),
+        stream=first.stream or (one_call and model.supports("stream")),
+    )

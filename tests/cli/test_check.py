@@ -1,0 +1,263 @@
+"""What `check` says of a model from its files alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_frontend.cli import main, text_format
+from openai_frontend.cli.model_folder import find
+from openai_frontend.errors import ModelUnavailable
+from tests import mock_models
+from tests.gateway_process import ROOT
+from tests.prompting import tiny_tokenizer
+
+HERMES = "{% if tools %}<tool_call>{% endif %}"
+VLLM = """
+# comments count for nothing
+name: "other" backend: 'inproc' "ess"
+parameters { key: "engine" value: { string_value: "vllm" } }
+instance_group [{ count: 1, kind: KIND_MODEL }]
+"""
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    assert main(["check", *arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def vllm_model(repository: Path, template: str | None = HERMES, **arguments: str) -> Path:
+    """As an operator writes it: weights beside, paths from the version's folder."""
+    version = mock_models.write(repository, "m", config=VLLM, **arguments)
+    tiny_tokenizer.write(version / "weights", chat_template=template)
+    return version
+
+
+def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """All that there is to say, in words."""
+
+    code = main(["check", str(ROOT / "model_repository" / "demo")])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0
+    assert [line[:14].strip() for line in lines] == [
+        "model", "contract", "tokenizer", "chat template", "tool calls", "reasoning",
+        "constraints", "why", "will not work",
+    ]  # fmt: skip
+    assert lines[1].endswith("the in-process backend's, engine vllm")
+    assert lines[3].endswith("the tokenizer's own (default)")
+    assert "structural_tag" in lines[6]
+
+
+def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name; settings are taken into account, and said to be the reason."""
+
+    vllm_model(tmp_path, model="./weights")
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path), "--tool-parser", "m=mistral")
+
+    assert (found["tool_calls"], found["reasoning"]) == ("mistral", "none")
+    assert found["why"] == [
+        "The setting tool_parser is 'mistral'.",
+        "The chat template has '<tool_call>'.",
+    ]
+    assert found["tokenizer"] == str(tmp_path / "m" / "1" / "weights")
+    assert found["problem"] is None
+
+
+def test_an_environment_variable_is_a_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is for `serve`."""
+
+    vllm_model(tmp_path, model="./weights")
+    monkeypatch.setenv("OPENAI_FRONTEND_REASONING_PARSER", "deepseek_r1")
+
+    found = report(capsys, str(tmp_path / "m"))
+
+    assert found["reasoning"] == found["tool_calls"] == "hermes+deepseek_r1"
+
+
+def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A template that takes no tools is no reason not to serve; the exit code is 0."""
+
+    vllm_model(tmp_path, model="./weights")
+
+    found = report(
+        capsys, str(tmp_path / "m"), "--chat-template", "llama3", "--tool-parser", "json"
+    )
+
+    assert found["chat_template"] == "llama3, built in, by the setting chat_template"
+    assert found["will_not_work"] == [
+        "The chat template does not tell the model of tools, so it will call none.",
+        "Reasoning, if the model writes any, is not told from the answer.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (None, "Without a chat template there is no chat."),
+        ("{{ messages }}", "No tool calls are recognised."),
+    ],
+)
+def test_a_template_that_does_little(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, expected: str
+) -> None:
+    """What is missing is said."""
+
+    vllm_model(tmp_path, template, model="./weights")
+
+    assert expected in report(capsys, str(tmp_path / "m"))["will_not_work"]
+
+
+def test_a_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be asked about before there is a repository."""
+
+    tiny_tokenizer.write(tmp_path, chat_template=HERMES)
+
+    found = report(capsys, str(tmp_path))
+
+    assert (found["tool_calls"], found["constraints"]) == ("hermes", [])
+    assert found["contract"].startswith("unknown")
+
+
+def test_a_mock_enforces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tokenizer is known, its constraints are none."""
+
+    mock_models.write_with_tokenizer(tmp_path, "m")
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path))
+
+    assert (found["tool_calls"], found["constraints"]) == ("none", [])
+    assert found["tokenizer"] == str(tmp_path / "m" / "1" / "./tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("config", "contract"),
+    [
+        ('backend: "vllm"', "NVIDIA's vLLM backend's"),
+        (
+            'platform: "ensemble" output { name: "text_output" }',
+            "text in and out, backend ensemble",
+        ),
+        ('backend: "python" output [{ name: "x" }]', "unknown: config.pbtxt of backend python"),
+    ],
+)
+def test_other_backends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, contract: str
+) -> None:
+    """They say no tokenizer, so there is no chat."""
+
+    mock_models.write(tmp_path, "m", config=config)
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path))
+
+    assert found["contract"].startswith(contract)
+    assert found["will_not_work"] == [
+        "Without a tokenizer there is no chat, so there are no tools."
+    ]
+
+
+def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name that is near is said, and the exit code is 1."""
+
+    mock_models.write(tmp_path, "llama")
+
+    code = main(["check", "lama", "--model-repository", str(tmp_path)])
+
+    assert code == 1
+    assert capsys.readouterr().out == (
+        "model          lama\nproblem        there is no model 'lama'; did you mean 'llama'?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("config.pbtxt", "parameters { key", "config.pbtxt: line 1: unexpected end"),
+        ("config.pbtxt", "a: 1\nb: %", "config.pbtxt: line 2: unexpected %"),
+        ("1/model.json", "{", "model.json: Expecting property name"),
+        ("1/model.json", "[]", "model.json: not a JSON object"),
+        ("1/weights/tokenizer.json", "{", "its tokenizer cannot be loaded"),
+        ("1/weights/config.json", "{", "its config.json cannot be read"),
+    ],
+)
+def test_a_model_that_could_not_be_served(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    content: str,
+    problem: str,
+) -> None:
+    """The problem is said, and the exit code is 1."""
+
+    vllm_model(tmp_path, model="./weights")
+    (tmp_path / "m" / file).write_text(content)
+
+    assert problem in report(capsys, str(tmp_path / "m"), code=1)["problem"]
+
+
+def test_a_template_that_does_not_compile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the model's own, so the settings' check does not see it."""
+
+    vllm_model(tmp_path, "{% if %}", model="./weights")
+
+    assert "line 1 of the chat template" in report(capsys, str(tmp_path / "m"), code=1)["problem"]
+
+
+def test_a_wrong_setting_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for `serve`."""
+
+    assert main(["check", "demo", "--tool-parser", "hermess"]) == 2
+    assert "did you mean 'hermes'" in capsys.readouterr().err
+
+
+def test_the_tokenizers_own_argument_goes_first(tmp_path: Path) -> None:
+    """vLLM takes the tokenizer from `tokenizer`, else from `model`; the latest version counts."""
+
+    version = vllm_model(tmp_path, model="./weights", tokenizer="./other")
+    (version / "other").mkdir()
+    assert find("m", [tmp_path]).tokenizer() == version / "./other"
+
+    newer = tmp_path / "m" / "10"
+    newer.mkdir()
+    (newer / "model.json").write_text('{"model": "org/on-a-hub"}')
+    assert find("m", [tmp_path]).tokenizer() is None
+
+
+def test_a_name_is_no_way_out(tmp_path: Path) -> None:
+    """A folder that holds no model is none."""
+
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(ModelUnavailable, match="there is no model 'empty'"):
+        find("empty", [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("a: 1 a: 2", {"a": ["1", "2"]}),
+        ("a [1, 2] b <c: -1.5e3>", {"a": ["1", "2"], "b": [{"c": ["-1.5e3"]}]}),
+        (r'a: "x\"\n\\" "y"', {"a": ['x"\n\\y']}),
+        ("a { } # b: 1", {"a": [{}]}),
+        ('a: "{ # }"; b: TYPE_X', {"a": ["{ # }"], "b": ["TYPE_X"]}),
+    ],
+)
+def test_the_text_format(text: str, expected: dict[str, Any]) -> None:
+    """As protobuf defines it."""
+
+    assert text_format.read(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a {", "}", 'a: "x', ": 1", "a: }", "a{" * 100])
+def test_what_is_no_text_format(text: str) -> None:
+    """It is a ValueError with the line."""
+
+    with pytest.raises(ValueError, match=r"^line 1: "):
+        text_format.read(text)

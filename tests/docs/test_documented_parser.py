@@ -1,0 +1,46 @@
+"""The parser of docs/tools.md, as a reader would name it in a setting."""
+
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.model_reading import ModelFiles, choose
+from openai_frontend.parsing.reading import Reading
+from tests.gateway_process import ROOT
+from tests.parsing.recorded import TOOLS, Answer, answer
+
+TEXT = 'Let me see.\n!now {"zone": "CET"}\n!fly {}\n!now {\n\n!now {}'
+
+
+@pytest.fixture
+def line_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reading:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
+    files = ModelFiles(folder=tmp_path, chat_template=None)
+    return choose(files, {"tool_parser": "line_calls:LineCalls"})
+
+
+def read(reading: Reading, size: int) -> Answer:
+    parser = reading.parser(TOOLS, prompt=None)
+    pieces = [TEXT[at : at + size] for at in range(0, len(TEXT), size)]
+    return answer([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
+
+
+@pytest.mark.parametrize("size", range(1, len(TEXT) + 1))
+def test_the_documented_parser_reads_calls(line_calls: Reading, size: int) -> None:
+    """However the text comes, calls of offered tools are found and all else is content."""
+
+    found = read(line_calls, size)
+
+    assert [(call.name, call.arguments) for call in found.calls] == [
+        ("now", '{"zone": "CET"}'),
+        ("now", "{}"),
+    ]
+    assert found.content == "Let me see.\n!fly {}\n!now {\n\n"
+
+
+def test_what_the_documented_parser_is(line_calls: Reading) -> None:
+    """It reads calls, not reasoning, and needs no special tokens."""
+
+    assert line_calls.tools
+    assert not line_calls.reasoning
+    assert not line_calls.special_tokens

@@ -1,0 +1,18 @@
+"""What docs/tools.md shows is what a reader will see."""
+
+import pytest
+
+from openai_frontend.cli import main
+from scripts.generate_tools_docs import PAGE
+from tests.gateway_process import ROOT
+
+
+def test_the_output_of_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`openai-frontend check demo` in a fresh checkout writes the block that the page shows."""
+
+    monkeypatch.chdir(ROOT)
+    assert main(["check", "demo"]) == 0
+    shown = f"$ openai-frontend check demo\n{capsys.readouterr().out}```\n"
+    assert shown in PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,301 @@
+"""Answers of the demo model, held to grammars at a temperature at which it knows nothing."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.generation import CompletionDelta, StructuredOutputs
+from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.events import Event, ReasoningText
+from openai_frontend.parsing.family import Family, Reasoning
+from openai_frontend.parsing.parser import complete
+from openai_frontend.parsing.reading import Reading
+from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.tools import NO_TOOLS, Tools
+from openai_frontend.triton import Server
+from schemas.chat_completions import ChatCompletionRequest
+from tests.engine.calls import calls_of
+from tests.engine.random_schemas import arguments_schema
+from tests.engine.requests import answer, completion_tokens
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
+
+QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
+AT_ONCE = 32
+streamed = pytest.mark.parametrize("stream", [True, False])
+
+PERSON: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+        "home": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+    },
+    "required": ["name", "age", "tags", "home"],
+    "additionalProperties": False,
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"street": {"type": "string", "maxLength": 20}},
+            "required": ["street"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+def held(
+    family: str | Family,
+    tools: Tools = NO_TOOLS,
+    *,
+    reasoning_open: bool | None = None,
+    **fields: Any,
+) -> Constraint:
+    messages = [{"role": "user", "content": "hi"}]
+    request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
+    reading = Reading(family=family if isinstance(family, Family) else family_named(family))
+    return constraint(request, tools, reading, reasoning_open=reasoning_open)
+
+
+def offered(functions: Mapping[str, Any], choice: Any = "required", **changed: Any) -> Tools:
+    given = {
+        "functions": functions,
+        "choice": choice,
+        "allowed": frozenset(functions),
+        "strict": frozenset(functions),
+        "places": {name: f"tools[{i}].function.parameters" for i, name in enumerate(functions)},
+    }
+    return Tools(**{**given, **changed})
+
+
+# The first byte of a surrogate, which xgrammar takes for a character though it is none in UTF-8: a
+# text would then be longer than its characters were counted. Models that learned UTF-8 write none.
+WHOLE = {172: -100.0}
+
+
+async def answers(
+    server: Server, constraints: Sequence[Constraint], **options: Any
+) -> list[CompletionDelta]:
+    """All of them, many at once."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(given: Constraint) -> CompletionDelta:
+        async with room:
+            sampling = {"temperature": 1.5, "max_tokens": 800, "logit_bias": WHOLE, **options}
+            return await answer(
+                server, "demo", QUESTION, structured_outputs=given.structured, **sampling
+            )
+
+    return await asyncio.gather(*map(one, constraints))
+
+
+def read(family: str, tools: Tools, given: Constraint, text: str) -> list[Event]:
+    parser = Reading(family=family_named(family)).parser(
+        tools.functions, prompt=QUESTION, forced=given.forced, any_call=given.any_call
+    )
+    return complete(parser, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "requests"), [("hermes", 160), ("qwen3_coder", 40), ("functiongemma", 40)]
+)
+async def test_required_calls_match_random_schemas(server: Server, family: str, requests: int):
+    """Two functions of random schemas: each call is read, and its arguments validate.
+
+    In a family with JSON arguments, one with arguments between tags, one whose own syntax has no
+    grammar here.
+    """
+    tools = [
+        offered({"f": arguments_schema(2 * n), "g": arguments_schema(2 * n + 1)}, parallel=False)
+        for n in range(requests)
+    ]
+    constraints = [held(family, each) for each in tools]
+
+    told = await answers(server, constraints)
+
+    ended = 0
+    for each, given, delta in zip(tools, constraints, told, strict=True):
+        if delta.finish_reason == "length":  # a list of lists of lists ...
+            continue
+        ended += 1
+        ((name, arguments),) = calls_of(read(family, each, given, delta.text))
+        jsonschema.validate(json.loads(arguments), each.functions[name])
+    assert ended > requests * 0.85
+
+
+@pytest.mark.slow
+async def test_named_calls_match_random_schemas(server: Server):
+    """The same for a named function."""
+    tools = [offered({"f": arguments_schema(n), "g": PERSON}) for n in range(1000, 1200)]
+    tools = [offered(each.functions, allowed=frozenset({"f"})) for each in tools]
+    constraints = [held("hermes", each) for each in tools]
+
+    told = await answers(server, constraints)
+
+    ended = [delta for delta in told if delta.finish_reason != "length"]
+    assert len(ended) > 180
+    for each, given, delta in zip(tools, constraints, told, strict=True):
+        if delta.finish_reason != "length":
+            ((name, arguments),) = calls_of(read("hermes", each, given, delta.text))
+            assert name == "f"
+            jsonschema.validate(json.loads(arguments), each.functions["f"])
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+
+
+@streamed
+async def test_json_schema_every_time(server: Server, stream: bool):
+    """At a temperature of 1.5 an answer parses and validates, streamed or whole."""
+    given = held("hermes", response_format=FORM)
+
+    for delta in await answers(server, [given] * 48, stream=stream):
+        assert delta.finish_reason == "stop"
+        jsonschema.validate(json.loads(delta.text), PERSON)
+
+
+@streamed
+async def test_json_schema_at_the_length_limit(server: Server, stream: bool):
+    """What the limit cuts says so, and is the beginning of what it would have been."""
+    given = held("hermes", response_format=FORM)
+    options = {"temperature": 0.0, "stream": stream}
+
+    (whole,) = await answers(server, [given], **options)
+    length = completion_tokens(whole)
+    for limit in (1, 5, length - 2):
+        (cut,) = await answers(server, [given], max_tokens=limit, **options)
+        assert (cut.finish_reason, completion_tokens(cut)) == ("length", limit)
+        assert whole.text.startswith(cut.text)
+    (same,) = await answers(server, [given], max_tokens=length, **options)
+    assert same.text == whole.text
+
+
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"structured_outputs": {"regex": "[0-9]{3}-[a-f]+x"}}, "[0-9]{3}-[a-f]+x"),
+    ({"guided_choice": ["yes", "no", 'a "maybe"']}, 'yes|no|a "maybe"'),
+    ({"ebnf": 'root ::= "a" rest\nrest ::= "b" | "c" rest'}, "ac*b"),
+    ({"guided_grammar": 'start: "a" WORD\nWORD: /[b-d]{1,5}/'}, "a[b-d]{1,5}"),
+]
+
+
+@streamed
+@pytest.mark.parametrize(("fields", "pattern"), FORMS, ids=str)
+async def test_other_forms_every_time(server: Server, fields, pattern, stream):
+    """The same for a regular expression, a choice and grammars."""
+    given = held("hermes", **fields)
+
+    for delta in await answers(server, [given] * 16, stream=stream, max_tokens=400):
+        assert delta.finish_reason == "length" or re.fullmatch(pattern, delta.text), delta.text
+
+
+LLGUIDANCE: list[dict[str, Any]] = [
+    {"type": "integer", "minimum": 1, "maximum": 300, "multipleOf": 7},
+    {"allOf": [{"type": "string"}, {"enum": ["yes", "no"]}]},
+    {"type": "string", "pattern": "^[a-z]+$", "minLength": 3, "maxLength": 5},
+    {"type": "string", "pattern": "^[a-z ]{150,200}$"},
+]
+
+
+async def test_what_xgrammar_cannot_hold(server: Server):
+    """llguidance holds an answer to what xgrammar would pass over; both serve side by side."""
+    schemas = [schema for _ in range(8) for schema in (PERSON, *LLGUIDANCE)]
+    forms = [{"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in schemas]
+
+    told = await answers(server, [held("hermes", response_format=form) for form in forms])
+
+    for schema, delta in zip(schemas, told, strict=True):
+        assert delta.finish_reason == "stop"
+        jsonschema.validate(json.loads(delta.text), schema)
+
+
+# The demo model never learned to think, but its sentences end.
+THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
+
+
+@streamed
+async def test_reasoning_tools_and_a_format_in_one_request(server: Server, stream: bool):
+    """A model in its thoughts ends them, and then calls or answers in the format."""
+    tools = offered({"f": PERSON}, "auto")
+    given = held(THINKS, tools, reasoning_open=True, response_format=FORM)
+
+    told = await answers(server, [given] * 32, stream=stream)
+
+    ended = [delta.text for delta in told if delta.finish_reason == "stop"]
+    assert len(ended) > 16
+    called = 0
+    for text in ended:
+        parser = Reading(family=THINKS).parser(tools.functions, prompt="<think>")
+        first, *rest = complete(parser, text)
+        assert isinstance(first, ReasoningText) or text.startswith(".")
+        if calls := calls_of(rest):
+            called += 1
+            assert all(name == "f" for name, _ in calls)
+        for value in [arguments for _, arguments in calls] or [text.partition(".")[2]]:
+            jsonschema.validate(json.loads(value), PERSON)
+    assert 0 < called < len(ended)
+
+
+REFUSED: dict[str, tuple[StructuredOutputs, str]] = {
+    "a bad pattern": (
+        StructuredOutputs(json={"type": "string", "pattern": "("}),
+        "structured_outputs: .*parenthesis",
+    ),
+    "no value at all": (
+        StructuredOutputs(json={"type": "object", "properties": {"a": False}, "required": ["a"]}),
+        "structured_outputs: .*false",
+    ),
+    "nobody's keyword": (StructuredOutputs(json={"not": {}}), "structured_outputs: .*not"),
+    "too large": (
+        StructuredOutputs(regex="((a{1,1000}){1,1000}){1,1000}"),
+        "structured_outputs: .*repetition",
+    ),
+    "properties": (
+        StructuredOutputs(json={"properties": {f"p{i}": {} for i in range(5000)}}),
+        "structured_outputs: at most 1000 properties",
+    ),
+}
+
+
+@pytest.mark.parametrize("model", ["demo", "demo-async-llm"])
+@pytest.mark.parametrize(("structured", "message"), REFUSED.values(), ids=REFUSED)
+async def test_what_no_grammar_can_hold(server: Server, model, structured, message):
+    """It is refused at once, with the reason, and the next request is served."""
+    begun = time.perf_counter()
+    with pytest.raises(errors.InvalidRequest, match=message):
+        await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=9)
+    assert time.perf_counter() - begun < 2
+
+    valid = StructuredOutputs(regex="ok")
+    next_one = await answer(server, model, QUESTION, structured_outputs=valid, max_tokens=9)
+    assert next_one.text == "ok"
+
+
+async def test_the_loop_runs_while_a_grammar_is_made(server: Server):
+    """A large schema is prepared and compiled elsewhere: the loop is never held for long."""
+    properties = {
+        f"p{i}": {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}}
+        for i in range(900)
+    }
+    structured = StructuredOutputs(json={"properties": properties})
+    task = asyncio.ensure_future(
+        answer(server, "demo", QUESTION, structured_outputs=structured, max_tokens=4)
+    )
+
+    longest = 0.0
+    while not task.done():
+        begun = time.perf_counter()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.perf_counter() - begun)
+
+    assert (await task).finish_reason == "length"
+    assert longest < 0.25

@@ -1,0 +1,333 @@
+"""What a request's constraint is made of; what its grammar takes is in tests/engine."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import StructuredOutputs
+from openai_frontend.parsing.choice import TEXT, family_named
+from openai_frontend.parsing.reading import ForeignParser, Reading
+from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint, constraint, plugin
+from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
+from openai_frontend.serving.constraints.tags import JSON_TAGS, TAGS
+from openai_frontend.serving.tools import NO_TOOLS, CustomFormat, Tools
+from schemas.chat_completions import ChatCompletionRequest
+from schemas.sampling import SamplingFields
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+FUNCTIONS: Mapping[str, Any] = {"f": SCHEMA, "g": {"type": "object"}}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+TEXT_READING = Reading(family=TEXT)
+
+
+def tools(**given: Any) -> Tools:
+    names = given.get("functions", FUNCTIONS)
+    fields = {
+        "functions": names,
+        "choice": "auto",
+        "allowed": frozenset(names),
+        "places": {name: f"tools[{i}].function.parameters" for i, name in enumerate(names)},
+    }
+    return Tools(**{**fields, **given})
+
+
+def held(
+    family: str = "hermes", offered: Tools = NO_TOOLS, opened: bool | None = None, **fields: Any
+) -> Constraint:
+    messages = [{"role": "user", "content": "hi"}]
+    request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
+    reading = Reading(family=family_named(family))
+    return constraint(request, offered, reading, reasoning_open=opened)
+
+
+def form_of(given: Constraint) -> Any:
+    assert given.structured is not None
+    return json.loads(given.structured.structural_tag or "")["format"]
+
+
+def test_nothing_asked():
+    """A request that asks for nothing gets one shared constraint of nothing."""
+    assert held() is NO_CONSTRAINT
+    assert held(response_format={"type": "text"}) is NO_CONSTRAINT
+
+
+def test_auto_is_free():
+    """Under auto nothing is held without a strict function, a form or a limit."""
+    assert held(offered=tools()) is NO_CONSTRAINT
+
+
+def test_a_form_alone():
+    """Where a model does not think, its form goes to the engine as it came."""
+    given = held(response_format=FORM)
+
+    assert given.structured == StructuredOutputs(json=SCHEMA)
+    assert given.param == "response_format"
+    assert given.field_names == {"structured_outputs": "response_format.json_schema.schema"}
+
+
+def test_a_form_after_thoughts():
+    """A model that is in its thoughts ends them first."""
+    thought, _gap = form_of(held("qwen3", opened=True, response_format=FORM))["elements"][0][
+        "elements"
+    ]
+
+    assert (thought["begin"], thought["end"]) == ("", "</think>")
+
+
+@pytest.mark.parametrize(
+    ("family", "opened", "kind"),
+    [
+        ("qwen3", False, "optional"),
+        ("qwen3", None, "optional"),
+        ("minimax_m2", None, "sequence"),
+        ("mistral", False, "optional"),
+    ],
+)
+def test_thoughts_that_may_come(family, opened, kind):
+    """A model that opens its thoughts by itself may, one that begins inside them does."""
+    parts = form_of(held(family, opened=opened, response_format=FORM))["elements"]
+
+    assert parts[0]["type"] == kind
+
+
+def test_a_prompt_that_has_ended_the_thoughts():
+    """A model that begins inside its thoughts has none left where the prompt has ended them."""
+    given = held("minimax_m2", opened=False, response_format=FORM)
+
+    assert given.structured == StructuredOutputs(json=SCHEMA)
+
+
+def test_a_foreign_reasoning_parser():
+    """Of a parser that is no family's it is not known how thoughts end: then nothing is held."""
+    foreign = ForeignParser(name="x", make=lambda *_: None, tools=False, reasoning=True)  # type: ignore[arg-type]
+    reading = Reading(family=TEXT, make=foreign)
+    request = ChatCompletionRequest.model_validate(
+        {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": FORM}
+    )
+
+    assert constraint(request, NO_TOOLS, reading, reasoning_open=False).structured is not None
+    with pytest.raises(InvalidRequest) as refused:
+        constraint(request, NO_TOOLS, reading, reasoning_open=True)
+    assert refused.value.param == "response_format"
+
+
+def test_required_calls_as_the_model_writes_them():
+    """A family with tags of its own is held to those."""
+    given = held(offered=tools(choice="required"))
+
+    assert (given.forced, given.any_call) == (None, False)
+    assert given.param == "tool_choice"
+    assert form_of(given)["at_least_one"] is True
+    assert form_of(given)["tags"][0]["begin"] == '<tool_call>\n{"name": "f", "arguments": '
+
+
+def test_required_calls_as_json():
+    """A family whose syntax no grammar writes is held to an array, and the parser is told."""
+    given = held("gemma4", tools(choice="required"), opened=True)
+
+    assert (given.forced, given.any_call) == (None, True)
+
+
+def test_a_named_function_as_json():
+    """Its arguments alone, and the parser is told whose they are."""
+    given = held("gemma4", tools(choice="required", allowed=frozenset({"f"})), opened=True)
+
+    assert (given.forced, given.any_call) == ("f", False)
+    assert form_of(given)["elements"][-1]["json_schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("changed", "needed", "param"),
+    [
+        ({"parallel": False}, False, "parallel_tool_calls"),
+        ({"allowed": frozenset({"f"})}, False, "tools"),
+        ({"strict": frozenset({"g"})}, True, "tools[1].function.strict"),
+        ({"strict": frozenset({"g"}), "parallel": False}, True, "tools[1].function.strict"),
+        ({"strict": frozenset({"g"}), "allowed": frozenset({"f"})}, False, "tools"),
+        ({"choice": "required"}, True, "tool_choice"),
+        ({"choice": "required", "legacy": True}, True, "function_call"),
+    ],
+    ids=str,
+)
+def test_who_asks(changed, needed, param):
+    """The field that asks is named; what the reader of the answer enforces too is not needed."""
+    given = held(offered=tools(**changed))
+
+    assert (given.structured is not None, given.needed, given.param) == (True, needed, param)
+
+
+def test_only_allowed_functions_are_in_the_grammar():
+    """`allowed_tools` leaves the others out."""
+    form = form_of(held(offered=tools(allowed=frozenset({"g"}))))
+
+    assert len(form["tags"]) == 1
+    assert '"g"' in form["tags"][0]["begin"]
+
+
+def test_places_of_schemas():
+    """The engine's number of a schema leads to its place in the request."""
+    strict = frozenset({"f", "g"})
+    given = held(offered=tools(strict=strict), response_format=FORM)
+
+    assert given.field_names == {
+        "structured_outputs": "response_format",
+        "structured_outputs.schemas[0]": "tools[0].function.parameters",
+        "structured_outputs.schemas[1]": "tools[1].function.parameters",
+        "structured_outputs.schemas[2]": "tools[0].function.parameters",
+    }
+
+
+LOOSE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_only_strict_functions_insist_on(strict):
+    """Of a function that is not strict, what no grammar holds is left out."""
+    offered = tools(
+        functions={"f": LOOSE},
+        choice="required",
+        strict=frozenset({"f"} if strict else ()),
+    )
+    schema = form_of(held(offered=offered))["tags"][0]["content"]["json_schema"]
+
+    assert ("uniqueItems" in schema["properties"]["a"]) == strict
+
+
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("gemma4", {"strict": frozenset({"g"})}, {}, "tools[1].function.strict"),
+    ("gemma4", {}, {"response_format": FORM}, "response_format"),
+    ("hermes", {"choice": "required", "functions": {"f": {"type": "array"}}}, {}, "{}.type"),
+    (
+        "hermes",
+        {"choice": "required", "functions": {"f": {"properties": {"x": {"$ref": "http://x"}}}}},
+        {},
+        "{}.properties.x.$ref",
+    ),
+    (
+        "qwen3",
+        {},
+        {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+        "structured_outputs",
+    ),
+    (
+        "qwen3",
+        {},
+        {"structured_outputs": {"structural_tag": "{"}},
+        "structured_outputs.structural_tag",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "changed", "fields", "param"), REFUSED)
+def test_refused(family, changed, fields, param):
+    """What cannot be held to is a 400 that names its place."""
+    with pytest.raises(InvalidRequest) as refused:
+        held(family, tools(**changed), opened=True, **fields)
+
+    assert refused.value.param == param.format("tools[0].function.parameters")
+
+
+def test_an_unheld_function_is_not_looked_at():
+    """A schema to which nothing is held may be anything."""
+    assert held(offered=tools(functions={"f": {"$ref": "http://x"}})) is NO_CONSTRAINT
+
+
+def custom(definition: str, syntax: Any = "lark") -> Tools:
+    form = CustomFormat(type="grammar", syntax=syntax, definition=definition)
+    return tools(
+        functions={"c": SCHEMA}, custom={"c": form}, places={"c": "tools[0].custom.format"}
+    )
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "start: /.+/",
+        'start: /[^"]+/',
+        r"start: /\s/",
+        '%import common.WORD\nstart: "a"',
+        r'start: "\q"',
+    ],
+)
+def test_custom_grammars_that_are_not_respelled(definition):
+    """A grammar whose text JSON would escape is refused, with the reason."""
+    with pytest.raises(InvalidRequest) as refused:
+        held(offered=custom(definition))
+
+    assert refused.value.param == "tools[0].custom.format.grammar.definition"
+
+
+def test_a_custom_grammar_is_spelled_in_json():
+    """Its quotes are those of a JSON string's inside, and comments are gone."""
+    given = held(offered=custom('start: "say \\"" W "\\"" // why\nW: /[a-z]+/'))
+    text = form_of(given)["tags"][0]["content"]["elements"][1]["grammar"]
+
+    assert text == 'start: "say \\\\\\"" W "\\\\\\"" \nW: /[a-z]+/'
+
+
+def test_every_tag_is_of_a_family():
+    """The table has no name that no family has."""
+    for name in {*TAGS, *JSON_TAGS}:
+        assert family_named(name).tools is not None
+
+
+class Plugin(ConstraintPlugin):
+    name = "mine"
+
+    def __init__(self, answer: StructuredOutputs | LogitsProcessor | None) -> None:
+        self.answer = answer
+
+    def constraint(self, request: SamplingFields) -> StructuredOutputs | LogitsProcessor | None:
+        return self.answer
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch):
+    def install(*answers: StructuredOutputs | LogitsProcessor | None) -> None:
+        plugins = tuple(map(Plugin, answers))
+        monkeypatch.setattr(plugin, "installed", lambda: plugins)
+
+    return install
+
+
+def test_a_plug_in_constrains(plug_in):
+    """Its structure composes with thoughts as the request's own would."""
+    plug_in(None, StructuredOutputs(regex="a+"), StructuredOutputs(regex="b"))
+
+    assert held().structured == StructuredOutputs(regex="a+")
+    assert form_of(held("qwen3", opened=True))["elements"][1]["pattern"] == "a+"
+
+
+def test_a_plug_in_and_a_form(plug_in):
+    """One answer cannot be of two forms."""
+    plug_in(StructuredOutputs(regex="a+"))
+
+    with pytest.raises(InvalidRequest, match="'mine'") as refused:
+        held(response_format=FORM)
+    assert refused.value.param == "response_format"
+
+
+def test_a_plug_in_names_a_logits_processor(plug_in):
+    """The name and the arguments go to the engine, beside whatever else is held."""
+    plug_in(LogitsProcessor(name="mask", arguments={"characters": "abc"}))
+
+    alone, with_form = held(), held(response_format=FORM)
+
+    assert alone.extra_args == {"logits_processor": "mask", "characters": "abc"}
+    assert alone.structured is None
+    assert replace(with_form, extra_args={}) == Constraint(
+        structured=StructuredOutputs(json=SCHEMA),
+        param="response_format",
+        field_names={"structured_outputs": "response_format.json_schema.schema"},
+    )
+
+
+def test_a_plug_in_that_says_nothing(plug_in):
+    """Then the request is as it was."""
+    plug_in(None)
+
+    assert held() == NO_CONSTRAINT

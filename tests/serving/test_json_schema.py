@@ -1,0 +1,103 @@
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.json_schema import (
+    MAX_NESTING,
+    MAX_PROPERTIES,
+    check_schema,
+    references,
+    relaxed,
+)
+
+PLACE = "tools[2].function.parameters"
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
+REFUSED: list[tuple[Any, str]] = [
+    ({"type": "text"}, f"{PLACE}.type"),
+    ({"properties": {"a": {"type": ["string", "list"]}}}, f"{PLACE}.properties.a.type"),
+    ({"properties": []}, f"{PLACE}.properties"),
+    ({"properties": {"a": 3}}, f"{PLACE}.properties.a"),
+    ({"anyOf": []}, f"{PLACE}.anyOf"),
+    ({"anyOf": [{}, {"enum": []}]}, f"{PLACE}.anyOf[1].enum"),
+    ({"required": "a"}, f"{PLACE}.required"),
+    ({"required": [1]}, f"{PLACE}.required"),
+    ({"items": {"$ref": "https://example.com/a.json"}}, f"{PLACE}.items.$ref"),
+    ({"$ref": "other.json#/a"}, f"{PLACE}.$ref"),
+    ({"$ref": 3}, f"{PLACE}.$ref"),
+    ({"$ref": "#/$defs/a"}, f"{PLACE}.$ref"),
+    ({"$ref": "#anchor"}, f"{PLACE}.$ref"),
+    ({"$ref": "#/title", "title": "x"}, f"{PLACE}.$ref"),
+    ({"$dynamicRef": "#a"}, f"{PLACE}.$dynamicRef"),
+    (
+        {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        f"{PLACE}.$defs.b.$ref",
+    ),
+    ({"properties": {f"p{i}": {} for i in range(MAX_PROPERTIES + 1)}}, PLACE),
+    ({"$defs": {"x": {"properties": {f"p{i}": {} for i in range(10_000)}}}}, PLACE),
+    (nested(MAX_NESTING), PLACE),
+    ([], PLACE),
+]
+
+
+@pytest.mark.parametrize(("schema", "place"), REFUSED, ids=lambda each: str(each)[:60])
+def test_a_schema_that_cannot_be_is_refused_by_its_place(schema, place):
+    """What is no schema, points elsewhere or in a circle, or is too large, names its place."""
+    with pytest.raises(InvalidRequest) as refused:
+        check_schema(schema, PLACE)
+
+    assert refused.value.param == place
+
+
+TAKEN: list[Any] = [
+    {},
+    True,
+    {"type": ["string", "null"], "enum": ["a", None]},
+    {"$ref": "#/$defs/node", "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}}}}},
+    {"properties": {"self": {"$ref": "#"}}},
+    {"properties": {"a": {}, "b": {"$ref": "#/properties/a"}}},
+    {"$defs": {"a/b~c": {}}, "$ref": "#/$defs/a~1b~0c"},
+    {"anyOf": [{}, {"$ref": "#/anyOf/0"}]},
+    {"items": [{"type": "integer"}], "properties": {"properties": {"type": "object"}}},
+    {"properties": {f"p{i}": {} for i in range(MAX_PROPERTIES)}},
+    nested(MAX_NESTING - 1),
+]
+
+
+@pytest.mark.parametrize("schema", TAKEN, ids=lambda each: str(each)[:60])
+def test_a_schema_that_can_be(schema):
+    """References within a schema, to itself as well, and everything up to the bounds."""
+    check_schema(schema, PLACE)
+
+
+def test_relaxed():
+    """What no grammar can hold an answer to goes; names of properties are no keywords."""
+    schema = {
+        "type": "object",
+        "properties": {"not": {"type": "array", "uniqueItems": True}, "if": {"not": {}}},
+        "dependentRequired": {"a": ["b"]},
+        "anyOf": [{"contains": {}, "minItems": 1}],
+        "enum": [{"not": 1}],
+    }
+
+    assert relaxed(schema) == {
+        "type": "object",
+        "properties": {"not": {"type": "array"}, "if": {}},
+        "anyOf": [{"minItems": 1}],
+        "enum": [{"not": 1}],
+    }
+
+
+def test_references():
+    """All of them, wherever they stand."""
+    schema = {"$ref": "#/a", "a": {}, "items": {"anyOf": [{"$ref": "#"}]}}
+
+    assert sorted(references(schema)) == ["#", "#/a"]

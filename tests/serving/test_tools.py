@@ -1,0 +1,318 @@
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.parsing.choice import TEXT, family_named
+from openai_frontend.parsing.reading import Reading
+from openai_frontend.serving import tools as tools_module
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.tools import NO_TOOLS, CustomFormat, Tools, check_readable, tools_of
+from schemas.chat_completions import ChatCompletionRequest
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "d", "parameters": SCHEMA},
+}
+NOW = {"type": "function", "function": {"name": "now"}}
+CODE = {"type": "custom", "custom": {"name": "code", "description": "runs it"}}
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+"}}
+REGEX = {"type": "custom", "custom": {"name": "letters", "format": GRAMMAR}}
+
+
+def read(policy: str = "reject", **fields: Any) -> Tools:
+    request = ChatCompletionRequest(
+        model="m", messages=[{"role": "user", "content": "hi"}], **fields
+    )
+    return tools_of(request, FieldPolicy(policy))  # type: ignore[arg-type]
+
+
+def refusal(**fields: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refused:
+        read(**fields)
+    return refused.value
+
+
+def named(name: str, kind: str = "function") -> dict[str, Any]:
+    return {"type": kind, kind: {"name": name}}
+
+
+def allowed(mode: str, *tools: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
+NOTHING: list[dict[str, Any]] = [
+    {},
+    {"tools": []},
+    {"tools": None, "tool_choice": None},
+    {"tool_choice": "none"},
+    {"tool_choice": "auto"},
+    {"function_call": "auto", "functions": []},
+]
+
+
+@pytest.mark.parametrize("fields", NOTHING, ids=str)
+def test_no_tools(fields):
+    """A request that offers none and demands none has none."""
+    assert NO_TOOLS is read(**fields)
+
+
+def test_functions():
+    """A function has the schema of its arguments; one without parameters takes any object."""
+    tools = read(tools=[WEATHER, NOW])
+
+    assert tools.functions == {"weather": SCHEMA, "now": {"type": "object"}}
+    assert tools.places == {
+        "weather": "tools[0].function.parameters",
+        "now": "tools[1].function.parameters",
+    }
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "required"])
+def test_choice(choice):
+    """The default is auto; any tool may be called unless the choice says which."""
+    tools = read(tools=[WEATHER, NOW], tool_choice=choice)
+
+    assert tools.choice == (choice or "auto")
+    assert tools.allowed == {"weather", "now"}
+
+
+CHOICES: list[tuple[Any, str, set[str]]] = [
+    (named("now"), "required", {"now"}),
+    (named("code", "custom"), "required", {"code"}),
+    (allowed("auto", named("now"), named("code", "custom")), "auto", {"now", "code"}),
+    (allowed("required", named("weather")), "required", {"weather"}),
+]
+
+
+@pytest.mark.parametrize(("choice", "mode", "names"), CHOICES)
+def test_choice_of_some(choice, mode, names):
+    """A choice that names tools allows these; the model is shown no other."""
+    tools = read(tools=[WEATHER, NOW, CODE], tool_choice=choice)
+
+    assert (mode, names) == (tools.choice, tools.allowed)
+    assert names == {each["function"]["name"] for each in tools.for_template}
+
+
+def test_choice_of_none():
+    """A model that may call no tool is shown none, for it would call what it sees."""
+    tools = read(tools=[WEATHER], tool_choice="none")
+
+    assert (tools.in_use, list(tools.for_template)) == (False, [])
+
+
+def test_template_sees_functions():
+    """The template gets functions as they are published: `strict` is for the engine."""
+    strict = {**WEATHER["function"], "strict": True}  # type: ignore[dict-item]
+
+    tools = read(tools=[{"type": "function", "function": strict}, NOW])
+
+    without = {"name": "now", "parameters": {"type": "object", "properties": {}}}
+    assert [WEATHER, {"type": "function", "function": without}] == tools.for_template
+    assert {"weather"} == tools.strict
+
+
+def test_custom_tools():
+    """A custom tool is shown to the model as a function of one text, and told apart by its name."""
+    tools = read(tools=[CODE, REGEX])
+
+    assert {
+        "code": CustomFormat(type="text"),
+        "letters": CustomFormat(type="grammar", syntax="regex", definition="a+"),
+    } == tools.custom
+    assert {"code", "letters"} == tools.functions.keys()
+    assert tools.functions["code"]["required"] == ["input"]
+    told = [each["function"].get("description") for each in tools.for_template]
+    assert told == ["runs it", "The input must match this regular expression: a+"]
+
+
+def test_parallel_calls():
+    """There may be several calls unless the request wants one at most."""
+    assert read(tools=[NOW]).parallel
+    assert not read(tools=[NOW], parallel_tool_calls=False).parallel
+
+
+def test_legacy_functions():
+    """The older form allows one call, and is answered in its own words."""
+    tools = read(functions=[WEATHER["function"]])
+
+    assert (tools.legacy, tools.parallel, tools.choice) == (True, False, "auto")
+    assert (tools.functions, tools.for_template) == ({"weather": SCHEMA}, [WEATHER])
+    assert tools.places == {"weather": "functions[0].parameters"}
+
+
+@pytest.mark.honours("chat.functions.strict")
+def test_strict_functions():
+    """The older form knows `strict` too."""
+    assert read(functions=[{"name": "f", "strict": True}, {"name": "g"}]).strict == {"f"}
+
+
+LEGACY_CHOICES: list[tuple[Any, str]] = [
+    ("none", "none"), ("auto", "auto"), ({"name": "weather"}, "required"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("choice", "mode"), LEGACY_CHOICES)
+def test_legacy_choice(choice, mode):
+    """`function_call` is the older `tool_choice`."""
+    tools = read(functions=[WEATHER["function"]], function_call=choice)
+
+    assert tools.choice == mode
+    assert tools.allowed == {"weather"}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": named("now")}, "tool_choice"),
+    ({"tools": [], "tool_choice": allowed("auto", named("now"))}, "tool_choice"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+    ({"tools": [NOW], "function_call": {"name": "now"}}, "function_call"),
+    ({"functions": [{"name": "f"}], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [NOW], "functions": [{"name": "f"}]}, "functions"),
+    ({"tools": [NOW], "tool_choice": named("other")}, "tool_choice.function.name"),
+    ({"tools": [NOW], "tool_choice": named("now", "custom")}, "tool_choice.custom.name"),
+    ({"tools": [CODE], "tool_choice": named("code")}, "tool_choice.function.name"),
+    (
+        {"tools": [NOW], "tool_choice": allowed("auto", named("now"), named("other"))},
+        "tool_choice.allowed_tools.tools[1].function.name",
+    ),
+    ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call.name"),
+    ({"tools": [NOW, WEATHER, NOW]}, "tools[2].function.name"),
+    ({"tools": [NOW, {"type": "custom", "custom": {"name": "now"}}]}, "tools[1].custom.name"),
+    ({"functions": [{"name": "f"}, {"name": "f"}]}, "functions[1].name"),
+    ({"tools": [{**NOW, "x": 1}]}, "tools[0].x"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "x": 1}}]}, "tools[0].function.x"),
+    (
+        {"tools": [{"type": "custom", "custom": {"name": "f", "format": {**GRAMMAR, "x": 1}}}]},
+        "tools[0].custom.format.x",
+    ),
+    ({"tools": [NOW], "tool_choice": {**named("now"), "x": 1}}, "tool_choice.x"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+def test_refused(fields, param):
+    """What cannot be is a refusal that names the place."""
+    error = refusal(**fields)
+
+    assert (400, param) == (error.status, error.param)
+
+
+def test_openai_s_words_for_a_choice_without_tools():
+    """The message is the one that OpenAI has."""
+    message = refusal(tool_choice="required").message
+
+    assert message == (
+        "Invalid value for 'tool_choice': 'tool_choice' is only allowed when 'tools' are specified."
+    )
+
+
+def test_size_of_all_tools(monkeypatch):
+    """All tools together are bounded, for a template writes them into the prompt."""
+    monkeypatch.setattr(tools_module, "MAX_TOOLS_BYTES", 40)
+
+    error = refusal(tools=[NOW])
+
+    assert error.message == "Invalid 'tools': at most 40 bytes of JSON, not 47."
+
+
+NAMES = st.sampled_from(["now", "code", "", "a b", "weather"])
+ANY: st.SearchStrategy[Any] = (
+    st.none() | st.booleans() | st.integers(0, 3) | NAMES | st.just([]) | st.just({})
+)
+FUNCTIONS = st.fixed_dictionaries(
+    {"name": NAMES},
+    optional={"parameters": ANY, "strict": ANY, "description": ANY, "x": ANY},
+)
+CUSTOM = st.fixed_dictionaries(
+    {"name": NAMES}, optional={"format": ANY | st.just(GRAMMAR), "description": ANY}
+)
+OFFERED = (
+    st.builds(lambda function: {"type": "function", "function": function}, FUNCTIONS | ANY)
+    | st.builds(lambda custom: {"type": "custom", "custom": custom}, CUSTOM | ANY)
+    | ANY
+)
+NAMED = st.builds(
+    lambda kind, name: {"type": kind, kind: {"name": name}},
+    st.sampled_from(["function", "custom", "x"]),
+    NAMES | ANY,
+)
+ALLOWED = st.builds(
+    lambda mode, tools: {
+        "type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}
+    },
+    st.sampled_from(["auto", "required", "none"]),
+    st.lists(NAMED, max_size=3) | ANY,
+)  # fmt: skip
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tools": st.lists(OFFERED, max_size=3) | ANY,
+        "functions": st.lists(FUNCTIONS | ANY, max_size=3) | ANY,
+        "tool_choice": st.sampled_from(["none", "auto", "required"]) | NAMED | ALLOWED | ANY,
+        "function_call": st.sampled_from(["none", "auto"]) | FUNCTIONS | ANY,
+        "parallel_tool_calls": ANY,
+    },
+)
+READER = BodyReader(ChatCompletionRequest)
+
+
+def read_or_refused(fields: dict[str, Any]) -> Tools | str:
+    """The tools, or the field that is refused."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
+    try:
+        return tools_of(READER.read(orjson.dumps(body)), FieldPolicy("ignore"))
+    except InvalidRequest as refused:
+        return (refused.param or "").partition(".")[0].partition("[")[0]
+
+
+@settings(max_examples=400)
+@given(fields=REQUESTS)
+def test_whatever_a_request_says_of_tools(fields):
+    """It is read or refused by a place that the request has, and what is read fits together."""
+    tools = read_or_refused(fields)
+
+    if isinstance(tools, str):
+        assert tools in fields
+        return
+    assert tools.allowed <= tools.functions.keys()
+    assert tools.custom.keys() <= tools.functions.keys()
+    assert tools.places.keys() == tools.functions.keys()
+    shown = {each["function"]["name"] for each in tools.for_template}
+    assert shown == (tools.allowed if tools.in_use else set())
+    assert not tools.in_use or tools.allowed
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
+def test_numbers_that_no_engine_takes(number):
+    """A number of more than 64 bits is refused, not a failure further down."""
+    function = {"name": "f", "parameters": {"maximum": number}}
+
+    assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
+
+
+HERMES = Reading(family=family_named("hermes"), because=())
+PLAIN = Reading(family=TEXT, because=())
+
+
+@pytest.mark.parametrize(("reading", "shown"), [(PLAIN, True), (HERMES, False)])
+@pytest.mark.parametrize("field", ["tools", "functions"])
+def test_model_without_tools(reading, shown, field):
+    """A model that is shown no tools, or whose calls nobody recognises, cannot be offered any."""
+    tools = read(tools=[NOW]) if field == "tools" else read(functions=[NOW["function"]])
+
+    with pytest.raises(InvalidRequest, match="is not supported with this model: ") as refused:
+        check_readable(tools, reading, shown=shown)
+
+    assert (field, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+def test_model_that_need_not_call():
+    """Tools that may not be called can be offered to any model."""
+    check_readable(read(tools=[NOW], tool_choice="none"), PLAIN, shown=False)
+    check_readable(read(tools=[NOW]), HERMES, shown=True)

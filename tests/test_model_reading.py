@@ -1,0 +1,259 @@
+"""What reads a model's answers: the settings' parsers, else what the model's files show."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.model_reading import (
+    ModelFiles,
+    ParserSettings,
+    choose,
+    lacks,
+    template_for_tools,
+    warning,
+)
+from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.events import ContentText, Event, ReasoningText
+from openai_frontend.parsing.parser import complete
+from openai_frontend.parsing.reading import Reading
+from tests.parsing.recorded import TOOLS, Answer, answer
+
+HERMES = "{% if tools %}<tool_call>{% endif %}"
+QWEN3 = HERMES + "{{ content.split('</think>') }}"
+GPT_OSS = "<|channel|><|message|>{% if tools %}"
+CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+
+
+class Shouts:
+    """A user's parser: content in capitals, what stands in brackets is reasoning."""
+
+    def __init__(self, tools: Any, *, prompt: str | None, tokenizer: Path) -> None:
+        self.given = (sorted(tools), prompt, tokenizer.name)
+        self.in_reasoning = False
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        if text.startswith("("):
+            return [ReasoningText(text)]
+        return [ContentText(text.upper())] if text else []
+
+    def finish(self) -> list[Event]:
+        return [ContentText("!")]
+
+
+class Fails(Shouts):
+    """A user's parser that raises."""
+
+    special_tokens = False
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        raise ZeroDivisionError
+
+
+SHOUTS, FAILS = f"{__name__}:Shouts", f"{__name__}:Fails"
+
+
+def files(folder: Path, template: str | None = None, **config: str) -> ModelFiles:
+    if config:
+        (folder / "config.json").write_text(json.dumps(config))
+    return ModelFiles(folder=folder, chat_template=template)
+
+
+def read(found: Any, text: str, prompt: str | None = None) -> Answer:
+    return answer(complete(found.parser(TOOLS, prompt=prompt), text))
+
+
+@pytest.mark.parametrize(
+    ("template", "config", "named", "expected"),
+    [
+        (None, {}, {}, "text"),
+        (None, {"model_type": "qwen3"}, {}, "qwen3"),
+        (HERMES, {"model_type": "qwen3"}, {}, "hermes"),
+        (HERMES, {}, {"tool_parser": "mistral"}, "mistral"),
+        (QWEN3, {}, {"tool_parser": "mistral"}, "mistral+qwen3"),
+        (QWEN3, {}, {"tool_parser": "none"}, "qwen3"),
+        (QWEN3, {}, {"reasoning_parser": "none"}, "qwen3"),
+        (HERMES, {}, {"reasoning_parser": "deepseek_r1"}, "hermes+deepseek_r1"),
+        (HERMES, {}, {"tool_parser": "qwen2.5", "reasoning_parser": "think"}, "hermes+think"),
+        (QWEN3, {}, {"tool_parser": "none", "reasoning_parser": "none"}, "text"),
+        (QWEN3, {}, {"tool_parser": "gpt_oss"}, "gpt_oss"),
+        (GPT_OSS, {}, {"tool_parser": "hermes"}, "hermes"),
+        (GPT_OSS, {}, {"tool_parser": "gpt_oss", "reasoning_parser": "openai"}, "gpt_oss"),
+        (QWEN3, {}, {"tool_parser": SHOUTS}, f"{SHOUTS}+qwen3"),
+        (GPT_OSS, {}, {"tool_parser": SHOUTS}, SHOUTS),
+        (HERMES, {}, {"tool_parser": SHOUTS, "reasoning_parser": SHOUTS}, SHOUTS),
+    ],
+)
+def test_a_setting_goes_before_the_template_and_that_before_the_config(
+    tmp_path: Path,
+    template: str | None,
+    config: dict[str, str],
+    named: dict[str, str],
+    expected: str,
+) -> None:
+    """Each setting replaces its own half; families that are one syntax are taken whole."""
+
+    assert choose(files(tmp_path, template, **config), named).name == expected
+
+
+def test_each_half_does_its_own(tmp_path: Path) -> None:
+    """The named family's calls are found in what the template's reasoning leaves over."""
+
+    found = choose(files(tmp_path, QWEN3), {"tool_parser": "mistral"})
+
+    said = read(found, '<think>Hm.</think>[TOOL_CALLS]now{"a": 1}')
+
+    assert (said.reasoning, [call.name for call in said.calls]) == ("Hm.", ["now"])
+
+
+def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
+    """`none` leaves the reasoning that the template shows."""
+
+    said = read(choose(files(tmp_path, QWEN3), {"tool_parser": "none"}), f"<think>a</think>{CALL}")
+
+    assert (said.reasoning, said.content, said.calls) == ("a", CALL, [])
+
+
+def test_the_reasons_are_told(tmp_path: Path) -> None:
+    """Settings and evidence, a sentence each."""
+
+    found = choose(files(tmp_path, QWEN3), {"tool_parser": "mistral"})
+
+    assert found.because == (
+        "The setting tool_parser is 'mistral'.",
+        "The chat template has '<tool_call>'.",
+        "The chat template has '</think>'.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (
+            {"tool_parser": "hermes", "reasoning_parser": "gpt_oss"},
+            "'gpt_oss' reads tool calls and",
+        ),
+        (
+            {"tool_parser": "nowhere.at_all:Class"},
+            "its tool_parser nowhere.at_all:Class: ModuleNotFoundError: No module",
+        ),
+        ({"reasoning_parser": f"{__name__}:Nobody"}, "its reasoning_parser .*has no attribute"),
+        ({"tool_parser": "json:__all__"}, "json:__all__: TypeError: it is no class"),
+        ({"tool_parser": ":"}, "its tool_parser :: "),
+    ],
+)
+def test_a_parser_that_cannot_be_had(tmp_path: Path, named: dict[str, str], message: str) -> None:
+    """The model does not serve, and the reason names the setting."""
+
+    with pytest.raises(ModelUnavailable, match=message):
+        choose(files(tmp_path, HERMES), named)
+
+
+def test_a_config_that_is_no_json(tmp_path: Path) -> None:
+    """It is told, not taken for a model without one."""
+
+    (tmp_path / "config.json").write_text("{")
+
+    with pytest.raises(ModelUnavailable, match=r"its config\.json cannot be read: "):
+        choose(files(tmp_path), {})
+
+
+def test_a_users_parser(tmp_path: Path) -> None:
+    """A class is given the tools, the prompt and the tokenizer's folder, and reads the answer."""
+
+    found = choose(files(tmp_path), {"tool_parser": SHOUTS, "reasoning_parser": SHOUTS})
+
+    said = read(found, "(hm)")
+    assert (said.reasoning, said.content) == ("(hm)", "!")
+    assert read(found, "hello").content == "HELLO!"
+    assert (found.tools, found.reasoning, found.special_tokens) == (True, True, True)
+
+
+def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
+    """It is given what is left of the answer once the family has taken the reasoning."""
+
+    found = choose(files(tmp_path, QWEN3), {"tool_parser": SHOUTS})
+
+    said = read(found, "<think>(a)</think>(b)")
+
+    assert (said.reasoning, said.content) == ("(a)(b)", "!")
+
+
+def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer goes on as content, and the log has the failure once."""
+
+    found = choose(files(tmp_path), {"tool_parser": FAILS})
+
+    assert [read(found, "hello").content for _ in range(3)] == ["hello"] * 3
+    failures = [record for record in caplog.records if record.exc_info]
+    assert [FAILS in record.getMessage() for record in failures] == [True]
+    assert not found.special_tokens
+
+
+@pytest.mark.parametrize(
+    ("family", "template", "expected", "warned"),
+    [
+        ("qwen3", HERMES, [], False),
+        ("gpt_oss", None, [], False),
+        ("hermes", HERMES, ["Reasoning"], False),
+        ("hermes", "{{ messages }}", ["chat template", "Reasoning"], True),
+        ("json", "{% if tools %}", ["names an offered tool"], True),
+        ("think", "<think>", ["No tool calls"], True),
+        ("text", None, ["No tool calls", "Reasoning"], False),
+    ],
+)
+def test_what_will_not_work(
+    tmp_path: Path, family: str, template: str | None, expected: list[str], warned: bool
+) -> None:
+    """A model's shortcomings are told in sentences; those of calls are worth a warning, unless
+    nothing at all is read.
+    """
+
+    found, model = Reading(family=family_named(family)), files(tmp_path, template)
+
+    sentences = lacks(found, model)
+
+    assert len(sentences) == len(expected)
+    for part, sentence in zip(expected, sentences, strict=True):
+        assert part in sentence
+    assert warning(found, model) == (sentences[0] if warned else "")
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({}, ["Reasoning"]),
+        ({"reasoning_parser": SHOUTS}, []),
+        ({"tool_parser": "none"}, ["No tool calls", "Reasoning"]),
+    ],
+)
+def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[str]) -> None:
+    """A parser of the settings makes up for what the family does not do."""
+
+    found = files(tmp_path, HERMES)
+
+    sentences = lacks(choose(found, named), found)
+
+    assert [part for part in ("No tool calls", "Reasoning") if part in str(sentences)] == expected
+    assert len(sentences) == len(expected)
+
+
+def test_settings_by_model() -> None:
+    """A model's own setting goes before that for all."""
+
+    settings = ParserSettings(tool_parser={"*": "hermes", "a": "mistral"})
+
+    assert settings.of("a") == {"tool_parser": "mistral"}
+    assert settings.of("b") == {"tool_parser": "hermes"}
+    assert ParserSettings().of("a") == {}
+
+
+def test_the_template_for_tools() -> None:
+    """Of several templates, the one that requests with tools take says how calls are written."""
+
+    assert template_for_tools({"default": "a", "tool_use": "b"}) == "b"
+    assert template_for_tools({"default": "a"}) == "a"
+    assert template_for_tools({}) is None

@@ -1,6 +1,4 @@
-"""The core in the tests' own process, with vLLM and the demo model; one engine for the whole
-folder.
-"""
+"""The core in the tests' own process, with vLLM and the demo model."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -25,7 +23,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+# One for each module: the in-process backend serves one core at a time, and some bring their own.
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(repository: Path) -> AsyncIterator[Server]:
     started = Server(Options(model_repositories=[repository], model_control_mode="explicit"))
     await started.start()

@@ -315,7 +315,7 @@ UNUSABLE = [
     ({"response_format": {"type": "json_schema", "json_schema": {
         "name": "x", "schema": {"type": "objec"}}}}, "response_format.json_schema.schema.type"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex"),
-    ({"structured_outputs": {"grammar": "root ::= "}}, "structured_outputs"),
+    ({"structured_outputs": {"grammar": "root ::= "}}, "structured_outputs.grammar"),
 ]  # fmt: skip
 
 

@@ -74,10 +74,20 @@ class ChunkedSocket:
     before_close: Callable[[], None] | None = None
 
     def close(self) -> None:
-        """The descriptor is about to be somebody else's."""
+        """The answer is over, or the descriptor is about to be somebody else's."""
         self.fd = -1
-        if self.before_close is not None:
-            self.before_close()
+        before_close, self.before_close, self.before_write = self.before_close, None, None
+        self.idle, self.write_rest = _never, _nowhere  # they lead back to who holds this
+        if before_close is not None:
+            before_close()
+
+
+def _never() -> bool:
+    return False
+
+
+def _nowhere(rest: bytes) -> None:
+    """Nobody writes to a socket that is closed."""
 
 
 # Takes a frame; True where it takes no other until the relay is resumed.

@@ -79,8 +79,11 @@ class Outlet:
             await asyncio.shield(self._slow)
 
     def close(self) -> None:
-        """Drops what waits."""
+        """Drops what waits, and lets go of the socket."""
         self._waiting = b""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if self._slow is not None:
             self._slow.cancel()
 

@@ -53,7 +53,18 @@ async def test_who_leaves_takes_no_time():
 
 
 async def test_a_new_turn_begins_by_itself():
-    """Time that was used up comes back."""
-    turns = Turns()
+    """Time that was used up comes back, to who waits for it and to who comes later."""
+    turns, done = Turns(), []
+
+    async def piece(name: str) -> None:
+        await turns.take(TURN_US)
+        done.append(name)
+
+    await asyncio.wait_for(asyncio.gather(piece("first"), piece("second")), 1)
     for _ in range(3):
-        await asyncio.wait_for(turns.take(TURN_US), 1)
+        await asyncio.sleep(0)
+    later = asyncio.ensure_future(piece("later"))
+    await asyncio.sleep(0)
+
+    assert later.done()
+    assert done == ["first", "second", "later"]

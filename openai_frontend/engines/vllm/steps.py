@@ -1,9 +1,9 @@
 """Drives vLLM's engine client step by step, with no task, queue or RequestOutput per token.
 
-`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here one
-task awaits the engine's steps and walks each step's outputs: a request of plain text has a
-detokenizer and its sink, nothing else. A request that needs more (logprobs) goes through vLLM's own
-OutputProcessor in the same walk.
+`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here the
+callback that reads a step walks its outputs: tokens that are text alone pass Python by, a request
+of plain text has a detokenizer and its sink, nothing else. A request that needs more (logprobs)
+goes through vLLM's own OutputProcessor in the same walk.
 
 It uses vLLM's inner classes, so it runs with the versions that it was tested with only
 (`arguments.TESTED_VERSIONS`).

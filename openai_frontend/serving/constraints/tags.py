@@ -87,6 +87,15 @@ _DEEPSEEK_V3 = CallForm(
     separator="\n",
 )
 
+_PYTHON_LIST = CallForm(
+    begin="%s(",
+    end=")",
+    trigger="[%s(",
+    style="python",
+    section=("[", "]"),
+    separator=", ",
+)
+
 TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "hermes": (_HERMES,),
     "qwen3": (_HERMES,),
@@ -202,26 +211,8 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
             separator="\n",
         ),
     ),
-    "llama4_pythonic": (
-        CallForm(
-            begin="%s(",
-            end=")",
-            trigger="[%s(",
-            style="python",
-            section=("[", "]"),
-            separator=", ",
-        ),
-    ),
-    "pythonic": (
-        CallForm(
-            begin="%s(",
-            end=")",
-            trigger="[%s(",
-            style="python",
-            section=("[", "]"),
-            separator=", ",
-        ),
-    ),
+    "llama4_pythonic": (_PYTHON_LIST,),
+    "pythonic": (_PYTHON_LIST,),
     "olmo3": (
         CallForm(
             begin="%s(",

@@ -16,6 +16,8 @@ _NEVER_S = 3600.0
 _LONG_CONTEXT = 4_000_000  # tokens
 _SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _CHATML = (
+    "{% if tools %}<|im_start|>system\nCall as <tool_call>: {{ tools | tojson }}<|im_end|>\n"
+    "{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

@@ -5,6 +5,7 @@ Everything above this file speaks OpenAI, everything below it speaks tensors. No
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -128,6 +129,19 @@ class TextRelay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter of a base model; requests name it `base:name`."""
+
+    name: str
+    # > 0; one for each name and content while the process lives: vLLM's lora_int_id,
+    # TensorRT-LLM's lora_task_id
+    id: int
+    # Its folder (PEFT's, or TensorRT-LLM's model.lora_weights.npy and model.lora_config.npy); None
+    # where the backend knows it by name
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one answer. `n` answers are `n` of these, with seeds `seed`, `seed + 1`, ..."""
 
@@ -139,6 +153,7 @@ class GenerationRequest:
     return_token_ids: bool = False  # each delta carries the ids of its tokens
     priority: int = 0  # lower numbers first; 0 is the model's default
     cache_salt: str | None = None  # only requests of one salt share the prefix cache
+    adapter: Adapter | None = None  # None: the base model's own weights
     # what the caller calls a field of sampling_params, for the refusal that names it
     field_names: Mapping[str, str] = field(default_factory=dict)
     stream_interval: int = 1  # tokens for each delta of plain text; the first comes at once

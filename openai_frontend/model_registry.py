@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
-from openai_frontend.contracts.prompt_only import PromptOnly
-from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.contracts import choice
+from openai_frontend.contracts.choice import Chosen
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.model_reading import (
     ModelFiles,
@@ -32,13 +31,6 @@ logger = logging.getLogger(__name__)
 _NOT_LOADED = {"": "it is not loaded", "unloaded": "it is not loaded"}
 
 _LONGEST_NAME_IN_MESSAGES = 128
-
-# The tensors without which a model cannot do a task
-_TASK_TENSORS = {
-    "generate": {"text_output"},
-    "embed": {"embedding_request"},
-    "score": {"score_request", "score"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,17 +204,17 @@ class ModelRegistry:
         facts = self._server.model_facts(name)
         if known is not None and known.facts is facts:  # each load of an engine makes new ones
             return known
-        tasks = _tasks(config, facts)
+        chosen = _chosen(config, facts)
         prompts, files = self._prompts(name, facts)
         return ServedModel(
             name=name,
             created=int(time.time()),
             facts=facts,
-            contract=PromptOnly(VLLMContract(config)) if "generate" in tasks else None,
-            embedding_contract=EmbeddingContract(config) if "embed" in tasks else None,
-            score_contract=ScoreContract(config) if "score" in tasks else None,
+            contract=chosen and chosen.generation,
+            embedding_contract=chosen and chosen.embedding,
+            score_contract=chosen and chosen.score,
             prompts=prompts,
-            reading=self._reading(name, files) if "generate" in tasks else PLAIN,
+            reading=self._reading(name, files) if chosen and chosen.generation else PLAIN,
             pool=self._pool,
             server=self._server,
         )
@@ -273,11 +265,12 @@ def _reasons(index: Iterable[ModelIndexEntry]) -> dict[str, str | None]:
     return reasons
 
 
-def _tasks(config: Mapping[str, Any], facts: Mapping[str, Any]) -> set[str]:
-    """What the model does: what its engine says it does, else what its tensors are for."""
-    said = facts.get("tasks", _TASK_TENSORS)
-    declared = {tensor["name"] for side in ("input", "output") for tensor in config.get(side, ())}
-    return {task for task, needed in _TASK_TENSORS.items() if task in said and needed <= declared}
+def _chosen(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Chosen | None:
+    """The model's contracts; None where its tensors are for no request here."""
+    try:
+        return choice.choose(config, tasks=facts.get("tasks"))
+    except ModelUnavailable:
+        return None
 
 
 def _steps(config: Mapping[str, Any]) -> list[str]:

@@ -74,6 +74,11 @@ class DeclaredInputs:
         return self._datatypes[name], (*self._batch, 1), b"\x01"
 
 
+def declared_names(config: Mapping[str, Any], side: str) -> frozenset[str]:
+    """The names of a config's tensors; `side` is "input" or "output"."""
+    return frozenset(tensor["name"] for tensor in config.get(side, ()))
+
+
 def _datatype(data_type: str) -> str:
     name = data_type.removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name

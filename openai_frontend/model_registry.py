@@ -210,11 +210,11 @@ class ModelRegistry:
             name=name,
             created=int(time.time()),
             facts=facts,
-            contract=chosen and chosen.generation,
-            embedding_contract=chosen and chosen.embedding,
-            score_contract=chosen and chosen.score,
+            contract=chosen.generation,
+            embedding_contract=chosen.embedding,
+            score_contract=chosen.score,
             prompts=prompts,
-            reading=self._reading(name, files) if chosen and chosen.generation else PLAIN,
+            reading=self._reading(name, files) if chosen.generation else PLAIN,
             pool=self._pool,
             server=self._server,
         )
@@ -265,12 +265,12 @@ def _reasons(index: Iterable[ModelIndexEntry]) -> dict[str, str | None]:
     return reasons
 
 
-def _chosen(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Chosen | None:
-    """The model's contracts; None where its tensors are for no request here."""
+def _chosen(config: Mapping[str, Any], facts: Mapping[str, Any]) -> Chosen:
+    """The model's contracts; none of them where its tensors are for no request here."""
     try:
         return choice.choose(config, tasks=facts.get("tasks"))
-    except ModelUnavailable:
-        return None
+    except ModelUnavailable as error:
+        return Chosen(name="none", because=error.message)
 
 
 def _steps(config: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, Any] = {
 # Inner classes of vLLM's: with the versions that they were tested with.
 TESTED_VERSIONS = ("0.32.0",)
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
+CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"
 
 # Measured on two cores, 32 streams: 4,800 tokens/s against 500 to 700 with vLLM's own defaults.
 # Without multiprocessing the executor runs inside the EngineCore process instead of in a third one,
@@ -79,7 +80,8 @@ def engine_arguments(model: ModelFolder) -> Any:
     if not model.arguments:
         raise ValueError(f"{path}: missing or empty; it must hold vLLM's engine arguments")
     known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
-    defaults = ARGUMENTS | (CPU_ARGUMENTS if current_platform.is_cpu() else {})
+    on_cpu = current_platform.is_cpu()
+    defaults = ARGUMENTS | (CPU_ARGUMENTS if on_cpu else {})
     given = {}
     for name, value in model.arguments.items():
         if name not in known:
@@ -87,6 +89,7 @@ def engine_arguments(model: ModelFolder) -> Any:
         given[name] = _resolved(path, name, value)
     if tested_version():
         defaults["scheduler_cls"] = SCHEDULER
+        defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}
     given["structured_outputs_config"] = _structured_outputs(given, path)
     try:
         return AsyncEngineArgs(**defaults | given)

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.body import read_body
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
@@ -20,7 +20,7 @@ from schemas.chat_completions import (
 
 def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
     """The route reads its body itself: FastAPI's reading would cost more than the rest of it."""
-    router = APIRouter(tags=["chat"], route_class=DirectRoute)
+    router = APIRouter(tags=["chat"], route_class=InferenceRoute)
     reader = BodyReader(ChatCompletionRequest)
 
     @router.post(

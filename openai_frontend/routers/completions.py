@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.body import read_body
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
@@ -16,7 +16,7 @@ from schemas.completions import Completion, CompletionRequest
 
 def completions_router(registry: ModelRegistry, completions: Completions) -> APIRouter:
     """The same shape as the chat route."""
-    router = APIRouter(tags=["completions"], route_class=DirectRoute)
+    router = APIRouter(tags=["completions"], route_class=InferenceRoute)
     reader = BodyReader(CompletionRequest)
 
     @router.post(

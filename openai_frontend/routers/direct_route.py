@@ -1,22 +1,66 @@
 """Routes whose endpoint takes the request and gives the response, with nothing in between."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Literal
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openai_frontend.access.scopes import Area
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class DirectRoute(APIRoute):
-    """FastAPI's route without its reading of parameters and bodies."""
+    """FastAPI's route without its reading of parameters and bodies.
+
+    Its subclasses say what it is about, which decides whose key opens it (docs/access.md); one that
+    does not say opens to no key.
+    """
+
+    area: ClassVar[Area | None] = None
 
     def get_route_handler(self) -> Endpoint:
         """FastAPI's own hook for routes that do this themselves."""
         return self.endpoint
+
+
+class InferenceRoute(DirectRoute):
+    """What a model answers, and what it reads."""
+
+    area = "inference"
+
+
+class ModelsRoute(DirectRoute):
+    """Which models there are."""
+
+    area = "models"
+
+
+class MetricsRoute(DirectRoute):
+    """What operators watch."""
+
+    area = "metrics"
+
+
+class AdminRoute(DirectRoute):
+    """What changes the server."""
+
+    area = "admin"
+
+
+class HealthRoute(DirectRoute):
+    """What a supervisor asks, which has no key as a rule."""
+
+    area = "health"
+
+
+class DocsRoute(DirectRoute):
+    """What the API looks like."""
+
+    area = "docs"
 
 
 class Shortcut:
@@ -45,9 +89,35 @@ class Shortcut:
 
 def endpoints(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Endpoint]:
     """Method and path -> endpoint, of the direct routes without parameters."""
-    return {
-        (method, route.path): route.endpoint
-        for route in routes
-        if isinstance(route, DirectRoute) and not route.param_convertors
-        for method in route.methods
-    }
+    return {place: route.endpoint for place, route in _fixed(routes)}
+
+
+def _fixed(routes: Iterable[BaseRoute]) -> Iterator[tuple[tuple[str, str], DirectRoute]]:
+    for route in routes:
+        if isinstance(route, DirectRoute) and not route.param_convertors:
+            yield from (((method, route.path), route) for method in route.methods)
+
+
+class Areas:
+    """The area of the route that a request will come to: by the shortcut's table, then by the
+    router's own matching in its own order. Neither looks at the Host header.
+    """
+
+    def __init__(self) -> None:
+        self._fixed: dict[tuple[str, str], Area | None] = {}
+        self._routes: list[BaseRoute] = []
+
+    def read(self, routes: Iterable[BaseRoute]) -> None:
+        """All routes of the application, once they are there."""
+        self._routes = list(routes)
+        self._fixed = {place: route.area for place, route in _fixed(self._routes)}
+
+    def find(self, scope: Scope) -> Area | Literal["nowhere"] | None:
+        """None for a route that says nothing, `nowhere` for what the router will refuse."""
+        place = scope["method"], scope["path"]
+        if place in self._fixed:
+            return self._fixed[place]
+        for route in self._routes:
+            if route.matches(scope)[0] is Match.FULL:
+                return route.area if isinstance(route, DirectRoute) else None
+        return "nowhere"

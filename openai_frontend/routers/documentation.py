@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import DocsRoute
 from openai_frontend.routers.openapi import Document
 
 # Addresses are relative, so that the page works below a proxy's prefix too.
@@ -61,7 +61,7 @@ _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosni
 
 def documentation_router(document: Document, registry: ModelRegistry) -> APIRouter:
     """None of its routes stands in the document itself."""
-    router = APIRouter(route_class=DirectRoute, include_in_schema=False)
+    router = APIRouter(route_class=DocsRoute, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def get_openapi(request: Request) -> Response:

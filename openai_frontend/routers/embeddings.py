@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.embeddings import Embeddings
@@ -13,7 +13,7 @@ from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 
 def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
     """The body leaves as `serving` made it: bytes, for a model per vector costs too much."""
-    router = APIRouter(tags=["embeddings"], route_class=DirectRoute)
+    router = APIRouter(tags=["embeddings"], route_class=InferenceRoute)
     reader = BodyReader(EmbeddingRequest)
 
     @router.post(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Health
 
@@ -13,7 +13,7 @@ def health_router(
     is_ready: Callable[[], bool], unready_models: Callable[[], Mapping[str, str]]
 ) -> APIRouter:
     """`unready_models` tells why, for each model that cannot serve."""
-    router = APIRouter(tags=["health"], route_class=DirectRoute)
+    router = APIRouter(tags=["health"], route_class=HealthRoute)
     not_ready = {"model": Health, "description": "Some model cannot serve, or is still loading."}
 
     @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})

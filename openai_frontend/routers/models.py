@@ -5,7 +5,7 @@ import dataclasses
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import ModelsRoute
 from openai_frontend.routers.openapi import ERRORS
 from openai_frontend.served_model import ModelCard
 from schemas.models import Capabilities, Model, ModelList
@@ -13,7 +13,7 @@ from schemas.models import Capabilities, Model, ModelList
 
 def models_router(registry: ModelRegistry) -> APIRouter:
     """Reads the registry's cards."""
-    router = APIRouter(tags=["models"], route_class=DirectRoute)
+    router = APIRouter(tags=["models"], route_class=ModelsRoute)
 
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from openai_frontend import __version__
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import MetricsRoute
 from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Version
 
@@ -16,7 +16,7 @@ _PROMETHEUS = "text/plain; version=0.0.4"
 
 def operations_router(metrics: Callable[[], str]) -> APIRouter:
     """`metrics` gives Prometheus text; it may block."""
-    router = APIRouter(tags=["operations"], route_class=DirectRoute)
+    router = APIRouter(tags=["operations"], route_class=MetricsRoute)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def get_metrics(request: Request) -> Response:

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.request_body import BodyReader
@@ -24,7 +24,7 @@ _TEXT_RANKS = TypeAdapter(list[TextRank])
 
 def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     """The same documents in, the dialect of the address out."""
-    router = APIRouter(tags=["rerank"], route_class=DirectRoute)
+    router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
     reader = BodyReader(RerankRequest)
     texts_reader = BodyReader(TextsRerankRequest)
 
@@ -75,7 +75,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
 
 def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     """vLLM's address, and the one that it has moved to."""
-    router = APIRouter(tags=["rerank"], route_class=DirectRoute)
+    router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
     reader = BodyReader(ScoreRequest)
 
     @router.post(

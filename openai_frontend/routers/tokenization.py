@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.direct_route import DirectRoute
+from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
@@ -25,7 +25,7 @@ from schemas.tokenization import (
 
 def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> APIRouter:
     """vLLM's paths; those under /v1 are for clients that have one base URL."""
-    router = APIRouter(tags=["tokens"], route_class=DirectRoute)
+    router = APIRouter(tags=["tokens"], route_class=InferenceRoute)
     texts, tokens = BodyReader(TokenizeRequest), BodyReader(DetokenizeRequest)
 
     async def tokenize(request: Request) -> Response:
@@ -57,7 +57,7 @@ def render_router(
     registry: ModelRegistry, chat: ChatCompletions, completions: Completions
 ) -> APIRouter:
     """The bodies are those of the requests themselves, and so are the refusals."""
-    router = APIRouter(tags=["tokens"], route_class=DirectRoute)
+    router = APIRouter(tags=["tokens"], route_class=InferenceRoute)
     chats, texts = BodyReader(ChatCompletionRequest), BodyReader(CompletionRequest)
 
     @router.post(

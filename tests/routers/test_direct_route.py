@@ -4,10 +4,12 @@ from typing import Any
 
 import orjson
 import pytest
+from fastapi import Response
+from starlette.routing import Route
 from starlette.types import Message
 
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.routers.direct_route import DirectRoute, Shortcut, endpoints
+from openai_frontend.routers.direct_route import Areas, DirectRoute, Shortcut, endpoints
 
 HOT = [
     ("POST", "/v1/chat/completions"),
@@ -29,6 +31,42 @@ async def test_routes_with_parameters(world):
 
     paths = {path for _, path in endpoints(direct)}
     assert {route.path for route in direct} - paths == {"/v1/models/{id:path}"}
+
+
+async def test_every_route_says_what_it_is_about(world):
+    """No address is left to which no key opens."""
+    silent = [route.path for route in world.app.routes if getattr(route, "area", None) is None]
+
+    assert silent == []
+
+
+AREAS = [
+    ("POST", "/v1/chat/completions", "inference"),
+    ("GET", "/v1/models/org/b", "models"),
+    ("GET", "/docs/start.js", "docs"),
+    ("GET", "/v1/chat/completions", "nowhere"),
+    ("HEAD", "/health/live", "nowhere"),
+    ("POST", "//v1/chat/completions", "nowhere"),
+    ("POST", "/v1/chat/completions/", "nowhere"),
+    ("GET", "/v1/Models/a", "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "area"), AREAS)
+async def test_the_area_is_the_matched_routes(world, method, path, area):
+    """What an address is about is asked of the route that will answer."""
+    areas = Areas()
+    areas.read(world.app.routes)
+
+    assert area == areas.find({"type": "http", "method": method, "path": path})
+
+
+async def test_what_is_no_route_of_ours_has_no_area():
+    """A route that somebody adds past our classes opens to no key."""
+    areas = Areas()
+    areas.read([Route("/mine", lambda request: Response())])
+
+    assert areas.find({"type": "http", "method": "GET", "path": "/mine"}) is None
 
 
 async def test_what_is_not_in_the_table():

@@ -1,0 +1,21 @@
+"""What keys are for, and which of it each kind of address needs. Never looks at a request."""
+
+from typing import Literal, get_args
+
+# inference: answers of models, and their tokens. models: what there is, and the pages that
+# describe it. metrics: what watches the server. admin: what changes it.
+Scope = Literal["inference", "models", "metrics", "admin"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+# What an address is about: a scope's matter, or one that may be left open to everybody.
+Area = Literal["inference", "models", "metrics", "admin", "health", "docs"]
+
+# The scope for an area that is not left open.
+SCOPE_OF: dict[Area, Scope] = {
+    "inference": "inference",
+    "models": "models",
+    "metrics": "metrics",
+    "admin": "admin",
+    "health": "metrics",
+    "docs": "models",
+}

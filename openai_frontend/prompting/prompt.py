@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Unpack
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
@@ -136,6 +137,32 @@ class PromptBuilder:
     def token_bytes(self, token_id: int) -> bytes | None:
         """The bytes of one token. None for an id that the vocabulary does not hold."""
         return self._token_bytes.get(token_id)
+
+    def ids(self, text: str) -> Sequence[int]:
+        """The tokens of a text, without special tokens around it."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def token_text(self, token_id: int) -> str | None:
+        """The text of one token; None where it is a part of a character, or there is no such
+        token.
+        """
+        raw = self._token_bytes.get(token_id)
+        try:
+            return None if raw is None else raw.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def unprefixed(self, text: str) -> str:
+        """The text without the special tokens at its start that the tokenizer adds by itself."""
+        return text.removeprefix(self._own_prefix)
+
+    @cached_property
+    def _own_prefix(self) -> str:
+        """What the tokenizer puts before any text."""
+        bare = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        added = whole[: whole.index(bare[0])] if bare else []
+        return "".join(self._tokenizer.fast.id_to_token(token_id) or "" for token_id in added)
 
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
         """The prompt by which a code model fills the gap. Raises where it is no such model."""

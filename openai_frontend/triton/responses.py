@@ -28,8 +28,8 @@ class ResponseStream:
     """One request in flight. One consumer, on the event loop that started the server.
 
     Each step gives all responses that have come since the last one, at least one, in order; it ends
-    after the last response, and raises the error of an error response once the responses before it
-    have been given.
+    after the last response, and raises the error of an error response, be it the last or not, once
+    the responses before it have been given.
     """
 
     __slots__ = ("__weakref__", "_ended", "_error", "_loop", "_native")
@@ -81,15 +81,22 @@ class ResponseStream:
         if self._ended:
             self._end()
         responses = self._native.take() or await self._wait()
-        last = responses[-1]
-        if last.final:
+        if responses[-1].final:
             self._ended = True
-            self._error = last.error
-            if self._error is not None:
-                responses.pop()
-                if not responses:
-                    self._end()
+        errors = [response.error for response in responses]  # not the last one's alone: a backend
+        if any(errors):  # may send an error, and then the end
+            return self._until_error(responses)
         return responses
+
+    def _until_error(self, responses: list[InferenceResponse]) -> list[InferenceResponse]:
+        """What came before the first error, which ends the stream, final or not."""
+        at = next(at for at, response in enumerate(responses) if response.error is not None)
+        self._ended = True
+        self._error = responses[at].error
+        self.interrupt()
+        if at == 0:
+            self._end()
+        return responses[:at]
 
     def _end(self) -> NoReturn:
         error, self._error = self._error, None

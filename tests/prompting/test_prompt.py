@@ -310,3 +310,15 @@ def test_of_many_texts_the_one_that_is_too_long_is_named(tiny: Tokenizer) -> Non
     with pytest.raises(ContextLengthExceeded) as refused:
         PromptBuilder(tiny, max_model_len=40).completions(texts, readings)
     assert refused.value.param == "input[200]"
+
+
+def test_a_builder_is_a_contracts_vocabulary(tiny: Tokenizer) -> None:
+    """Ids without special tokens, the text of one token, a text without a BOS that comes anyway."""
+
+    prompts = PromptBuilder(tiny)
+    ids = prompts.ids("Hello")
+
+    assert "".join(prompts.token_text(token_id) or "?" for token_id in ids) == "Hello"
+    assert prompts.token_text(10**6) is None
+    assert prompts.unprefixed("<|endoftext|>Hello") == "Hello"
+    assert prompts.unprefixed("Hello") == "Hello"

@@ -1,0 +1,79 @@
+"""Where in a stream an error may stand, and what is given of the rest."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.triton.failures import INTERNAL
+from openai_frontend.triton.responses import ResponseStream
+
+
+@dataclass
+class Response:
+    """As much of a response as a stream looks at."""
+
+    text: str = ""
+    final: bool = False
+    error: tuple[int, str] | None = None
+
+
+BROKEN = Response(error=(INTERNAL, "it broke"))
+END = Response(final=True)
+
+
+class Native:
+    """Gives bursts that were written down."""
+
+    waiter = None
+
+    def __init__(self, bursts: list[list[Response]]) -> None:
+        self._bursts = bursts
+        self.cancelled = False
+
+    def take(self) -> list[Response]:
+        return self._bursts.pop(0)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+async def read(native: Native) -> tuple[list[str], str | None]:
+    """The texts that are given, and then the error."""
+    stream = ResponseStream(native, asyncio.get_running_loop())  # type: ignore[arg-type]
+    texts: list[str] = []
+    try:
+        async for responses in stream:
+            texts += [response.text for response in responses]
+    except InferenceFailed as error:
+        return texts, error.message
+    return texts, None
+
+
+@pytest.mark.parametrize(
+    "bursts",
+    [
+        [[Response("a"), Response(final=True, error=BROKEN.error)]],
+        [[Response("a"), BROKEN, END]],
+        [[Response("a"), BROKEN], [END]],
+        [[Response("a")], [BROKEN], [END]],
+        [[Response("a"), BROKEN, Response("b"), END]],
+        [[Response("a"), BROKEN, Response("b")], [END]],
+    ],
+    ids=["final", "one burst", "end apart", "alone", "more after it", "more after it, end apart"],
+)
+async def test_an_error_ends_the_stream_wherever_it_stands(bursts: list[list[Response]]) -> None:
+    """What came before it is given, then it is raised; nothing that follows it is given."""
+
+    native = Native(bursts)
+
+    assert (await read(native), native.cancelled) == ((["a"], "it broke"), True)
+
+
+async def test_a_stream_without_an_error_is_left_alone() -> None:
+    """Nothing is cancelled where nothing is wrong."""
+
+    native = Native([[Response("a")], [Response("b", final=True)]])
+
+    assert (await read(native), native.cancelled) == ((["a", "b"], None), False)

@@ -4,6 +4,9 @@ GatewayError
 ├── InvalidRequest            400  the caller's fault; names the field in `param`
 │   ├── ContextLengthExceeded 400  prompt (plus answer) longer than the model's context
 │   └── RequestTooLarge       413  body over the limit
+├── NotAuthenticated          401  no key, or none that is known
+├── NotPermitted              403  the key is for something else
+├── RateLimited               429  the key's limits are reached; says when to come again
 ├── ModelNotFound             404  no such model
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
 ├── ServerOverloaded          503  the server cannot take more now
@@ -48,6 +51,35 @@ class RequestTooLarge(InvalidRequest):
 
     status = 413
     code = "request_too_large"
+
+
+class NotAuthenticated(GatewayError):
+    """The request has no key, or one that opens nothing (any more)."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class NotPermitted(GatewayError):
+    """The key is known, and is not for this."""
+
+    status = 403
+    type = "permission_error"
+    code = "insufficient_permissions"
+
+
+class RateLimited(GatewayError):
+    """The key has used up what it may for now."""
+
+    status = 429
+    type = "requests"  # or "tokens": what there is too much of
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, type: str = "requests", retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.type = type
+        self.retry_after_s = retry_after_s
 
 
 class ModelNotFound(GatewayError):

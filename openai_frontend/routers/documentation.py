@@ -12,8 +12,10 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.caller import models_for
 from openai_frontend.routers.direct_route import DocsRoute
 from openai_frontend.routers.openapi import Document
+from openai_frontend.serving.callers_models import Models
 
 # Addresses are relative, so that the page works below a proxy's prefix too.
 _PAGE = b"""\
@@ -66,7 +68,8 @@ def documentation_router(document: Document, registry: ModelRegistry) -> APIRout
     @router.get("/openapi.json")
     async def get_openapi(request: Request) -> Response:
         # the first time it takes a tenth of a second, which streams would feel
-        described = await asyncio.to_thread(document.with_models, _models(registry))
+        models = _models(models_for(request, registry))
+        described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
 
     for path, read, media_type in (
@@ -98,14 +101,14 @@ def _asset(name: str) -> Callable[[], bytes]:
     return read
 
 
-def _models(registry: ModelRegistry) -> dict[str, str]:
+def _models(models: Models) -> dict[str, str]:
     """Task -> the first model that is ready for it; empty while the models load."""
-    models: dict[str, str] = {}
+    by_task: dict[str, str] = {}
     try:
-        ready = [card.name for card in registry.cards() if card.ready]
+        ready = [card.name for card in models.cards() if card.ready]
         for name in ready:
-            for task in registry.get(name).tasks:
-                models.setdefault(task, name)
+            for task in models.get(name).tasks:
+                by_task.setdefault(task, name)
     except GatewayError:  # they load, or one went away just now
-        return models
-    return models
+        return by_task
+    return by_task

@@ -5,6 +5,7 @@ import dataclasses
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.routers.caller import models_for
 from openai_frontend.routers.direct_route import ModelsRoute
 from openai_frontend.routers.openapi import ERRORS
 from openai_frontend.served_model import ModelCard
@@ -18,14 +19,14 @@ def models_router(registry: ModelRegistry) -> APIRouter:
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """The models that requests can name."""
-        models = ModelList(data=[_model(card) for card in registry.cards()])
+        models = ModelList(data=[_model(card) for card in models_for(request, registry).cards()])
         return Response(models.model_dump_json(), media_type="application/json")
 
     # An id may contain slashes, as Hugging Face's names do.
     @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
     async def retrieve_model(request: Request) -> Response:
         """One model; one that failed to load is shown with its error."""
-        card = registry.card(request.path_params["id"])
+        card = models_for(request, registry).card(request.path_params["id"])
         return Response(_model(card).model_dump_json(), media_type="application/json")
 
     return router

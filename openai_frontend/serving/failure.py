@@ -1,6 +1,7 @@
 """What a client and the log are told of a failure: the one place that decides it. No HTTP."""
 
 import logging
+import math
 from asyncio import CancelledError
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
     ModelUnavailable,
+    RateLimited,
     RequestCancelled,
     ServerOverloaded,
 )
@@ -35,7 +37,10 @@ def describe(error: BaseException) -> Failure:
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
     message = _GENERIC if error.status == 500 else error.message
-    return _failure(error.status, message, error.type, error.param, error.code)
+    failure = _failure(error.status, message, error.type, error.param, error.code)
+    if isinstance(error, RateLimited):
+        failure.headers.update(_retry_after(error.retry_after_s))
+    return failure
 
 
 def refused(status: int, message: str, code: str) -> Failure:
@@ -62,8 +67,17 @@ def _failure(status: int, message: str, type_: str, param: str | None, code: str
 def _headers(status: int, code: str | None) -> dict[str, str]:
     """OpenAI's clients retry every 5xx unless told not to, which doubles the load of a failure."""
     if status == 503:
-        seconds = _RETRY_AFTER_S.get(code, 1)
-        return {"retry-after": str(seconds), "retry-after-ms": str(seconds * 1000)}
+        return _retry_after(_RETRY_AFTER_S.get(code, 1))
+    if status == 401:
+        return {"www-authenticate": "Bearer"}
     if status == 413:
         return {"connection": "close"}  # the rest of the body is not read
     return {"x-should-retry": "false"} if status >= 500 else {}
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    """The second is for who reads the milliseconds, and wants no more wait than there need be."""
+    return {
+        "retry-after": str(math.ceil(seconds)),
+        "retry-after-ms": str(math.ceil(seconds * 1000)),
+    }

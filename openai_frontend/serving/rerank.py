@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.answer import new_id
+from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.inputs import Text
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
@@ -106,11 +106,11 @@ def has_texts(body: bytes) -> bool:
     return bool(_TEXTS.search(body)) and not _DOCUMENTS.search(body)
 
 
-def only_ranker(registry: ModelRegistry) -> ServedModel:
+def only_ranker(models: Models) -> ServedModel:
     """For a request that names no model: the one cross-encoder, or else the one that embeds."""
-    models = [registry.get(card.name) for card in registry.cards() if card.ready]
+    ready = [models.get(card.name) for card in models.cards() if card.ready]
     for task in ("score", "embed"):
-        able = [model for model in models if task in model.tasks]
+        able = [model for model in ready if task in model.tasks]
         if len(able) == 1:
             return able[0]
         if able:

@@ -1,9 +1,9 @@
 """Tokens of texts and chats, texts of tokens, and prompts as a model would read them. No HTTP."""
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
+from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy, Neutral
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.messages import template_messages
@@ -99,15 +99,15 @@ def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
     return InvalidRequest(message, param="messages")
 
 
-def named_or_only(registry: ModelRegistry, name: str | None) -> ServedModel:
+def named_or_only(models: Models, name: str | None) -> ServedModel:
     """The model of a request that may leave it out where there is one."""
     if name is not None:
-        return registry.get(name)
-    names = [card.name for card in registry.cards()]
+        return models.get(name)
+    names = [card.name for card in models.cards()]
     if len(names) != 1:
         message = "Missing required parameter: 'model'."
         raise InvalidRequest(message, param="model", code="missing_required_parameter")
-    return registry.get(names[0])
+    return models.get(names[0])
 
 
 async def rendered(prompt: Prompt, model: ServedModel) -> RenderedPrompt:

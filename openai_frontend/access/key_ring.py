@@ -1,0 +1,51 @@
+"""The keys in force: from what a client sent to a caller. Replaced whole, never edited."""
+
+import hmac
+from collections.abc import Iterable, Mapping
+
+from openai_frontend.access.caller import Caller
+from openai_frontend.access.keys import Key, digest_of
+from openai_frontend.access.quota import Quota
+from openai_frontend.errors import NotAuthenticated
+
+# Longer ones are not even hashed: a client's longest header would be 64 KiB.
+LONGEST_SECRET = 4096
+
+
+class KeyRing:
+    """Finds the caller by the digest of his key."""
+
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._callers: Mapping[str, Caller] = {}
+        self._quotas: dict[str, Quota] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[Key]) -> None:
+        """Other keys from now on. What a key has used, by its name, stays used."""
+        callers: dict[str, Caller] = {}
+        quotas: dict[str, Quota] = {}
+        for key in keys:
+            quota = self._quotas.get(key.name)
+            if quota is None:
+                quota = Quota(key.name, key.limits)
+            else:
+                quota.limit(key.limits)
+            quotas[key.name] = quota
+            callers[key.digest] = Caller(key, quota)
+        self._callers, self._quotas = callers, quotas
+
+    def __len__(self) -> int:
+        return len(self._callers)
+
+    def find(self, secret: bytes) -> Caller:
+        """Raises NotAuthenticated for a key that is unknown or has expired; never says which.
+
+        The table is asked with a digest, whose bytes nobody can choose: how long it takes tells
+        nothing of the keys in it. The comparison takes the same time wherever two digests differ.
+        """
+        digest = digest_of(secret) if len(secret) <= LONGEST_SECRET else ""
+        caller = self._callers.get(digest)
+        known = caller.key.digest if caller is not None else ""
+        if not hmac.compare_digest(known, digest) or caller is None or caller.key.is_expired():
+            raise NotAuthenticated("Incorrect API key provided.")
+        return caller

@@ -1,0 +1,147 @@
+"""What a key has left of its limits. Keeps no time of its own: a clock is passed in."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from openai_frontend.access.keys import KeyLimits
+from openai_frontend.errors import RateLimited
+
+Clock = Callable[[], float]  # seconds that only go forward
+
+# An answer that may fill its context is reserved as so many tokens: what most do not exceed.
+UNSTATED_LENGTH = 1024
+
+_STREAM_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a key stands with one of its limits."""
+
+    kind: Literal["requests", "tokens"]
+    limit: int  # per minute
+    remaining: int
+    reset_s: float  # until all is there again
+
+
+class Bucket:
+    """A minute's worth of something, which comes back evenly. It may owe: then it must wait."""
+
+    def __init__(self, per_minute: int, now_s: float) -> None:
+        self.per_minute = per_minute
+        self._level = float(per_minute)
+        self._seen_s = now_s
+
+    def resize(self, per_minute: int) -> None:
+        """A new limit; what has been used stays used."""
+        self._level += per_minute - self.per_minute
+        self.per_minute = per_minute
+
+    def wait_s(self, amount: int, now_s: float) -> float:
+        """Seconds until so much is there; of more than a minute's worth, until all is."""
+        self._refill(now_s)
+        lacking = min(amount, self.per_minute) - self._level
+        return max(0.0, lacking * 60 / self.per_minute)
+
+    def take(self, amount: int) -> None:
+        """Whether or not it is there; a negative amount gives back."""
+        self._level = min(self._level - amount, self.per_minute)
+
+    def standing(self, kind: Literal["requests", "tokens"], now_s: float) -> Standing:
+        """What clients are told of it."""
+        self._refill(now_s)
+        reset_s = (self.per_minute - self._level) * 60 / self.per_minute
+        return Standing(kind, self.per_minute, max(0, math.floor(self._level)), reset_s)
+
+    def _refill(self, now_s: float) -> None:
+        earned = (now_s - self._seen_s) * self.per_minute / 60
+        self._level = min(self._level + earned, self.per_minute)
+        self._seen_s = now_s
+
+
+class Quota:
+    """One key's requests, tokens and places. It outlives a reload of the keys file."""
+
+    def __init__(self, name: str, limits: KeyLimits, clock: Clock = time.monotonic) -> None:
+        """`name` is the key's, for messages."""
+        self._name = name
+        self._clock = clock
+        self._streams: int | None = None
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+        self.running = 0  # requests at work
+        self.limit(limits)
+
+    def limit(self, limits: KeyLimits) -> None:
+        """New limits; what has been used stays used."""
+        self._streams = limits.streams
+        self._requests = self._resized(self._requests, limits.requests_per_minute)
+        self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
+
+    def _resized(self, bucket: Bucket | None, per_minute: int | None) -> Bucket | None:
+        if per_minute is None or bucket is None:
+            return None if per_minute is None else Bucket(per_minute, self._clock())
+        bucket.resize(per_minute)
+        return bucket
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether anybody needs to tell it of tokens."""
+        return self._tokens is not None
+
+    def begin(self) -> None:
+        """One more request at work, until `end`. Raises RateLimited where there is no place."""
+        if self._streams is not None and self.running >= self._streams:
+            raise RateLimited(
+                f"The key '{self._name}' has {self.running} requests at work, "
+                f"and may have {self._streams}. Try again when one of them has ended.",
+                retry_after_s=_STREAM_RETRY_S,
+            )
+        if self._requests is not None:
+            self._check(self._requests, "requests", 1)
+            self._requests.take(1)
+        self.running += 1
+
+    def end(self) -> None:
+        """A request that has begun is over."""
+        self.running -= 1
+
+    def reserve(self, tokens: int, *, must: bool = False) -> None:
+        """Takes tokens before they are used. Raises RateLimited where they are not there, unless
+        they `must` be: what belongs to a request that has begun is owed.
+
+        More than a minute's worth needs a full minute's, and the rest is owed.
+        """
+        if self._tokens is None:
+            return
+        if not must:
+            self._check(self._tokens, "tokens", tokens)
+        self._tokens.take(tokens)
+
+    def settle(self, *, reserved: int, used: int) -> None:
+        """What was not used comes back; what was used beyond is owed."""
+        if self._tokens is not None:
+            self._tokens.take(used - reserved)
+
+    def standings(self) -> list[Standing]:
+        """Of each limit per minute that the key has."""
+        now_s = self._clock()
+        told = []
+        if self._requests is not None:
+            told.append(self._requests.standing("requests", now_s))
+        if self._tokens is not None:
+            told.append(self._tokens.standing("tokens", now_s))
+        return told
+
+    def _check(self, bucket: Bucket, kind: str, amount: int) -> None:
+        wait_s = bucket.wait_s(amount, self._clock())
+        if wait_s > 0:
+            raise RateLimited(
+                f"Rate limit reached for the key '{self._name}' on {kind} per minute: limit "
+                f"{bucket.per_minute}, requested {amount}. Try again in {wait_s:.3f} s.",
+                type=kind,
+                retry_after_s=wait_s,
+            )

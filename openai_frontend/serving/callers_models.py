@@ -1,0 +1,168 @@
+"""The models as one caller sees them: those that his key allows, at the cost of its limits."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from openai_frontend.access.caller import Caller
+from openai_frontend.access.quota import UNSTATED_LENGTH
+from openai_frontend.errors import ModelNotFound
+from openai_frontend.generation import (
+    CompletionDelta,
+    EmbeddingRequest,
+    EmbeddingResult,
+    GenerationRequest,
+    ScoreRequest,
+    ScoreResult,
+)
+from openai_frontend.served_model import ModelCard, ServedModel
+
+_LONGEST_NAME_IN_MESSAGES = 128
+
+
+class Models(Protocol):
+    """What requests ask of the registry."""
+
+    def get(self, name: str) -> ServedModel:
+        """The model, ready to serve."""
+
+    def card(self, name: str) -> ModelCard:
+        """What is known of a model."""
+
+    def cards(self) -> Sequence[ModelCard]:
+        """The models that requests can name, by name."""
+
+
+class CallersModels:
+    """A model that the key does not allow is one that does not exist: nobody learns its name."""
+
+    def __init__(self, models: Models, caller: Caller) -> None:
+        self._models = models
+        self._caller = caller
+
+    def get(self, name: str) -> ServedModel:
+        """The model, whose work is charged to the caller."""
+        self._check(name)
+        model = CallersModel(self._models.get(name), self._caller)
+        return cast(ServedModel, model)  # it has whatever the model has
+
+    def card(self, name: str) -> ModelCard:
+        """What is known of a model."""
+        self._check(name)
+        return self._models.card(name)
+
+    def cards(self) -> list[ModelCard]:
+        """Those of the models that the key allows."""
+        return [card for card in self._models.cards() if self._caller.key.allows(card.name)]
+
+    def _check(self, name: str) -> None:
+        if not self._caller.key.allows(name):
+            shown = name[:_LONGEST_NAME_IN_MESSAGES]
+            raise ModelNotFound(
+                f"The model '{shown}' does not exist, or the key may not use it.", param="model"
+            )
+
+
+class CallersModel:
+    """A served model at work for one request of a caller. All else of it is the model's own.
+
+    Tokens are reserved before they are used. The first work of a request must find them there; what
+    else belongs to the same request (its other choices, its other texts) is owed where it does not,
+    so that no request fails half-way.
+    """
+
+    def __init__(self, model: ServedModel, caller: Caller) -> None:
+        self._model = model
+        self._caller = caller
+        self._begun = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
+        """As the model's own, in the key's place and with the key's part of the cache."""
+        caller, supports = self._caller, self._model.supports
+        priority, salt = caller.priority(request.priority), caller.cache_salt(request.cache_salt)
+        if priority != request.priority and supports("priority"):
+            request = replace(request, priority=priority)
+        if salt != request.cache_salt and supports("cache_salt"):
+            request = replace(request, cache_salt=salt)
+        deltas = self._model.generate(request)
+        return self._charged(request, deltas) if caller.quota.counts_tokens else deltas
+
+    async def _charged(
+        self, request: GenerationRequest, deltas: AsyncGenerator[list[CompletionDelta], None]
+    ) -> AsyncGenerator[list[CompletionDelta], None]:
+        """An answer that is cut off is charged as it was reserved, or as it was counted if that is
+        more: who streams plain text counts it at its end alone.
+        """
+        prompt_tokens = _prompt_tokens(request)
+        reserved = prompt_tokens + self._answer_tokens(request, prompt_tokens)
+        self._reserve(reserved)
+        used, finished = _Used(prompt_tokens), False
+        try:
+            async for burst in deltas:
+                for delta in burst:
+                    used.add(delta)
+                    finished = finished or delta.finish_reason is not None
+                yield burst
+        finally:
+            await deltas.aclose()
+            charged = used.tokens if finished else max(used.tokens, reserved)
+            self._caller.quota.settle(reserved=reserved, used=charged)
+
+    def _answer_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        asked, context = request.sampling_params.max_tokens, self._model.max_model_len
+        fills = asked is None or (context is not None and prompt_tokens + asked >= context)
+        if asked is None or fills:
+            return UNSTATED_LENGTH if asked is None else min(asked, UNSTATED_LENGTH)
+        return asked
+
+    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+        """As the model's own."""
+        reserved = self._reserve(len(request.prompt_token_ids or ()))
+        result = await self._model.embed(request)
+        used = result.prompt_tokens or reserved
+        self._caller.quota.settle(reserved=reserved, used=used)
+        return result
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """As the model's own."""
+        reserved = self._reserve(len(request.prompt_token_ids))
+        result = await self._model.score(request)
+        used = result.prompt_tokens or reserved
+        self._caller.quota.settle(reserved=reserved, used=used)
+        return result
+
+    def _reserve(self, tokens: int) -> int:
+        self._caller.quota.reserve(tokens, must=self._begun)
+        self._begun = True
+        return tokens
+
+
+class _Used:
+    """The tokens of one answer, as far as its deltas tell."""
+
+    def __init__(self, prompt_tokens: int) -> None:
+        self._prompt = prompt_tokens
+        self._completion = 0
+        self._uncounted = 0  # seen as ids, not yet in any counts
+
+    def add(self, delta: CompletionDelta) -> None:
+        if delta.counts is None:
+            self._uncounted += len(delta.token_ids)
+        else:
+            self._prompt = delta.counts.prompt_tokens
+            self._completion += delta.counts.completion_tokens
+            self._uncounted = 0
+
+    @property
+    def tokens(self) -> int:
+        return self._prompt + self._completion + self._uncounted
+
+
+def _prompt_tokens(request: GenerationRequest) -> int:
+    """Of a text that only the model itself tokenizes, a guess: four characters each."""
+    if request.prompt_token_ids is not None:
+        return len(request.prompt_token_ids)
+    return len(request.prompt or "") // 4

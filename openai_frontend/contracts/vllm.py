@@ -84,7 +84,10 @@ class VLLMContract:
         inputs = dict(self._flags)
         inputs.update(self._prompt(request))
         if "sampling_parameters" in self._inputs:
-            text = self._sampling_parameters.encode(request.sampling_params)
+            adapter = request.adapter
+            text = self._sampling_parameters.encode(
+                request.sampling_params, lora_name=None if adapter is None else adapter.name
+            )
             inputs["sampling_parameters"] = self._inputs.tensor("sampling_parameters", [text])
         for name, wanted in (
             ("stream", request.stream),

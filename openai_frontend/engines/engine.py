@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openai_frontend.generation import (
+    Adapter,
     CompletionDelta,
     EmbeddingRequest,
     EmbeddingResult,
@@ -59,6 +60,7 @@ class ModelFacts:
     dimensions: int | None = None  # the length of a vector; None where it makes none
     matryoshka: bool | None = None  # whether shorter vectors may be asked for
     description: str | None = None
+    max_lora_rank: int | None = None  # of the adapters that it takes; None: it takes none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,11 @@ class Engine(ABC):
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Return how relevant the sequence's document is to its query."""
         raise EngineError("the model is no cross-encoder", failures.UNSUPPORTED)
+
+    def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:  # noqa: B027  few take any
+        """Know the adapters that requests may name from now on, by name. One that is not among
+        them any more may still be in use. Called before the model is ready, and then on the loop.
+        """
 
     def cancel(self, request_id: str) -> None:  # noqa: B027  a coroutine is cancelled anyway
         """Stop work on a request whose caller has gone. Called once, after `generate` for it."""

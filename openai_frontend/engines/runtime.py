@@ -16,6 +16,7 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, ModelFolder
 from openai_frontend.generation import (
+    Adapter,
     CompletionDelta,
     EmbeddingRequest,
     GenerationRequest,
@@ -132,6 +133,12 @@ class EngineHost:
         self._numbers = itertools.count(1)
         self._live: dict[Execution, str] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self._adapters: Mapping[str, Adapter] = {}
+
+    def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        """Know the adapters that requests may name from now on."""
+        self._adapters = adapters
+        self._engine.set_adapters(adapters)
 
     def start(self, execution: Execution) -> None:
         """Begin a request: its tensors become a request of the engine's."""
@@ -147,7 +154,7 @@ class EngineHost:
                 pair = tensors.read_score(inputs, request_id)
                 self._run(execution, self._score(pair, execution))
                 return
-            request = tensors.read_generation(inputs, request_id)
+            request = tensors.read_generation(inputs, request_id, self._adapters)
         except ValueError as error:
             execution.fail(failures.INVALID_ARG, str(error))
             return
@@ -249,6 +256,7 @@ class ExecutionSink:
     """
 
     __slots__ = (
+        "__weakref__",  # an engine may keep what a request needs until its sink has gone
         "_collected",
         "_counted",
         "_counts",

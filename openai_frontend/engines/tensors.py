@@ -11,12 +11,14 @@ import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, get_type_hints
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Json, ValidationError, create_model
 
 from openai_frontend.generation import (
+    Adapter,
     EmbeddingRequest,
     GenerationRequest,
     SamplingParams,
@@ -57,6 +59,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
 }
 
 _SHORT_BYTES = 32 * 1024
+_NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
 
@@ -100,16 +103,23 @@ def _completed(
     return declared + added
 
 
-def read_generation(inputs: Mapping[str, Tensor], request_id: str) -> GenerationRequest:
-    """Return the request that the input tensors hold. Raises ValueError, naming the tensor."""
+def read_generation(
+    inputs: Mapping[str, Tensor], request_id: str, adapters: Mapping[str, Adapter] = _NO_ADAPTERS
+) -> GenerationRequest:
+    """Return the request that the input tensors hold; `adapters` are those that it may name.
+
+    Raises ValueError, naming the tensor.
+    """
     prompt, token_ids = _read_prompt(inputs)
+    sampling_params, lora_name = _read_sampling_parameters(inputs)
     priority, cache_salt = inputs.get("priority"), inputs.get("cache_salt")
     interval = inputs.get("stream_interval")
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
         prompt_token_ids=token_ids,
-        sampling_params=_read_sampling_params(inputs),
+        sampling_params=sampling_params,
+        adapter=None if lora_name is None else _adapter(lora_name, adapters),
         stream=read_flag(inputs, "stream"),
         return_token_ids=read_flag(inputs, "return_token_ids"),
         priority=0 if priority is None else priority.item(),
@@ -221,21 +231,34 @@ def _wire_model() -> type[BaseModel]:
     keys: dict[str, Any] = {
         key.name: (hints[key.name], key.default) for key in fields(SamplingParams)
     }
+    keys["lora_name"] = str | None, None
     return create_model("sampling_parameters", __config__=_STRICT, **keys)
 
 
 _SAMPLING_PARAMETERS = _wire_model()
 
 
-def _read_sampling_params(inputs: Mapping[str, Tensor]) -> SamplingParams:
+def _read_sampling_parameters(
+    inputs: Mapping[str, Tensor],
+) -> tuple[SamplingParams, str | None]:
+    """The parameters, and the name of the adapter that they ask for."""
     tensor = inputs.get("sampling_parameters")
     if tensor is None:
-        return SamplingParams()
+        return SamplingParams(), None
     try:
-        read = _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
+        read: Any = _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
     except ValidationError as error:
         raise ValueError(f"sampling_parameters{_first_fault(error)}") from error
-    return SamplingParams(**{name: getattr(read, name) for name in read.model_fields_set})
+    given = {name: getattr(read, name) for name in read.model_fields_set if name != "lora_name"}
+    return SamplingParams(**given), read.lora_name
+
+
+def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
+    """By name alone: what a request says of paths is never looked at."""
+    try:
+        return adapters[name]
+    except KeyError:
+        raise ValueError("lora_name: the model has no adapter of that name") from None
 
 
 def _first_fault(error: ValidationError) -> str:

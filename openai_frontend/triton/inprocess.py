@@ -37,6 +37,9 @@ class EngineHost(Protocol):
     def unload(self) -> None:
         """Release everything. Called on a thread of Triton's."""
 
+    def set_adapters(self, adapters: Mapping[str, Any]) -> None:
+        """Know the adapters that requests may name; called where the model has had any."""
+
     def failure(self) -> str | None:
         """Why the engine can serve no more, or None while it can."""
 
@@ -47,6 +50,7 @@ class EngineHost(Protocol):
 # Model and version -> its hosts, the current one last: a reload has two for a while, and one that
 # fails leaves the first. Threads of Triton's change it, so it is replaced whole, under the lock.
 _hosts: dict[tuple[str, int], tuple[EngineHost, ...]] = {}
+_adapters: dict[str, Mapping[str, Any]] = {}  # model -> its adapters, for hosts yet to come too
 _hosts_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
@@ -60,9 +64,22 @@ def host(model_name: str, version: int = -1) -> EngineHost | None:
     return current[-1] if current else None
 
 
+def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
+    """Tell every host of a model, and those that its reloads bring, which adapters there are."""
+    with _hosts_lock:
+        if not adapters and model_name not in _adapters:
+            return
+        _adapters[model_name] = adapters
+        hosts = [each for (name, _), kept in _hosts.items() if name == model_name for each in kept]
+        for each in hosts:
+            each.set_adapters(adapters)
+
+
 def _register(key: tuple[str, int], engine_host: EngineHost) -> None:
     global _hosts
     with _hosts_lock:
+        if (adapters := _adapters.get(key[0])) is not None:
+            engine_host.set_adapters(adapters)
         _hosts = {**_hosts, key: (*_hosts.get(key, ()), engine_host)}
 
 
@@ -78,6 +95,7 @@ def attach(loop: asyncio.AbstractEventLoop) -> None:
     """Take executions on this loop from now on."""
     global _loop
     _loop = loop
+    _adapters.clear()
     _core.set_engine_loader(_load)
     _core.open_executions()
     loop.add_reader(_core.execution_fd(), _on_executions)

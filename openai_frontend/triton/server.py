@@ -188,6 +188,10 @@ class Server:
         host = inprocess.host(name, version)
         return host.facts if host is not None else _NO_FACTS
 
+    def set_adapters(self, name: str, adapters: Mapping[str, Any]) -> None:
+        """Tell an in-process model which adapters requests may name, by name, from now on."""
+        inprocess.set_adapters(name, adapters)
+
     async def load_model(
         self,
         name: str,

@@ -1,5 +1,6 @@
 """Request -> the exact tensors that the model receives."""
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -7,7 +8,7 @@ import pytest
 
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
 from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, tensors
 
 TRUE = ("BOOL", (1,), b"\x01")
@@ -261,3 +262,19 @@ def test_support_follows_the_declared_tensors(
     """A field is supported where the tensors that carry and answer it are declared."""
 
     assert VLLMContract(config).supports(field) == supported
+
+
+@pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM])
+def test_an_adapter_goes_by_its_name_alone(config: dict[str, Any]) -> None:
+    """As NVIDIA's backend takes it: the model knows where the adapter lies."""
+    adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
+    params = SamplingParams(top_k=2)
+    asked = request(prompt="a", prompt_token_ids=[1], sampling_params=params, adapter=adapter)
+
+    encoded = VLLMContract(config).encode(asked)
+
+    assert orjson.loads(encoded["sampling_parameters"][2][4:]) == {
+        "top_k": 2,
+        "lora_name": "pirate",
+    }
+    assert b"/adapters" not in b"".join(tensor[2] for tensor in encoded.values())

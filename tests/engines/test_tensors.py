@@ -1,12 +1,14 @@
 import json
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openai_frontend.engines import tensors
 from openai_frontend.generation import (
+    Adapter,
     EmbeddingRequest,
     GenerationRequest,
     SamplingParams,
@@ -307,3 +309,29 @@ OUTPUTS = {
 def test_outputs(output, described):
     """An output is a name, a datatype, a shape and bytes as Triton lays them."""
     assert output == described
+
+
+def test_an_adapter_is_read_by_its_name():
+    """`lora_name` among the sampling parameters is NVIDIA's word for it; the model's own table says
+    which adapter that is.
+    """
+    adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
+    inputs = {
+        "text_input": text("hi"),
+        "sampling_parameters": document(lora_name="pirate", top_k=2),
+    }
+
+    read = tensors.read_generation(inputs, "r", {"pirate": adapter})
+
+    assert read.adapter is adapter
+    assert read.sampling_params == SamplingParams(top_k=2)
+
+
+@pytest.mark.parametrize("name", ["parrot", "/adapters/pirate", "../pirate", ""])
+def test_no_other_adapter_can_be_named(name: str):
+    """Neither one that the model lacks, nor a path to one that it has."""
+    adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
+    inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
+
+    with pytest.raises(ValueError, match="lora_name: the model has no adapter of that name"):
+        tensors.read_generation(inputs, "r", {"pirate": adapter})

@@ -5,7 +5,7 @@ NVIDIA's backend.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -17,9 +17,11 @@ from openai_frontend.engines.engine import (
     ModelFolder,
 )
 from openai_frontend.engines.vllm import arguments, conversion
+from openai_frontend.engines.vllm.adapters import Adapters
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.steps import StepLoop
 from openai_frontend.generation import (
+    Adapter,
     CompletionDelta,
     EmbeddingRequest,
     EmbeddingResult,
@@ -60,6 +62,8 @@ class VLLMEngine(Engine):
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
         self._steps = self._step_loop(model)
+        self._adapters = Adapters(self._engine)
+        lora = self._engine.vllm_config.lora_config
         return ModelFacts(
             max_model_len=config.max_model_len,
             tokenizer=str(config.tokenizer),
@@ -69,6 +73,7 @@ class VLLMEngine(Engine):
             dimensions=config.embedding_size if "embed" in self._tasks else None,
             matryoshka=config.is_matryoshka if "embed" in self._tasks else None,
             description=model.parameters.get("description"),
+            max_lora_rank=None if lora is None else lora.max_lora_rank,
         )
 
     async def warm_up(self) -> None:
@@ -100,10 +105,17 @@ class VLLMEngine(Engine):
             )
         self._check_priority(request.priority)
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
+        options: dict[str, Any] = {"priority": request.priority}
+        if request.adapter is not None:
+            options["lora_request"] = self._adapters.taken(request.adapter, sink)
         if self._steps is None:
-            return self._generate(request, prompt, params, sink)
-        self._steps.add(request.request_id, prompt, params, sink, priority=request.priority)
+            return self._generate(request, prompt, params, sink, options)
+        self._steps.add(request.request_id, prompt, params, sink, **options)
         return None
+
+    def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        """Forget the others, each once no request needs it; new ones load with their first one."""
+        self._adapters.keep(adapters.values())
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return the pooled vector, float32."""
@@ -144,6 +156,7 @@ class VLLMEngine(Engine):
         if steps is not None:
             steps.close()
         if engine is not None:
+            self._adapters.close()
             self._grammars.close()
             engine.shutdown()
 
@@ -185,19 +198,24 @@ class VLLMEngine(Engine):
         return types > 1
 
     async def _generate(
-        self, request: GenerationRequest, prompt: Any, params: Any, sink: DeltaSink
+        self,
+        request: GenerationRequest,
+        prompt: Any,
+        params: Any,
+        sink: DeltaSink,
+        options: dict[str, Any],
     ) -> None:
         begun = False
         with conversion.translated(params):
+            if isinstance(loading := options.get("lora_request"), asyncio.Task):
+                options["lora_request"] = await asyncio.shield(loading)
             if params.structured_outputs is not None:
                 await self._grammars.prepare(params)
             if params.bad_words:
                 tokenizer = self._engine.input_processor.tokenizer
                 await asyncio.to_thread(params.update_from_tokenizer, tokenizer)
                 conversion.check_bad_words(params)
-            outputs = self._engine.generate(
-                prompt, params, request.request_id, priority=request.priority
-            )
+            outputs = self._engine.generate(prompt, params, request.request_id, **options)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     delta = conversion.delta(output, params, begun=begun)

@@ -56,15 +56,19 @@ class StepLoop:
         return len(self._streams) + len(self._collected)
 
     def add(
-        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, *, priority: int = 0
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, **options: Any
     ) -> None:
-        """Send a request to the engine. Its failure, now or later, goes to the sink."""
+        """Send a request to the engine. Its failure, now or later, goes to the sink.
+
+        `options` are InputProcessor's: `priority`; and `lora_request`, or a task that makes one.
+        """
         if self._steps is None:
             self._start()
-        if self._writer and self._supported_tasks and _needs_no_wait(prompt, params):
-            self._add_at_once(request_id, prompt, params, sink, priority)
+        at_once = self._writer and self._supported_tasks and _needs_no_wait(prompt, params)
+        if at_once and not isinstance(options.get("lora_request"), asyncio.Task):
+            self._add_at_once(request_id, prompt, params, sink, options)
         else:
-            self._spawn(self._add(request_id, prompt, params, sink, priority))
+            self._spawn(self._add(request_id, prompt, params, sink, options))
 
     def cancel(self, request_id: str) -> None:
         """Abort a request; unknown and finished ones are left alone."""
@@ -80,7 +84,7 @@ class StepLoop:
             self._loop.call_soon_threadsafe(self._steps.cancel)
 
     def _add_at_once(
-        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, priority: int
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
     ) -> None:
         """Without a task, and without a turn of the event loop."""
         try:
@@ -90,7 +94,7 @@ class StepLoop:
                     prompt,
                     params,
                     supported_tasks=self._supported_tasks,
-                    priority=priority,
+                    **options,
                 )
                 self._named(request, request_id)
                 self._check_alive()
@@ -118,11 +122,11 @@ class StepLoop:
         sink.fail(error)
 
     async def _add(
-        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, priority: int
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
     ) -> None:
         try:
             with conversion.translated(params):
-                request = await self._processed(request_id, prompt, params, priority)
+                request = await self._processed(request_id, prompt, params, options)
                 if _given_up(sink):
                     return
                 self._check_alive()
@@ -136,13 +140,17 @@ class StepLoop:
             # abort.
             self.cancel(request_id)
 
-    async def _processed(self, request_id: str, prompt: Any, params: Any, priority: int) -> Any:
+    async def _processed(
+        self, request_id: str, prompt: Any, params: Any, options: dict[str, Any]
+    ) -> Any:
+        if isinstance(loading := options.get("lora_request"), asyncio.Task):
+            options = {**options, "lora_request": await asyncio.shield(loading)}
         if self._supported_tasks is None:
             self._supported_tasks = await self._engine.get_supported_tasks()
         if params.structured_outputs is not None:
             await self._grammars.prepare(params)
         processor = self._engine.input_processor
-        known = {"supported_tasks": self._supported_tasks, "priority": priority}
+        known = {"supported_tasks": self._supported_tasks, **options}
         if _needs_no_wait(prompt, params):
             request = processor.process_inputs(request_id, prompt, params, **known)
         else:

@@ -1,5 +1,5 @@
-"""vLLM's worker for CPUs with seeds that hold where a prompt is read in several steps. Runs in the
-EngineCore process, which loads it by its name.
+"""vLLM's worker for CPUs with seeds that hold where a prompt is read in several steps, and with the
+LoRA of `cpu_lora`. Runs in the EngineCore process, which loads it by its name.
 
 A step that reads a part of a prompt samples a token that nobody wants, and takes its draw back from
 the request's generator. vLLM does so by the generator's offset, which CPU generators do not have
@@ -10,8 +10,11 @@ sends `seed` could have it so, for prompts that come together share a step's tok
 from typing import Any
 
 import numpy as np
+from vllm.lora import model_manager
 from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+from openai_frontend.engines.vllm.cpu_lora import SparingWrapper
 
 
 class SeededModelRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM's types are not followed
@@ -43,6 +46,7 @@ class CPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]  # vLLM's types are
     """vLLM's with that runner."""
 
     def init_device(self) -> None:
-        """See vLLM's, which makes the runner by this name."""
+        """See vLLM's, which makes the runner, and what adds adapters, by these names."""
         cpu_worker.CPUModelRunner = SeededModelRunner
+        model_manager.get_punica_wrapper = SparingWrapper
         super().init_device()

@@ -18,7 +18,6 @@ from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.model_reading import ParserSettings
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
@@ -93,10 +92,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     plugin.installed()  # what cannot be loaded fails here, not at the first request
     registry = ModelRegistry(
         server,
-        chat_templates=settings.chat_template,
-        parsers=ParserSettings(
-            tool_parser=settings.tool_parser, reasoning_parser=settings.reasoning_parser
-        ),
+        options=settings.options_by_model(),
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
         strict_readiness=settings.strict_readiness,

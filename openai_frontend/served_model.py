@@ -49,6 +49,7 @@ class ModelCard:
     max_model_len: int | None = None  # prompt and answer together, in tokens
     root: str | None = None  # the model whose weights it has; its own name unless it says
     parent: str | None = None  # the model that an adapter adapts
+    stands_for: str | None = None  # the listed model whose alias or version this is
     capabilities: Capabilities = Capabilities()
     description: str | None = None
     error: str | None = None  # why it cannot serve
@@ -58,9 +59,11 @@ class ModelCard:
 class ServedModel:
     """Prompts and generations of one model. Never knows of HTTP or of OpenAI's fields."""
 
-    name: str
+    name: str  # by which it was asked for
+    model_name: str  # in Triton
+    version: int  # in Triton; -1 is the latest
     created: int
-    facts: Mapping[str, Any]  # what an in-process engine said at load; empty for other backends
+    facts: Mapping[str, Any]  # what its engine, its files and its operator say
     contract: Contract | None  # None where the model's tensors are no text generation
     prompts: PromptBuilder | None  # None where no tokenizer is known
     pool: PromptPool
@@ -68,6 +71,7 @@ class ServedModel:
     embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
     reading: Reading = PLAIN  # how its answers are read
+    stands_for: str | None = None  # the listed model whose alias or version this is
 
     @property
     def max_model_len(self) -> int | None:
@@ -204,8 +208,9 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
         stream = self.server.infer(
-            self.name,
+            self.model_name,
             contract.encode(request),
+            version=self.version,
             request_id=request.request_id,
             priority=max(request.priority, 0),  # Triton's own queue knows none below
             timeout_us=request.timeout_us,
@@ -237,7 +242,9 @@ class ServedModel:
 
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""
-        stream = self.server.infer(self.name, inputs, request_id=request_id)
+        stream = self.server.infer(
+            self.model_name, inputs, version=self.version, request_id=request_id
+        )
         first: Outputs | None = None
         try:
             async for responses in stream:
@@ -251,15 +258,16 @@ class ServedModel:
 
     def card(self) -> ModelCard:
         """The model as it is now: an engine may have died since it was loaded."""
-        ready = self.server.model_is_ready(self.name)
+        ready = self.is_ready()
         return ModelCard(
             name=self.name,
             created=self.created,
             owned_by=self.facts.get("owned_by", "triton"),
             ready=ready,
             max_model_len=self.max_model_len,
-            root=self.facts.get("root", self.name),
+            root=self.facts.get("root", self.model_name),
             parent=self.facts.get("parent"),
+            stands_for=self.stands_for,
             capabilities=self.capabilities(),
             description=self.facts.get("description"),
             error=None if ready else self.failure(),
@@ -277,9 +285,14 @@ class ServedModel:
             tools=chat and self.reading.tools and self.template_knows("tools"),
         )
 
+    def is_ready(self) -> bool:
+        """Whether it can serve now."""
+        return self.server.model_is_ready(self.model_name, self.version)
+
     def failure(self) -> str:
         """Why the model cannot serve, once it cannot."""
-        return self.server.model_failure(self.name) or "it is not ready"
+        failure = self.server.model_failure(self.model_name, self.version)
+        return failure or "it is not ready"
 
     def _builder(self) -> PromptBuilder:
         if self.prompts is None:

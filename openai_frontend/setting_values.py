@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from openai_frontend.model_options import ModelOptions
+
 Items = list[str]
 
 SCOPED_FORM = "NAME:KEY=VALUE"
@@ -135,6 +137,7 @@ def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
 Names = Annotated[list[str], _parsed(_list)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
+OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]
 ByModel = Annotated[dict[str, str], _by_model(TEMPLATE_FORM)]
 ParserByModel = Annotated[
     dict[str, Annotated[ParserName, AfterValidator(_known_parser)]], _by_model(PARSER_FORM)

@@ -14,6 +14,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from openai_frontend import model_options
+from openai_frontend.model_options import ModelOptions
 from openai_frontend.setting_values import ByModel, ParserByModel, form
 from openai_frontend.triton_settings import (
     Backends,
@@ -125,6 +127,15 @@ class Settings(TritonSettings, Answers, Prompting, Limits, Listening):
     """All settings. Says nothing of where a value came from: `load` does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def options_by_model(self) -> dict[str, ModelOptions]:
+        """What the settings say of models, all of it in one place; `*` is every model."""
+        return model_options.by_model(
+            self.model_option,
+            chat_template=self.chat_template,
+            tool_parser=self.tool_parser,
+            reasoning_parser=self.reasoning_parser,
+        )
 
 
 GROUPS: tuple[type[BaseModel], ...] = (

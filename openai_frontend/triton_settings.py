@@ -9,6 +9,7 @@ from openai_frontend.setting_values import (
     BytesByDevice,
     FractionByDevice,
     Names,
+    OptionsByModel,
     Paths,
     RateLimiterResources,
     ScopedSettings,
@@ -28,6 +29,15 @@ class Models(BaseModel):
     load_model: Names = Field(
         default=["*"],
         description="Model to load at start where the mode is explicit; '*' is all of them.",
+    )
+    model_management: bool = Field(
+        default=False,
+        description="Let clients load and unload models, where the mode is explicit.",
+    )
+    model_option: OptionsByModel = Field(
+        default={},
+        description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "
+        "it; of the model `*` for every model, which goes behind it.",
     )
     repository_poll_s: float = Field(
         default=15.0, gt=0, description="Seconds between two looks at the folder, in mode poll."

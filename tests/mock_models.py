@@ -1,12 +1,13 @@
 """Model folders whose engine is the mock, and a core that serves them."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.model_reading import ParserSettings
+from openai_frontend import model_options
+from openai_frontend.model_options import ModelOptions
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests.prompting import tiny_tokenizer
@@ -36,13 +37,21 @@ def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:
 async def serving(
     repository: Path,
     *,
-    chat_templates: dict[str, str] | None = None,
-    parsers: ParserSettings | None = None,
+    settings: Mapping[str, ModelOptions] | None = None,
+    chat_templates: Mapping[str, str] | None = None,
+    tool_parser: Mapping[str, str] | None = None,
+    reasoning_parser: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator[ModelRegistry]:
     """A registry over a running core, whose models are known."""
     server = Server(Options(model_repositories=[repository], **options))
-    registry = ModelRegistry(server, chat_templates=chat_templates, parsers=parsers)
+    by_model = model_options.by_model(
+        settings or {},
+        chat_template=chat_templates or {},
+        tool_parser=tool_parser or {},
+        reasoning_parser=reasoning_parser or {},
+    )
+    registry = ModelRegistry(server, options=by_model)
     await server.start()
     try:
         await registry.refresh()

@@ -10,7 +10,6 @@ import pytest
 
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.model_reading import ParserSettings
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -249,6 +248,11 @@ def write_ensemble(
     (repository / name / "config.pbtxt").write_text(ENSEMBLE % (output, output) + extra)
 
 
+def write_options(repository: Path, name: str, text: str) -> None:
+    """The file beside a model's config."""
+    (repository / name / "openai_frontend.yaml").write_text(text)
+
+
 async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
     """The ensemble is what clients are meant to name; it answers."""
 
@@ -262,13 +266,36 @@ async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
     assert "".join(delta.text for burst in answer for delta in burst) == "aa"
 
 
-async def test_a_part_that_can_serve_answers_by_its_name(tmp_path: Path) -> None:
-    """An ensemble around a model takes it from nobody who knew it."""
+async def test_a_part_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Who asks for it is told what to ask for; that is no trouble of the server's."""
 
     mock_models.write(tmp_path, "part")
     write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
-        assert registry.get("part").name == registry.card("part").name == "part"
+        with pytest.raises(ModelNotFound, match="'part' is not served: it is a part of 'whole'"):
+            registry.get("part")
+        assert registry.card("part").error == "it is a part of 'whole'"
+        assert registry.is_ready()
+
+
+async def test_a_part_may_stand_alone(tmp_path: Path) -> None:
+    """An ensemble around a model need not take it from those who knew it."""
+
+    mock_models.write(tmp_path, "part")
+    write_options(tmp_path, "part", "standalone: true")
+    write_ensemble(tmp_path, "whole")
+    async with serving(tmp_path) as registry:
+        assert [card.name for card in registry.cards()] == ["part", "whole"]
+
+
+async def test_a_part_that_only_its_operator_knows(tmp_path: Path) -> None:
+    """A model that calls others by itself does not say which."""
+
+    for name in ("part", "whole"):
+        mock_models.write(tmp_path, name)
+    write_options(tmp_path, "part", "part_of: whole")
+    async with serving(tmp_path) as registry:
+        assert [card.name for card in registry.cards()] == ["whole"]
 
 
 async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
@@ -279,9 +306,10 @@ async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as registry:
         assert "odd" not in [card.name for card in registry.cards()]
         assert registry.is_ready()
-        for ask in (registry.get, registry.card):
-            with pytest.raises(ModelNotFound, match="'odd' is not served: its tensors are for no"):
-                ask("odd")
+        with pytest.raises(ModelNotFound, match="'odd' is not served: "):
+            registry.get("odd")
+        card = registry.card("odd")
+    assert (card.ready, bool(card.error)) == (False, True)
 
 
 HERMES = "{% if tools %}<tool_call>{% endif %}"
@@ -330,7 +358,7 @@ async def test_how_answers_are_read_is_told(
     assert [
         (record.levelname, record.getMessage())
         for record in caplog.records
-        if record.name == "openai_frontend.model_registry"
+        if record.name == "openai_frontend.model_building"
     ] == [
         ("INFO", "model a: answers are read as hermes. The chat template has '<tool_call>'."),
         (
@@ -351,10 +379,10 @@ async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptur
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
-    parsers = ParserSettings(
-        tool_parser={"*": "hermes", "b": "mistral"}, reasoning_parser={"nobody": "qwen3"}
-    )
-    async with serving(tmp_path, parsers=parsers) as registry:
+    parsers = {"*": "hermes", "b": "mistral"}
+    async with serving(
+        tmp_path, tool_parser=parsers, reasoning_parser={"nobody": "qwen3"}
+    ) as registry:
         readings = [registry.get(name).reading.name for name in "ab"]
 
     assert readings == ["hermes", "mistral"]
@@ -370,7 +398,7 @@ async def test_a_parser_that_cannot_be_had_fails_its_model_alone(tmp_path: Path)
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
-    async with serving(tmp_path, parsers=ParserSettings(tool_parser={"b": "no:C"})) as registry:
+    async with serving(tmp_path, tool_parser={"b": "no:C"}) as registry:
         error = registry.card("b").error
         assert [card.name for card in registry.cards()] == ["a"]
     assert str(error).startswith("its tool_parser no:C: ModuleNotFoundError")
@@ -382,7 +410,7 @@ async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
     for name, tasks in (("a", ["generate"]), ("b", ["embed"])):
         mock_models.write_with_tokenizer(tmp_path, name, tasks=tasks)
     tiny_tokenizer.write(tmp_path / "a" / "1" / "tokenizer", chat_template=None)
-    async with serving(tmp_path, parsers=ParserSettings(tool_parser={"*": "no:C"})) as registry:
+    async with serving(tmp_path, tool_parser={"*": "no:C"}) as registry:
         assert [card.name for card in registry.cards()] == ["a", "b"]
         assert [registry.get(name).reading.tools for name in "ab"] == [False, False]
 

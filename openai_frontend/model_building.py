@@ -1,0 +1,218 @@
+"""Makes the served model of a Triton model: its config, its files and the operator's word, joined.
+
+Reads files, so it runs in a thread.
+"""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from openai_frontend import model_facts
+from openai_frontend.contracts import choice
+from openai_frontend.contracts.choice import Chosen, ContractOptions
+from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.model_facts import ModelSource
+from openai_frontend.model_options import ModelOptions
+from openai_frontend.model_reading import (
+    SETTINGS,
+    ModelFiles,
+    choose,
+    template_for_tools,
+    warning,
+)
+from openai_frontend.parsing.reading import PLAIN, Reading
+from openai_frontend.prompting import chat_template, tokenizer
+from openai_frontend.prompting.pool import PromptPool
+from openai_frontend.prompting.prompt import PromptBuilder
+from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.served_model import ServedModel
+from openai_frontend.triton import Server
+
+logger = logging.getLogger(__name__)
+
+Facts = Mapping[str, Any]
+
+
+class NotServable(ModelUnavailable):
+    """Nothing is wrong with the model, but no request here is for it; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A served model, and what it was made of: unchanged, it need not be made again."""
+
+    config: Mapping[str, Any]
+    engine_facts: Facts
+    options: ModelOptions
+    model: ServedModel
+
+    def is_made_of(
+        self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
+    ) -> bool:
+        """Each load of an engine makes new facts, though they may be equal."""
+        same_load = self.engine_facts is engine_facts
+        return same_load and self.config == config and self.options == options
+
+
+class ModelBuilding:
+    """Makes served models of a server's models."""
+
+    def __init__(self, server: Server, pool: PromptPool) -> None:
+        self._server = server
+        self._pool = pool
+
+    def made(self, name: str, version: int, options: ModelOptions, before: Made | None) -> Made:
+        """The model, or that of before where nothing has changed.
+
+        Raises ModelUnavailable with the reason where the model cannot serve.
+        """
+        config = self._server.model_config(name, version)
+        said = self._server.model_facts(name, version)
+        if before is not None and before.is_made_of(config, said, options):
+            return before
+        facts = {**self._read_facts(name, version, config, said, options), **_operators(options)}
+        loaded = _tokenizer(name, facts, certain=bool(said or options.tokenizer))
+        chosen = _chosen(config, said, options, loaded)
+        prompts, files = _prompts(loaded, facts, options)
+        model = ServedModel(
+            name=name,
+            model_name=name,
+            version=version,
+            created=int(time.time()),
+            facts=facts,
+            contract=chosen.generation,
+            embedding_contract=chosen.embedding,
+            score_contract=chosen.score,
+            prompts=prompts,
+            reading=_reading(name, files, options) if chosen.generation else PLAIN,
+            pool=self._pool,
+            server=self._server,
+        )
+        return Made(config, said, options, model)
+
+    @property
+    def repositories(self) -> Sequence[Path]:
+        """The folders that models lie in."""
+        return self._server.options.model_repositories
+
+    def _read_facts(
+        self,
+        name: str,
+        version: int,
+        config: Mapping[str, Any],
+        said: Facts,
+        options: ModelOptions,
+    ) -> Facts:
+        """What the engine says; of another backend's model, what its files say."""
+        if said:
+            _check_context(options, said)
+            return said
+        folder = model_facts.model_folder(name, self.repositories)
+        source = ModelSource(config=config, folder=folder and folder / str(version))
+        found = model_facts.read(source, self._source)
+        given = {"tokenizer": found.tokenizer, "max_model_len": found.max_model_len}
+        return {fact: value for fact, value in given.items() if value is not None}
+
+    def _source(self, name: str) -> ModelSource | None:
+        """The latest version of a part of another model."""
+        try:
+            config = self._server.model_config(name)
+        except GatewayError:  # a part that is not there; the core would not load the whole
+            return None
+        return ModelSource(config=config, folder=None)
+
+
+def _operators(options: ModelOptions) -> Facts:
+    """The facts that an operator gives."""
+    given = {
+        "tokenizer": options.tokenizer,
+        "max_model_len": options.max_model_len,
+        "description": options.description,
+    }
+    return {fact: value for fact, value in given.items() if value is not None}
+
+
+def _check_context(options: ModelOptions, said: Facts) -> None:
+    wanted, possible = options.max_model_len, said.get("max_model_len")
+    if wanted is not None and possible is not None and wanted > possible:
+        raise ModelUnavailable(f"its max_model_len of {wanted} is above its engine's of {possible}")
+
+
+def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
+    """The model's. One that only another backend's files name may be out of reach here: then there
+    is none, and the log says so.
+    """
+    folder = facts.get("tokenizer")
+    if folder is None:
+        return None
+    try:
+        return tokenizer.load(Path(folder))
+    except ModelUnavailable as error:
+        if certain:
+            raise
+        logger.warning("model %s: it serves without a tokenizer: %s", name, error.message)
+        return None
+
+
+def _chosen(
+    config: Mapping[str, Any], said: Facts, options: ModelOptions, loaded: Tokenizer | None
+) -> Chosen:
+    """The model's contracts; NotServable where none fits that nobody asked for."""
+    try:
+        return choice.choose(
+            config,
+            tasks=said.get("tasks"),
+            options=ContractOptions(name=options.contract, tensors=options.tensors),
+            count_tokens=None if loaded is None else partial(_count_tokens, loaded),
+        )
+    except ModelUnavailable as error:
+        if options.contract is not None:
+            raise
+        raise NotServable(error.message) from error
+
+
+def _count_tokens(loaded: Tokenizer, text: str) -> int:
+    return len(loaded.encode(text, add_special_tokens=False))
+
+
+def _prompts(
+    loaded: Tokenizer | None, facts: Facts, options: ModelOptions
+) -> tuple[PromptBuilder | None, ModelFiles | None]:
+    """How the model is asked, and what its files say of its answers; None where no tokenizer is
+    known.
+    """
+    if loaded is None:
+        return None, None
+    template = _chat_template(options)
+    prompts = PromptBuilder(
+        loaded, chat_template=template, max_model_len=facts.get("max_model_len")
+    )
+    in_use = template or template_for_tools(loaded.chat_templates)
+    return prompts, ModelFiles(folder=Path(facts["tokenizer"]), chat_template=in_use)
+
+
+def _chat_template(options: ModelOptions) -> str | None:
+    """The template that the operator gives the model; None: the tokenizer's own."""
+    if options.chat_template is None:
+        return None
+    try:
+        return chat_template.read(options.chat_template)
+    except ModelUnavailable as error:
+        message = f"its chat template {options.chat_template}: {error.message}"
+        raise ModelUnavailable(message) from error
+
+
+def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> Reading:
+    if files is None or files.chat_template is None:
+        return PLAIN  # it does not chat, and texts that it completes are not read
+    named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}
+    reading = choose(files, named)
+    because = " ".join(reading.because)
+    logger.info("model %s: answers are read as %s. %s", name, reading.name, because)
+    if lacking := warning(reading, files):
+        logger.warning("model %s: %s", name, lacking)
+    return reading

@@ -1,0 +1,134 @@
+"""What a model's files say of its tokenizer and context, where no engine of this process does.
+
+Reads files that the backends themselves read; runs nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openai_frontend.errors import ModelUnavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is known; None where the files do not say."""
+
+    tokenizer: Path | None = None  # a folder, or a name that Hugging Face's cache may have
+    max_model_len: int | None = None  # tokens of prompt and answer together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where to read."""
+
+    config: Mapping[str, Any]  # Triton's, as it prints it in JSON
+    folder: Path | None  # of the version that serves; None where the repository has none
+
+
+Look = Callable[[str], ModelSource | None]  # by model; None where there is no such model
+
+# What TensorRT-LLM's BLS model calls; it takes no other names for the first and the last
+_BLS_ENGINE = "tensorrt_llm_model_name"
+_BLS_AROUND = ("preprocessing", "postprocessing")
+
+
+def read(source: ModelSource, look: Look) -> ModelFacts:
+    """The facts of a model; `look` finds the models that it is made of.
+
+    Raises ModelUnavailable with the file where one cannot be read.
+    """
+    if source.config.get("backend") == "vllm":
+        return _of_vllm(source)
+    if source.folder is not None and (source.folder / "model.yaml").is_file():
+        return _of_llm_api(source.folder / "model.yaml")
+    members = [source, *filter(None, map(look, parts(source.config)))]
+    return ModelFacts(
+        tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
+        max_model_len=_first(_engine_length(each) for each in members),
+    )
+
+
+def parts(config: Mapping[str, Any]) -> list[str]:
+    """The models that an ensemble, or TensorRT-LLM's BLS model, is made of; none for others."""
+    steps = config.get("ensemble_scheduling", {}).get("step", ())
+    engine = _parameter(config, _BLS_ENGINE)
+    called = [*_BLS_AROUND, engine] if engine else []
+    return list(dict.fromkeys([*(step["model_name"] for step in steps), *called]))
+
+
+def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
+    """The folder of a model that Triton's index names; None where it was loaded from memory."""
+    folders = (repository / name for repository in repositories)
+    return next((folder for folder in folders if folder.is_dir()), None)
+
+
+def _of_vllm(source: ModelSource) -> ModelFacts:
+    """`model.json` of NVIDIA's vLLM backend holds vLLM's engine arguments."""
+    path = None if source.folder is None else source.folder / "model.json"
+    arguments = {} if path is None or not path.is_file() else _read_mapping(path, json.loads)
+    return _of_hugging_face(
+        arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_model_len")
+    )
+
+
+def _of_llm_api(path: Path) -> ModelFacts:
+    """`model.yaml` of TensorRT-LLM's LLM-API model holds the arguments of its `LLM`."""
+    arguments = _read_mapping(path, yaml.safe_load)
+    return _of_hugging_face(
+        arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
+    )
+
+
+def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
+    if not isinstance(named, str):
+        return ModelFacts(max_model_len=_length(said))
+    folder = Path(named)
+    config = folder / "config.json"
+    found = _read_mapping(config, json.loads) if config.is_file() else {}
+    length = _length(said) or _length(found.get("max_position_embeddings"))
+    return ModelFacts(tokenizer=folder, max_model_len=length)
+
+
+def _parameter(config: Mapping[str, Any], name: str) -> str | None:
+    """A parameter that is set; one that a template left open ("${...}") is none."""
+    value = config.get("parameters", {}).get(name, {}).get("string_value")
+    return value if isinstance(value, str) and value and not value.startswith("${") else None
+
+
+def _parameter_folder(source: ModelSource, name: str) -> Path | None:
+    value = _parameter(source.config, name)
+    return None if value is None else Path(value)
+
+
+def _engine_length(source: ModelSource) -> int | None:
+    """The context that a TensorRT-LLM engine was built for."""
+    folder = _parameter_folder(source, "gpt_model_path")
+    config = None if folder is None else folder / "config.json"
+    if config is None or not config.is_file():
+        return None
+    build = _read_mapping(config, json.loads).get("build_config")
+    return _length(build.get("max_seq_len")) if isinstance(build, dict) else None
+
+
+def _length(value: Any) -> int | None:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return value if number and value > 0 else None
+
+
+def _first(found: Any) -> Any:
+    return next((each for each in found if each is not None), None)
+
+
+def _read_mapping(path: Path, parse: Callable[[str], Any]) -> Mapping[str, Any]:
+    try:
+        found = parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
+    if not isinstance(found, dict):
+        raise ModelUnavailable(f"{path}: not a mapping of names to values")
+    return found

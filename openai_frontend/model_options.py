@@ -1,0 +1,177 @@
+"""What an operator says of one model: `openai_frontend.yaml` beside its config.pbtxt, or settings.
+
+Knows no Triton and no tokenizer: only names, paths and numbers.
+"""
+
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from openai_frontend.errors import ModelUnavailable
+
+FILE = "openai_frontend.yaml"
+
+EVERY_MODEL = "*"
+
+# What requests may name: a folder's name, also Hugging Face's with one slash or more
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
+_LONGEST_NAME = 128
+
+
+def is_name(name: str) -> bool:
+    """Whether a model, an alias or an adapter may have this name: it leads nowhere as a path."""
+    return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
+
+
+def _checked_name(name: str) -> str:
+    if not is_name(name):
+        raise ValueError(
+            "a name begins with a letter or digit, as each part after a slash does, and has those "
+            "and . _ + - alone"
+        )
+    return name
+
+
+def _items(value: Any) -> Any:
+    """A setting's text has commas where the file has a list."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+Name = Annotated[str, AfterValidator(_checked_name)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ModelOptions(BaseModel):
+    """Every field may be left out: then the model's own files decide, or nothing is limited."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    description: str | None = Field(default=None, description="Shown by /v1/models.")
+    aliases: Annotated[tuple[Name, ...], BeforeValidator(_items)] = Field(
+        default=(), description="Further names by which requests may ask for the model."
+    )
+
+    contract: str | None = Field(
+        default=None, description="Tensor contract; else chosen by what the model declares."
+    )
+    tensors: dict[str, str] = Field(
+        default={}, description="Our name of a tensor and the model's, for the contract `python`."
+    )
+
+    tokenizer: str | None = Field(
+        default=None,
+        description="Folder of the tokenizer; one that begins with a dot lies in the model's "
+        "folder.",
+    )
+    chat_template: str | None = Field(
+        default=None,
+        description="File or built-in name of a chat template; a file that begins with a dot lies "
+        "in the model's folder.",
+    )
+    tool_parser: str | None = Field(default=None, description="What reads tool calls.")
+    reasoning_parser: str | None = Field(default=None, description="What reads reasoning.")
+
+    max_model_len: Positive | None = Field(
+        default=None, description="Tokens of prompt and answer together."
+    )
+    max_answer_tokens: Positive | None = Field(
+        default=None, description="Tokens of one answer; a request for more is refused."
+    )
+    max_streams: Positive | None = Field(
+        default=None, description="Requests at work in the model at the same time."
+    )
+
+    adapters: dict[str, str] = Field(
+        default={}, description="Name of a LoRA adapter and its folder."
+    )
+    adapter_folder: str | None = Field(
+        default=None, description="Folder whose subfolders are LoRA adapters."
+    )
+
+    part_of: Name | None = Field(
+        default=None, description="The model that calls this one; requests cannot name it then."
+    )
+    standalone: bool = Field(
+        default=False, description="Requests may name it though it is a part of an ensemble."
+    )
+    memory_bytes: Positive | None = Field(
+        default=None, description="Memory that it takes, where models are loaded on demand."
+    )
+
+    def in_folder(self, folder: Path) -> "ModelOptions":
+        """With the paths that begin with a dot where they lie."""
+        paths = {"tokenizer": self.tokenizer, "chat_template": self.chat_template}
+        within = {
+            name: str(folder / path)
+            for name, path in paths.items()
+            if path is not None and path.startswith(".")
+        }
+        return self.model_copy(update=within)
+
+    def over(self, below: "ModelOptions") -> "ModelOptions":
+        """These options where they are given, else those of `below`."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        return below.model_copy(update=given)
+
+
+def read(folder: Path | None) -> ModelOptions:
+    """The options beside a model's config.pbtxt; none where there is no file.
+
+    Raises ModelUnavailable with the file and the reason where it cannot be used.
+    """
+    if folder is None:
+        return ModelOptions()
+    path = folder / FILE
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), path).in_folder(folder)
+    except FileNotFoundError:
+        return ModelOptions()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelUnavailable(f"{path}: {error}") from error
+
+
+def of_model(name: str, folder: Path | None, settings: Mapping[str, ModelOptions]) -> ModelOptions:
+    """What holds for a model: the settings of its name, then its file, then those of `*`."""
+    every, own = (settings.get(each, ModelOptions()) for each in (EVERY_MODEL, name))
+    return own.over(read(folder).over(every))
+
+
+def by_model(
+    options: Mapping[str, ModelOptions], **settings: Mapping[str, str]
+) -> dict[str, ModelOptions]:
+    """Options of models, and settings that give models one option each, which go before them."""
+    joined = dict(options)
+    for option, values in settings.items():
+        for name, value in values.items():
+            own = ModelOptions.model_validate({option: value})
+            joined[name] = own.over(joined.get(name, ModelOptions()))
+    return joined
+
+
+def _parsed(text: str, path: Path) -> ModelOptions:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
+    if values is None:
+        return ModelOptions()
+    if not isinstance(values, dict):
+        raise ModelUnavailable(f"{path}: expected options as 'name: value' lines")
+    try:
+        return ModelOptions.model_validate(values)
+    except ValidationError as error:
+        raise ModelUnavailable(f"{path}: {_first_problem(error)}") from error
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] != "extra_forbidden":
+        return f"{name}: {problem['msg'].removeprefix('Value error, ')}"
+    close = get_close_matches(name, ModelOptions.model_fields, n=1)
+    return f"unknown option '{name}'" + (f"; did you mean '{close[0]}'?" if close else "")

@@ -1,0 +1,204 @@
+"""Every model of a server at one moment, by every name that it has. Made whole, never edited."""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from openai_frontend import model_facts, model_options
+from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.model_building import Made, ModelBuilding, NotServable
+from openai_frontend.model_options import ModelOptions
+from openai_frontend.served_model import ServedModel
+from openai_frontend.triton import ModelIndexEntry, Server
+
+logger = logging.getLogger(__name__)
+
+NOT_LOADED = "it is not loaded"
+
+# What Triton's index gives as reason for a model that nothing is wrong with
+_NOTHING_WRONG = {"": NOT_LOADED, "unloaded": NOT_LOADED}
+
+LATEST = -1  # Triton's word for it
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Names of models, aliases (`alias`) and versions (`model@2`)."""
+
+    models: Mapping[str, ServedModel] = field(default_factory=dict)  # those that requests may name
+    failures: Mapping[str, str] = field(default_factory=dict)  # name -> why it cannot serve
+    refused: Mapping[str, str] = field(default_factory=dict)  # sound, but for no request: why
+    aliases: Mapping[str, str] = field(default_factory=dict)  # also of models that do not serve
+    listed: Sequence[str] = ()  # sorted
+    loaded: frozenset[str] = frozenset()  # what Triton serves, whatever for
+    made: Mapping[tuple[str, int], Made] = field(default_factory=dict)
+    clashes: frozenset[str] = frozenset()  # aliases that nobody gets: a model has that name
+
+    def canonical(self, name: str) -> str:
+        """The model that a name is an alias of, or the name itself; a version stays with it."""
+        base, at, version = name.partition("@")
+        return self.aliases.get(base, base) + at + version
+
+
+class SnapshotTaking:
+    """Reads the server's index. Blocks: tokenizers are read."""
+
+    def __init__(
+        self, server: Server, building: ModelBuilding, settings: Mapping[str, ModelOptions]
+    ) -> None:
+        self._server = server
+        self._building = building
+        self._settings = settings
+
+    def take(self, before: Snapshot) -> Snapshot:
+        """The models now; those of before are kept where they have not changed."""
+        versions, reasons = _states(self._server.model_index())
+        names = versions.keys() | reasons.keys()
+        draft = _Draft(before, names=names, loaded=frozenset(versions))
+        parts = self._parts(versions)
+        for name in sorted(names):
+            try:
+                options = self._options(name)
+                draft.claim(name, options.aliases)
+                if name not in versions:
+                    raise ModelUnavailable(reasons[name])
+                whole = options.part_of or (None if options.standalone else parts.get(name))
+                if whole is not None:
+                    raise NotServable(f"it is a part of '{whole}'")
+                self._add(draft, name, versions[name], options)
+            except NotServable as error:
+                draft.refused[name] = error.message
+            except GatewayError as error:
+                draft.fail(name, error.message)
+        return draft.finished()
+
+    def _options(self, name: str) -> ModelOptions:
+        folder = model_facts.model_folder(name, self._server.options.model_repositories)
+        return model_options.of_model(name, folder, self._settings)
+
+    def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, str]:
+        """Part -> the whole, of the models that are loaded."""
+        return {
+            part: name
+            for name in versions
+            for part in model_facts.parts(self._server.model_config(name))
+        }
+
+    def _add(
+        self, draft: "_Draft", name: str, versions: Sequence[int], options: ModelOptions
+    ) -> None:
+        """Each version; the latest goes by the model's name too, and decides whether it serves."""
+        for version in sorted(versions):
+            before = draft.before.made.get((name, version))
+            try:
+                made = self._building.made(name, version, options, before)
+            except GatewayError as error:
+                if version == max(versions):
+                    raise
+                draft.fail(f"{name}@{version}", error.message)
+            else:
+                draft.add(made, many=len(versions) > 1, latest=version == max(versions))
+
+
+class _Draft:
+    """A snapshot in the making."""
+
+    def __init__(self, before: Snapshot, *, names: Collection[str], loaded: frozenset[str]) -> None:
+        self.before = before
+        self.refused: dict[str, str] = {}
+        self._loaded = loaded
+        self._models: dict[str, ServedModel] = {}
+        self._failures: dict[str, str] = {}
+        self._claims: dict[str, list[str]] = {}  # alias -> models
+        self._unlisted: set[str] = set()
+        self._made: dict[tuple[str, int], Made] = {}
+        self._known = frozenset(names)
+
+    def claim(self, name: str, aliases: Iterable[str]) -> None:
+        """These aliases are to be the model's."""
+        for alias in dict.fromkeys(aliases):
+            self._claims.setdefault(alias, []).append(name)
+
+    def add(self, made: Made, *, many: bool, latest: bool) -> None:
+        """A version. It is listed by its number where it is one of many."""
+        model = made.model
+        self._made[model.model_name, model.version] = made
+        named = f"{model.model_name}@{model.version}"
+        self._name(named, model, stands_for=model.model_name)
+        if not many:
+            self._unlisted.add(named)
+        if latest:
+            self._name(model.model_name, model, version=LATEST)
+
+    def _name(self, name: str, model: ServedModel, **known_by: Any) -> None:
+        """The same object as before where the model is the same."""
+        named = replace(model, name=name, **known_by)
+        before = self.before.models.get(name)
+        unchanged = (
+            before is not None
+            and before.facts is model.facts  # made once for each model that is made
+            and (before.version, before.stands_for) == (named.version, named.stands_for)
+        )
+        self._models[name] = before if before is not None and unchanged else named
+
+    def fail(self, name: str, reason: str) -> None:
+        """Logged once for each new reason; a model that nobody has loaded is no failure."""
+        self._failures[name] = reason
+        if reason != NOT_LOADED and self.before.failures.get(name) != reason:
+            logger.error("model %s cannot serve: %s", name, reason)
+
+    def finished(self) -> Snapshot:
+        """All of it, once every model has been added."""
+        aliases = self._aliases()
+        for alias, name in aliases.items():
+            self._add_alias(alias, name)
+        return Snapshot(
+            models=self._models,
+            failures=self._failures,
+            refused=self.refused,
+            aliases=aliases,
+            listed=sorted(self._models.keys() - self._unlisted),
+            loaded=self._loaded,
+            made=self._made,
+            clashes=frozenset(self._claims.keys() & self._known),
+        )
+
+    def _aliases(self) -> dict[str, str]:
+        """Those that are one model's alone. A model's own name goes before an alias."""
+        aliases = {}
+        for alias, names in self._claims.items():
+            if alias in self._known:
+                self._log_clash(alias, names)
+            elif len(names) > 1:
+                models = " and of ".join(f"'{name}'" for name in names)
+                self.fail(alias, f"it is an alias of {models}")
+            else:
+                aliases[alias] = names[0]
+        return aliases
+
+    def _log_clash(self, alias: str, names: Sequence[str]) -> None:
+        if alias not in self.before.clashes:
+            who = ", ".join(names)
+            logger.error("model %s: it cannot have the alias %s: a model has that name", who, alias)
+
+    def _add_alias(self, alias: str, name: str) -> None:
+        for known, model in list(self._models.items()):
+            if model.model_name == name and known.partition("@")[0] == name:
+                _, at, version = known.partition("@")
+                own = alias + at + version
+                self._name(own, model, stands_for=name)
+                if at:
+                    self._unlisted.add(own)
+
+
+def _states(index: Iterable[ModelIndexEntry]) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Model -> its versions that are ready; and of the models without one, why not."""
+    versions: dict[str, list[int]] = {}
+    reasons: dict[str, str] = {}
+    for entry in index:
+        if entry.state == "READY" and entry.version is not None:
+            versions.setdefault(entry.name, []).append(entry.version)
+        else:
+            reasons.setdefault(entry.name, _NOTHING_WRONG.get(entry.reason, entry.reason))
+    return versions, {name: why for name, why in reasons.items() if name not in versions}

@@ -1,0 +1,96 @@
+"""What an operator says of a model: the file beside its config, and settings."""
+
+from pathlib import Path
+
+import pytest
+
+from openai_frontend import model_options
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.model_options import ModelOptions, by_model, is_name, of_model, read
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / model_options.FILE).write_text(text)
+    return folder
+
+
+def test_a_model_without_a_file_has_no_options(tmp_path: Path) -> None:
+    """Neither has one that lies in no folder, for it was loaded from memory."""
+
+    assert read(tmp_path) == read(None) == ModelOptions()
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    """A path that begins with a dot lies in the model's folder; others are as they stand."""
+
+    write(tmp_path, "aliases: [a, org/b]\ntokenizer: ./t\nchat_template: chatml\nmax_model_len: 8")
+    assert read(tmp_path) == ModelOptions(
+        aliases=("a", "org/b"),
+        tokenizer=f"{tmp_path}/t",
+        chat_template="chatml",
+        max_model_len=8,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("max_model_length: 8", "unknown option 'max_model_length'; did you mean 'max_model_len'?"),
+        ("xyzzy: 1", "unknown option 'xyzzy'"),
+        ("max_model_len: 0", "max_model_len: Input should be greater than or equal to 1"),
+        ("aliases: [../up]", "aliases.0: a name begins with"),
+        ("- a", "expected options"),
+        ("a: [", "expected the node content"),
+    ],
+)
+def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, text: str, reason: str) -> None:
+    """One line for the operator."""
+
+    write(tmp_path, text)
+    with pytest.raises(ModelUnavailable) as refused:
+        read(tmp_path)
+    assert refused.value.message.startswith(f"{tmp_path / model_options.FILE}: ")
+    assert reason in refused.value.message
+    assert "\n" not in refused.value.message
+
+
+def test_what_is_particular_goes_before_what_is_general(tmp_path: Path) -> None:
+    """A setting of the model's name, then its file, then a setting for every model."""
+
+    write(tmp_path, "max_model_len: 2\nmax_streams: 2")
+    settings = {
+        "*": ModelOptions(max_model_len=1, max_streams=1, max_answer_tokens=1),
+        "m": ModelOptions(max_model_len=3),
+    }
+    found = of_model("m", tmp_path, settings)
+    assert (found.max_model_len, found.max_streams, found.max_answer_tokens) == (3, 2, 1)
+
+
+def test_settings_of_one_option_join_those_of_all() -> None:
+    """They say it more directly, and go before."""
+
+    joined = by_model(
+        {"m": ModelOptions(tool_parser="a", max_streams=1)}, tool_parser={"m": "b", "*": "c"}
+    )
+    assert joined == {
+        "m": ModelOptions(tool_parser="b", max_streams=1),
+        "*": ModelOptions(tool_parser="c"),
+    }
+
+
+@pytest.mark.parametrize("name", ["a", "Qwen/Qwen3-8B", "gpt-4o.mini", "0"])
+def test_a_name(name: str) -> None:
+    """As the models of the hubs have them."""
+
+    assert is_name(name)
+
+
+LEADS_ELSEWHERE = ["", "..", "../a", "a/../b", "/a", "a/", "a//b", "a\0", ".hidden", "-flag"]
+MEANS_SOMETHING = ["a@2", "a:b", "a b", "a\n", "\u00e4", "x" * 129]
+
+
+@pytest.mark.parametrize("name", [*LEADS_ELSEWHERE, *MEANS_SOMETHING])
+def test_no_name(name: str) -> None:
+    """What would lead elsewhere as a path, or has a meaning of its own in requests."""
+
+    assert not is_name(name)

@@ -1,4 +1,4 @@
-"""The command line: `serve`, `check` and `version`. Reads the settings and starts the process."""
+"""The command line: its commands and their options. Reads the settings and starts the process."""
 
 import argparse
 import importlib.metadata
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
+from openai_frontend.cli.init_repo import command as init_repo_command
+from openai_frontend.cli.init_repo.wanted import InvalidOption
 from openai_frontend.settings import InvalidSettings, Option, Settings, load, options
 
 # Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
@@ -24,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "version":
         sys.stdout.write(versions())
         return 0
+    if command == "init-repo":
+        return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)
     from openai_frontend.parsing.choice import BY_NAME
 
@@ -71,6 +75,15 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("model", metavar="MODEL", help="its name in a repository, or its folder")
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
+    init_repo = commands.add_parser(
+        "init-repo",
+        help="write a model repository for a Hugging Face model, and check it",
+        description="Write a model repository for a Hugging Face model, every field filled, and "
+        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
+        usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
+        allow_abbrev=False,
+    )
+    init_repo_command.add_arguments(init_repo)
     return parser
 
 
@@ -199,6 +212,18 @@ def _failed_plugin() -> str | None:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return f"a constraint plug-in cannot be loaded: {reason}"
     return None
+
+
+def _init_repo(given: dict[str, Any]) -> int:
+    def check(model: str, repository: Path) -> int:
+        return _report(model, load(flags={"model_repository": [str(repository)]}), as_json=False)
+
+    try:
+        return init_repo_command.run(given, check)
+    except InvalidOption as error:
+        return _refuse(str(error), MISUSED)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}", FAILED)
 
 
 def _report(model: str, settings: Settings, *, as_json: bool) -> int:

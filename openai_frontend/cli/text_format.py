@@ -1,9 +1,9 @@
-"""Reads protobuf's text format, in which `config.pbtxt` is written, without the schema: a field is
-a list of all its values.
+"""Reads and writes protobuf's text format, in which `config.pbtxt` is written, without the schema:
+a field that is read is a list of all its values.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, list[Any]]
@@ -17,8 +17,15 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
+_ESCAPED = str.maketrans(
+    {"\\": "\\\\", '"': '\\"'} | {code: f"\\{letter}" for letter, code in _ESCAPES.items()}
+)
 _CLOSES = {"{": "}", "<": ">"}
 _MAX_DEPTH = 32
+
+# Fields of a model's config whose values are no plain strings, numbers or messages
+_ENUMS = {"data_type", "kind"}
+_MAPS = {"parameters", "input_map", "output_map"}
 
 
 def read(text: str) -> Message:
@@ -26,6 +33,47 @@ def read(text: str) -> Message:
     reader = _Reader(text)
     message = reader.message("", 0)
     return message
+
+
+def write(config: Mapping[str, Any]) -> str:
+    """The text of a model's config, which has the shape of the JSON that Triton gives of it."""
+    return "".join(f"{line}\n" for line in _lines(config))
+
+
+def _lines(message: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in message.items():
+        if name in _MAPS:
+            for key, entry in value.items():
+                yield from _field(name, {"key": key, "value": entry})
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield from _list(name, value)
+        else:
+            yield from _field(name, value)
+
+
+def _field(name: str, value: Any) -> Iterator[str]:
+    if not isinstance(value, Mapping):
+        yield f"{name}: {_scalar(name, value)}"
+        return
+    yield f"{name} {{"
+    yield from (f"  {line}" for line in _lines(value))
+    yield "}"
+
+
+def _list(name: str, values: Sequence[Any]) -> Iterator[str]:
+    if not any(isinstance(value, Mapping) for value in values):
+        yield f"{name}: [{', '.join(_scalar(name, value) for value in values)}]"
+        return
+    for value in values:
+        yield from _field(name, value)
+
+
+def _scalar(name: str, value: str | float) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and name not in _ENUMS:
+        return f'"{value.translate(_ESCAPED)}"'
+    return str(value)
 
 
 class _Reader:

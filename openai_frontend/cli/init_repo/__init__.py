@@ -1,0 +1,1 @@
+"""`init-repo`: a model repository for a Hugging Face model, every field filled."""

@@ -1,0 +1,41 @@
+"""The kinds of repository, and what all of them say in openai_frontend.yaml."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from openai_frontend.cli.init_repo import llmapi, tensorrt_llm, vllm
+from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.wanted import Wanted
+
+_MODELS: Mapping[str, Callable[[Wanted], list[Model]]] = {
+    "inprocess": vllm.inprocess,
+    "vllm": vllm.nvidias,
+    "tensorrt_llm": tensorrt_llm.models,
+    "llmapi": llmapi.models,
+}
+
+
+def models(wanted: Wanted) -> list[Model]:
+    """All models of a kind; the first is what requests are meant to name. Raises InvalidOption."""
+    first, *others = _MODELS[wanted.kind](wanted)
+    first = replace(first, options={**_aliases(wanted), **first.options})
+    return [_completed(wanted, model) for model in (first, *others)]
+
+
+def _aliases(wanted: Wanted) -> dict[str, Any]:
+    """The hub's name, by which clients may know the model."""
+    on_hub = wanted.folder is None and wanted.model != wanted.name
+    return {"aliases": [wanted.model]} if on_hub else {}
+
+
+def _completed(wanted: Wanted, model: Model) -> Model:
+    """An engine in this process tells its tokenizer and context itself; others do not."""
+    if not model.serves or wanted.kind == "inprocess":
+        return model
+    said: dict[str, Any] = {"contract": wanted.kind}
+    if (folder := wanted.tokenizer_folder()) is not None:
+        said["tokenizer"] = folder
+    if wanted.max_model_len is not None:
+        said["max_model_len"] = wanted.max_model_len
+    return replace(model, options={**model.options, **said})

@@ -1,0 +1,287 @@
+"""TensorRT-LLM's engine behind its five models. Those around it keep NVIDIA's names, by which its
+BLS program calls them; the ensemble has the name that requests use.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
+from openai_frontend.cli.init_repo.guided_decoding import tokenizer_info
+from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.tensors import parameters, tensors
+from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted, read_json
+
+_FAMILY = "inflight_batcher_llm"
+_PREPROCESSING, _ENGINE, _POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
+_BLS = "tensorrt_llm_bls"
+_TOKENIZER_INFO = "1/xgrammar_tokenizer_info.json"
+PARTS = (_PREPROCESSING, _ENGINE, _POSTPROCESSING, _BLS)
+
+# Where an engine does not say: what NVIDIA's own examples take
+_MAX_BATCH_SIZE = 8
+_DATATYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
+
+# A request waits no time for others to come, and is refused by no length of the queue
+_QUEUE = {
+    "max_queue_delay_microseconds": 0,
+    "default_queue_policy": {"max_queue_size": 0},
+}
+
+# The engine model's parameters where the person says nothing: the defaults of the backend and of
+# docs/model_config.md (triton-inference-server/tensorrtllm_backend). An empty one is not set.
+_DEFAULTS: Mapping[str, str] = {
+    "max_beam_width": "1",
+    "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+    "gpt_model_type": "inflight_fused_batching",
+    "gpt_model_path": "",
+    "encoder_model_path": "",
+    "max_tokens_in_paged_kv_cache": "",
+    "max_attention_window_size": "",
+    "sink_token_length": "",
+    "batch_scheduler_policy": "guaranteed_no_evict",
+    "kv_cache_free_gpu_mem_fraction": "0.9",
+    "cross_kv_cache_fraction": "",
+    "kv_cache_host_memory_bytes": "0",
+    "kv_cache_onboard_blocks": "true",
+    "enable_trt_overlap": "false",
+    "exclude_input_in_output": "true",
+    "cancellation_check_period_ms": "100",
+    "stats_check_period_ms": "100",
+    "iter_stats_max_iterations": "1000",
+    "request_stats_max_iterations": "0",
+    "enable_kv_cache_reuse": "true",
+    "normalize_log_probs": "false",
+    "enable_chunked_context": "false",
+    "gpu_device_ids": "",
+    "participant_ids": "",
+    "num_nodes": "1",
+    "lora_cache_optimal_adapter_size": "8",
+    "lora_cache_max_adapter_size": "64",
+    "lora_cache_gpu_memory_fraction": "0.05",
+    "lora_cache_host_memory_bytes": "1073741824",
+    "lora_prefetch_dir": "",
+    "decoding_mode": "",
+    "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
+    "lookahead_window_size": "",
+    "lookahead_ngram_size": "",
+    "lookahead_verification_set_size": "",
+    "medusa_choices": "",
+    "eagle_choices": "",
+    "gpu_weights_percent": "1.0",
+    "enable_context_fmha_fp32_acc": "false",
+    "multi_block_mode": "true",
+    "cuda_graph_mode": "false",
+    "cuda_graph_cache_size": "0",
+    "speculative_decoding_fast_logits": "false",
+    "tokenizer_dir": "",
+    "guided_decoding_backend": "",
+    "xgrammar_tokenizer_info_path": "",
+}
+
+
+class _Built:
+    """What an engine's own config.json says of it."""
+
+    def __init__(self, folder: Path) -> None:
+        config = read_json("--engine-dir", folder / "config.json")
+        self._build = _member(config, "build_config")
+        self._model = _member(config, "pretrained_config")
+
+    def count(self, name: str) -> int | None:
+        """A limit that the engine was built with."""
+        value = self._build.get(name)
+        return value if type(value) is int and value > 0 else None
+
+    def datatypes(self) -> dict[str, str]:
+        """Of the tensors that have the engine's own."""
+        return {
+            "$LOGITS": self._datatype("logits_dtype", "float32"),
+            "$EMBEDDINGS": self._datatype("dtype", "float16"),
+        }
+
+    def _datatype(self, name: str, default: str) -> str:
+        return _DATATYPES.get(str(self._model.get(name, default)), _DATATYPES[default])
+
+
+def _member(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def models(wanted: Wanted) -> list[Model]:
+    """What needs no name of NVIDIA's comes first: it is what requests ask for."""
+    if wanted.name in PARTS:
+        raise InvalidOption("--name", f"'{wanted.name}' is the name of one of the ensemble's parts")
+    engine = _Built(wanted.engine())
+    size = _max_batch_size(wanted, engine)
+    return [
+        _ensemble(wanted, engine, size),
+        _bls(wanted, engine, size),
+        _preprocessing(wanted, size),
+        _engine_model(wanted, engine, size),
+        _postprocessing(wanted, size),
+    ]
+
+
+def _max_batch_size(wanted: Wanted, engine: _Built) -> int:
+    built = engine.count("max_batch_size")
+    if wanted.max_batch_size is None:
+        return built or _MAX_BATCH_SIZE
+    if built is not None and wanted.max_batch_size > built:
+        raise InvalidOption(
+            "--max-batch-size", f"the engine was built for {built}, not for {wanted.max_batch_size}"
+        )
+    return wanted.max_batch_size
+
+
+def _batching(size: int) -> dict[str, Any]:
+    return {"preferred_batch_size": [size], **_QUEUE}
+
+
+def _ensemble(wanted: Wanted, engine: _Built, size: int) -> Model:
+    config = {
+        "name": wanted.name,
+        "platform": "ensemble",
+        "max_batch_size": size,
+        "input": tensors(tables.ENSEMBLE_INPUTS, engine.datatypes()),
+        "output": tensors(tables.TEXT_OUTPUTS, engine.datatypes()),
+        "ensemble_scheduling": {
+            "step": [
+                _step(_PREPROCESSING, tables.PREPROCESSING_MAPS),
+                _step(_ENGINE, tables.ENGINE_MAPS),
+                _step(_POSTPROCESSING, tables.POSTPROCESSING_MAPS),
+            ]
+        },
+    }
+    return Model(name=wanted.name, config=config, options=_options(engine))
+
+
+def _step(model: str, maps: Mapping[str, str]) -> dict[str, Any]:
+    return {"model_name": model, "model_version": -1} | {
+        side: dict(_pair(line) for line in table.splitlines() if line)
+        for side, table in maps.items()
+    }
+
+
+def _pair(line: str) -> tuple[str, str]:
+    """The part's name of a tensor and the ensemble's, one word where they are the same."""
+    inner, _, outer = line.partition(" ")
+    return inner, outer or inner
+
+
+def _bls(wanted: Wanted, engine: _Built, size: int) -> Model:
+    config = {
+        "name": _BLS,
+        "backend": "python",
+        "max_batch_size": size,
+        "model_transaction_policy": {"decoupled": wanted.decoupled},
+        "input": tensors(tables.BLS_INPUTS, engine.datatypes()),
+        "output": tensors(tables.TEXT_OUTPUTS, engine.datatypes()),
+        "parameters": parameters(
+            {
+                "accumulate_tokens": "true",
+                "tensorrt_llm_model_name": _ENGINE,
+                "tensorrt_llm_draft_model_name": "",
+                "multimodal_encoders_name": "",
+            }
+        ),
+        # an instance of it has one request at a time
+        "instance_group": [{"count": max(size, wanted.instances), "kind": "KIND_CPU"}],
+    }
+    return Model(
+        name=_BLS,
+        config=config,
+        options=_options(engine),
+        nvidia_folder=f"{_FAMILY}/{_BLS}",
+        nvidia_files=("1/model.py", "1/lib/decode.py", "1/lib/triton_decoder.py"),
+    )
+
+
+def _preprocessing(wanted: Wanted, size: int) -> Model:
+    config = {
+        "name": _PREPROCESSING,
+        "backend": "python",
+        "max_batch_size": size,
+        "dynamic_batching": _batching(size),
+        "input": tensors(tables.PREPROCESSING_INPUTS),
+        "output": tensors(tables.PREPROCESSING_OUTPUTS),
+        "parameters": parameters(
+            {
+                "tokenizer_dir": wanted.tokenizer,
+                # the gateway leaves out of a chat what the tokenizer will put before it
+                "add_special_tokens": "true",
+                "multimodal_model_path": "",
+                "gpt_model_path": str(wanted.engine()),
+                "max_num_images": "0",
+                "hf_model_path": wanted.model,
+            }
+        ),
+        "instance_group": [{"count": wanted.instances, "kind": "KIND_CPU"}],
+    }
+    return _around(_PREPROCESSING, config)
+
+
+def _postprocessing(wanted: Wanted, size: int) -> Model:
+    config = {
+        "name": _POSTPROCESSING,
+        "backend": "python",
+        "max_batch_size": size,
+        "dynamic_batching": {},
+        "input": tensors(tables.POSTPROCESSING_INPUTS),
+        "output": tensors(tables.POSTPROCESSING_OUTPUTS),
+        "parameters": parameters(
+            {"tokenizer_dir": wanted.tokenizer, "skip_special_tokens": "true"}
+        ),
+        "instance_group": [{"count": wanted.instances, "kind": "KIND_CPU"}],
+    }
+    return _around(_POSTPROCESSING, config)
+
+
+def _around(name: str, config: Mapping[str, Any]) -> Model:
+    return Model(
+        name=name,
+        config=config,
+        serves=False,
+        nvidia_folder=f"{_FAMILY}/{name}",
+        nvidia_files=("1/model.py",),
+    )
+
+
+def _engine_model(wanted: Wanted, engine: _Built, size: int) -> Model:
+    said = {
+        "gpt_model_path": str(wanted.engine()),
+        "tokenizer_dir": wanted.tokenizer,
+        "max_beam_width": str(engine.count("max_beam_width") or 1),
+        "lora_cache_max_adapter_size": str(engine.count("max_lora_rank") or 64),
+    }
+    if wanted.gpu_memory_utilization is not None:
+        said["kv_cache_free_gpu_mem_fraction"] = str(wanted.gpu_memory_utilization)
+    files = _guided_decoding(wanted)
+    if files:
+        path = wanted.repository.resolve() / _ENGINE / _TOKENIZER_INFO
+        said |= {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": str(path)}
+    config = {
+        "name": _ENGINE,
+        "backend": "tensorrtllm",
+        "max_batch_size": size,
+        "model_transaction_policy": {"decoupled": wanted.decoupled},
+        "dynamic_batching": _batching(size),
+        "input": tensors(tables.ENGINE_INPUTS, engine.datatypes()),
+        "output": tensors(tables.ENGINE_OUTPUTS, engine.datatypes()),
+        "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+        "parameters": parameters({**_DEFAULTS, **said}),
+    }
+    return Model(name=_ENGINE, config=config, serves=False, files=files)
+
+
+def _guided_decoding(wanted: Wanted) -> dict[str, str]:
+    """What structured outputs need beside the engine; nothing where the tokenizer is on a hub."""
+    folder = wanted.tokenizer_folder()
+    info = None if folder is None else tokenizer_info(Path(folder))
+    return {} if info is None else {_TOKENIZER_INFO: info}
+
+
+def _options(engine: _Built) -> dict[str, Any]:
+    length = engine.count("max_seq_len")
+    return {} if length is None else {"max_model_len": length}

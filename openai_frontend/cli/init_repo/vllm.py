@@ -1,0 +1,144 @@
+"""vLLM, in this process or in NVIDIA's backend: model.json holds its engine arguments."""
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.tensors import parameters, tensors
+from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted, read_json
+
+# src/model.py of triton-inference-server/vllm_backend, auto_complete_config
+_INPUTS = """
+text_input STRING 1
+image STRING -1 optional
+stream BOOL 1 optional
+sampling_parameters STRING 1 optional
+exclude_input_in_output BOOL 1 optional
+return_finish_reason BOOL 1 optional
+return_cumulative_logprob BOOL 1 optional
+return_logprobs BOOL 1 optional
+return_num_input_tokens BOOL 1 optional
+return_num_output_tokens BOOL 1 optional
+embedding_request STRING 1 optional
+"""
+_OUTPUTS = """
+text_output STRING -1
+finish_reason STRING -1
+cumulative_logprob FP32 -1
+logprobs STRING -1
+num_input_tokens UINT32 1
+num_output_tokens UINT32 -1
+"""
+
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes for max_lora_rank
+
+
+def inprocess(wanted: Wanted) -> list[Model]:
+    """The engine runs in the gateway's process, and knows more tensors than NVIDIA's."""
+    config = {
+        "name": wanted.name,
+        "backend": "inprocess",
+        "max_batch_size": 0,
+        "parameters": parameters({"engine": "vllm"}),
+        "instance_group": [{"count": 1, "kind": "KIND_MODEL"}],
+    }
+    return [_model(wanted, completed_inprocess(config))]
+
+
+def nvidias(wanted: Wanted) -> list[Model]:
+    """The engine runs in the python backend's stub process."""
+    config = {
+        "name": wanted.name,
+        "backend": "vllm",
+        "max_batch_size": 0,
+        "model_transaction_policy": {"decoupled": True},
+        "parameters": parameters({"REPORT_CUSTOM_METRICS": "true"}),
+        "instance_group": [_instances(wanted)],
+    }
+    return [_model(wanted, completed_nvidias(config))]
+
+
+def completed_inprocess(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with all tensors that an in-process model takes and gives."""
+    # by name, as the backend itself does: nothing depends on engines
+    module = importlib.import_module("openai_frontend.engines.tensors")
+    completed: dict[str, Any] = module.completed_config(dict(config))
+    return completed
+
+
+def completed_nvidias(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with all tensors that NVIDIA's backend adds when it loads the model."""
+    return {
+        **config,
+        "max_batch_size": 0,
+        "model_transaction_policy": {"decoupled": True},
+        "input": _with(config.get("input", []), tensors(_INPUTS)),
+        "output": _with(config.get("output", []), tensors(_OUTPUTS)),
+    }
+
+
+def _with(declared: list[dict[str, Any]], table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    names = {tensor["name"] for tensor in declared}
+    return declared + [tensor for tensor in table if tensor["name"] not in names]
+
+
+def _instances(wanted: Wanted) -> dict[str, Any]:
+    """One that takes all GPUs it sees, or several of one GPU each."""
+    if wanted.instances == 1:
+        return {"count": 1, "kind": "KIND_MODEL"}
+    if wanted.tensor_parallel_size > 1:
+        raise InvalidOption(
+            "--instances", "of several GPUs each are what NVIDIA's vLLM backend does not have"
+        )
+    return {"count": 1, "kind": "KIND_GPU", "gpus": list(range(wanted.instances))}
+
+
+def _model(wanted: Wanted, config: dict[str, Any]) -> Model:
+    files = {"1/model.json": _json(engine_arguments(wanted))}
+    if wanted.loras:
+        paths = {name: str(path) for name, path in wanted.loras.items()}
+        files["1/multi_lora.json"] = _json(paths)
+    return Model(name=wanted.name, config=config, files=files)
+
+
+def engine_arguments(wanted: Wanted) -> dict[str, Any]:
+    """vLLM's, by its own names."""
+    arguments: dict[str, Any] = {
+        "model": wanted.model,
+        "tokenizer": wanted.tokenizer,
+        "tensor_parallel_size": wanted.tensor_parallel_size,
+    }
+    optional = {
+        "dtype": wanted.dtype,
+        "max_model_len": wanted.max_model_len,
+        "gpu_memory_utilization": wanted.gpu_memory_utilization,
+        "max_num_seqs": wanted.max_batch_size,
+    }
+    arguments |= {name: value for name, value in optional.items() if value is not None}
+    if wanted.kind == "vllm":  # its metrics are made of them
+        arguments["disable_log_stats"] = False
+    if wanted.loras:
+        rank = min(each for each in (*_RANKS, 10**6) if each >= highest_rank(wanted))
+        arguments |= {
+            "enable_lora": True,
+            "max_loras": len(wanted.loras),
+            "max_lora_rank": rank,
+        }
+    return arguments
+
+
+def highest_rank(wanted: Wanted) -> int:
+    """Of the adapters, as PEFT's adapter_config.json says them."""
+    ranks = []
+    for name, path in wanted.loras.items():
+        rank = read_json(f"--lora {name}", path / "adapter_config.json").get("r")
+        if not isinstance(rank, int) or rank < 1:
+            raise InvalidOption(f"--lora {name}", f"{path}/adapter_config.json says no rank 'r'")
+        ranks.append(rank)
+    return max(ranks)
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2) + "\n"

@@ -1,0 +1,167 @@
+"""What the person at the command line wants of a new model repository, checked. Writes nothing."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+KINDS = ("inprocess", "vllm", "tensorrt_llm", "llmapi")
+DTYPES = ("auto", "float16", "bfloat16", "float32")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_HUB_NAME = re.compile(rf"(?:{_NAME.pattern}/)?{_NAME.pattern}")
+
+# Options that not every kind has a use for
+_KINDS_OF: Mapping[str, Sequence[str]] = {
+    "engine_dir": ("tensorrt_llm",),
+    "nvidia_models": ("tensorrt_llm", "llmapi"),
+    "tensor_parallel_size": ("inprocess", "vllm", "llmapi"),
+    "dtype": ("inprocess", "vllm", "llmapi"),
+    "instances": ("vllm", "tensorrt_llm", "llmapi"),
+    "decoupled": ("tensorrt_llm", "llmapi"),
+}
+
+
+class InvalidOption(Exception):
+    """An option that cannot be used; the message is one line that names it."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One model, and how it is to be served."""
+
+    model: str  # an absolute path, or a name on a hub, which is not looked at
+    folder: Path | None  # of the weights; None where they are on a hub
+    kind: str  # one of KINDS
+    repository: Path
+    name: str
+    tokenizer: str  # an absolute path, or a name on a hub
+    max_model_len: int | None = None
+    tensor_parallel_size: int = 1
+    dtype: str | None = None  # None: the backend's own choice
+    gpu_memory_utilization: float | None = None
+    engine_dir: Path | None = None  # TensorRT-LLM's, absolute
+    max_batch_size: int | None = None
+    instances: int = 1
+    decoupled: bool = True
+    loras: Mapping[str, Path] = field(default_factory=dict)  # adapter -> its folder, absolute
+    nvidia_models: Path | None = None
+    force: bool = False
+
+    def engine(self) -> Path:
+        """The folder of the engine, for the kind that has one."""
+        if self.engine_dir is None:
+            raise InvalidOption("--engine-dir", f"--kind {self.kind} needs the engine's folder")
+        return self.engine_dir
+
+    def tokenizer_folder(self) -> str | None:
+        """The tokenizer's folder, where it is on this machine."""
+        return self.tokenizer if Path(self.tokenizer).is_absolute() else None
+
+
+def wanted(given: Mapping[str, Any]) -> Wanted:
+    """The options as argparse gives them; those that nobody gave are None. Raises InvalidOption."""
+    said = {name: value for name, value in given.items() if value is not None}
+    kind = _one_of("--kind", said.pop("kind", "inprocess"), KINDS)
+    _refuse_useless(kind, said)
+    model, folder = _weights("MODEL", said.pop("model"))
+    tokenizer = said.pop("tokenizer", None)
+    if "dtype" in said:
+        _one_of("--dtype", said["dtype"], DTYPES)
+    if "engine_dir" in said:
+        said["engine_dir"] = _folder("--engine-dir", said["engine_dir"], holds="config.json")
+    if "nvidia_models" in said:
+        said["nvidia_models"] = _folder("--nvidia-models", said["nvidia_models"])
+    return Wanted(
+        model=model,
+        folder=folder,
+        kind=kind,
+        tokenizer=model if tokenizer is None else _weights("--tokenizer", tokenizer)[0],
+        name=_name("--name", said.pop("name", None) or Path(model).name),
+        loras=dict(_lora(text) for text in said.pop("lora", ())),
+        **_in_bounds(said),
+    )
+
+
+def _refuse_useless(kind: str, said: Mapping[str, Any]) -> None:
+    for option, kinds in _KINDS_OF.items():
+        if option in said and kind not in kinds:
+            raise InvalidOption(_flag(option), f"is for --kind {' or '.join(kinds)}, not {kind}")
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")
+
+
+def _one_of(option: str, value: str, known: Sequence[str]) -> str:
+    if value in known:
+        return value
+    close = get_close_matches(value, known, n=1)
+    guess = f"; did you mean '{close[0]}'?" if close else f", but {', '.join(known)}"
+    raise InvalidOption(option, f"there is no '{value}'{guess}")
+
+
+def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Counts are at least 1; a share of memory is above 0 and at most 1."""
+    for option in ("max_model_len", "tensor_parallel_size", "max_batch_size", "instances"):
+        if said.get(option, 1) < 1:
+            raise InvalidOption(_flag(option), f"must be at least 1, not {said[option]}")
+    if not 0 < said.get("gpu_memory_utilization", 1) <= 1:
+        share = said["gpu_memory_utilization"]
+        raise InvalidOption("--gpu-memory-utilization", f"must be above 0 and at most 1: {share}")
+    return said
+
+
+def _name(option: str, name: str) -> str:
+    if _NAME.fullmatch(name):
+        return name
+    raise InvalidOption(
+        option,
+        f"'{name}' is no model's name: letters, digits, '.', '_' and '-', 128 at most, a letter or "
+        "digit first",
+    )
+
+
+def _weights(option: str, model: str) -> tuple[str, Path | None]:
+    """A folder of this machine where there is one, else a name on a hub."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        names = ("config.json", "tokenizer.json", "tokenizer_config.json")
+        if not any((path / name).is_file() for name in names):
+            raise InvalidOption(option, f"{model} holds none of {', '.join(names)}")
+        return str(path.resolve()), path.resolve()
+    if model.startswith((".", "/", "~")) or not _HUB_NAME.fullmatch(model):
+        raise InvalidOption(option, f"{model} is neither a folder nor a name on a hub")
+    return model, None
+
+
+def _folder(option: str, path: Path, holds: str = "") -> Path:
+    if not path.is_dir():
+        raise InvalidOption(option, f"{path} is not a folder")
+    if not (path / holds).exists():
+        raise InvalidOption(option, f"{path} holds no {holds}")
+    return path.resolve()
+
+
+def _lora(text: str) -> tuple[str, Path]:
+    name, found, path = text.partition("=")
+    if not (name and found and path):
+        raise InvalidOption("--lora", f"'{text}' is not of the form NAME=PATH")
+    return _name("--lora", name), _folder("--lora", Path(path).expanduser())
+
+
+def read_json(option: str, path: Path) -> dict[str, Any]:
+    """A config.json that an option leads to. Raises InvalidOption where it is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidOption(option, f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidOption(option, f"{path}: not a JSON object")
+    return found

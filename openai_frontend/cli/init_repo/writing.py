@@ -1,0 +1,52 @@
+"""A repository's models as files. Replaces what is there only where it is told to, and removes
+nothing.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from openai_frontend.cli import text_format
+from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.wanted import InvalidOption
+
+FILE = "openai_frontend.yaml"
+_WRITTEN_BY = "# Written by `openai-frontend init-repo`; yours to change.\n"
+
+
+def refuse_existing(repository: Path, models: Sequence[Model]) -> None:
+    """Raises InvalidOption where a model's folder is there already."""
+    for model in models:
+        if (repository / model.name).exists():
+            raise InvalidOption("--force", f"{repository / model.name} exists; this replaces it")
+
+
+def write(repository: Path, model: Model, programs: Mapping[str, bytes]) -> Iterator[Path]:
+    """Each file that has been written. OSError where one cannot be."""
+    folder = repository / model.name
+    (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton loads no model without a version
+    for name, content in {**_texts(model), **programs}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, content)
+        yield path
+
+
+def _texts(model: Model) -> dict[str, bytes]:
+    texts = {"config.pbtxt": _WRITTEN_BY + text_format.write(model.config), **model.files}
+    if model.options:
+        options = yaml.safe_dump(dict(model.options), sort_keys=False, allow_unicode=True)
+        texts[FILE] = _WRITTEN_BY + options
+    return {name: text.encode() for name, text in texts.items()}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Whole or not at all: a server may be polling the repository."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

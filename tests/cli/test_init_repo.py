@@ -1,0 +1,261 @@
+"""What `init-repo` writes: NVIDIA's tensors, the person's options, and nothing else."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from openai_frontend.cli import main, text_format
+from openai_frontend.cli.init_repo import kinds
+from openai_frontend.cli.init_repo.wanted import KINDS, wanted
+from tests.gateway_process import ROOT
+from tests.prompting import tiny_tokenizer
+
+DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
+FACTS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
+OPEN_VALUES = {
+    "logits_datatype": "TYPE_FP32",
+    "encoder_input_features_data_type": "TYPE_FP16",
+    "prompt_embedding_table_data_type": "TYPE_FP16",
+}
+ENGINE = {
+    "pretrained_config": {"dtype": "float16", "logits_dtype": "float32"},
+    "build_config": {"max_batch_size": 16, "max_seq_len": 4096, "max_beam_width": 2},
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """What is read of a TensorRT-LLM engine."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(ENGINE))
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder laid out as all_models of NVIDIA's image."""
+    for name in (
+        "inflight_batcher_llm/preprocessing/1/model.py",
+        "inflight_batcher_llm/postprocessing/1/model.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/model.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/decode.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/triton_decoder.py",
+        "llmapi/tensorrt_llm/1/model.py",
+        "llmapi/tensorrt_llm/1/helpers.py",
+    ):
+        path = tmp_path / "all_models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n")
+    return tmp_path / "all_models"
+
+
+def init(repository: Path, model: object, *options: object, code: int = 0) -> Path:
+    """Runs the command; the repository."""
+    arguments = ["init-repo", str(model), "--repository", str(repository), *map(str, options)]
+    assert main(arguments) == code
+    return repository
+
+
+def config(folder: Path) -> text_format.Message:
+    return text_format.read((folder / "config.pbtxt").read_text())
+
+
+def parameters(folder: Path) -> dict[str, str]:
+    entries = config(folder)["parameters"]
+    return {entry["key"][0]: entry["value"][0]["string_value"][0] for entry in entries}
+
+
+def options(folder: Path) -> Any:
+    return yaml.safe_load((folder / "openai_frontend.yaml").read_text())
+
+
+def by_name(tensors: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        tensor["name"]: {key: value for key, value in tensor.items() if key != "name"}
+        for tensor in tensors
+    }
+
+
+def facts(model: str, side: str) -> dict[str, Any]:
+    """As NVIDIA declares them; where it leaves a datatype open, that of the engine."""
+    return {
+        name: {**tensor, "data_type": OPEN_VALUES.get(tensor["data_type"], tensor["data_type"])}
+        for name, tensor in FACTS[model][side].items()
+    }
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize(
+    "model",
+    ["ensemble", "tensorrt_llm_bls", "preprocessing", "tensorrt_llm", "postprocessing"],
+)
+def test_a_pipelines_tensors_are_nvidias(
+    tmp_path: Path, engine: Path, model: str, side: str
+) -> None:
+    """Every name, datatype, shape and option of TensorRT-LLM's five models."""
+
+    given = {"model": str(DEMO), "name": "ensemble", "repository": tmp_path}
+    asked = wanted({**given, "kind": "tensorrt_llm", "engine_dir": engine})
+    [made] = [each for each in kinds.models(asked) if each.name == model]
+    assert by_name(made.config[side]) == facts(model, side)
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("kind", ["vllm", "llmapi"])
+def test_a_models_tensors_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
+    """Of the vLLM backend and of the LLM-API model alike."""
+
+    [made] = kinds.models(wanted({"model": str(DEMO), "kind": kind, "repository": tmp_path}))
+    assert by_name(made.config[side]) == facts(kind, side)
+
+
+def test_an_ensemble_connects_what_is_there(tmp_path: Path, engine: Path) -> None:
+    """Each step's tensors are its model's, and each tensor between steps is made by one of them."""
+
+    given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
+    made = {each.name: each for each in kinds.models(wanted({**given, "kind": "tensorrt_llm"}))}
+    ensemble = made["weights"].config
+    known = {tensor["name"] for tensor in ensemble["input"]}
+    for step in ensemble["ensemble_scheduling"]["step"]:
+        part = made[step["model_name"]].config
+        assert step["input_map"].keys() <= by_name(part["input"]).keys()
+        assert step["output_map"].keys() <= by_name(part["output"]).keys()
+        assert set(step["input_map"].values()) <= known
+        known |= set(step["output_map"].values())
+    assert {tensor["name"] for tensor in ensemble["output"]} <= known
+
+
+def test_vllm_in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kind that needs nothing else: two files, the next command, and what `check` says."""
+
+    repository = init(
+        tmp_path / "r", DEMO, "--name", "tiny", "--max-model-len", 512, "--dtype", "float32"
+    )
+
+    folder = repository / "tiny"
+    assert json.loads((folder / "1" / "model.json").read_text()) == {
+        "model": str(DEMO),
+        "tokenizer": str(DEMO),
+        "tensor_parallel_size": 1,
+        "dtype": "float32",
+        "max_model_len": 512,
+    }
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"wrote {folder}/config.pbtxt", f"wrote {folder}/1/model.json"]
+    assert f"openai-frontend serve --model-repository {repository}" in lines
+    assert f"tokenizer      {DEMO}" in lines
+
+
+def test_a_hubs_model_is_written_down(tmp_path: Path) -> None:
+    """Nothing is asked of the hub; clients may say its whole name."""
+
+    repository = init(tmp_path, "org/Some-Model", "--kind", "vllm", "--tensor-parallel-size", 2)
+
+    folder = repository / "Some-Model"
+    assert json.loads((folder / "1" / "model.json").read_text()) == {
+        "model": "org/Some-Model",
+        "tokenizer": "org/Some-Model",
+        "tensor_parallel_size": 2,
+        "disable_log_stats": False,
+    }
+    assert options(folder) == {"aliases": ["org/Some-Model"], "contract": "vllm"}
+
+
+def test_a_pipeline_takes_what_the_engine_says(
+    tmp_path: Path, engine: Path, programs: Path
+) -> None:
+    """Its batch size, its context, its beams; the tokenizer's own file for constraints."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
+    repository = init(
+        tmp_path / "r",
+        tokenizer,
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+        *("--name", "llama", "--no-decoupled", "--gpu-memory-utilization", 0.5),
+    )
+
+    names = ["llama", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
+    assert sorted(path.name for path in repository.iterdir()) == names
+    for name in names:
+        assert config(repository / name)["max_batch_size"] == ["16"]
+        assert (repository / name / "1").is_dir()
+    said = parameters(repository / "tensorrt_llm")
+    assert said["gpt_model_path"] == str(engine)
+    assert said["max_beam_width"] == "2"
+    assert said["kv_cache_free_gpu_mem_fraction"] == "0.5"
+    assert config(repository / "tensorrt_llm")["model_transaction_policy"] == [
+        {"decoupled": ["false"]}
+    ]
+    assert parameters(repository / "preprocessing")["tokenizer_dir"] == str(tokenizer)
+    assert parameters(repository / "tensorrt_llm_bls")["tensorrt_llm_model_name"] == "tensorrt_llm"
+    for name in ("llama", "tensorrt_llm_bls"):
+        assert options(repository / name) == {
+            "max_model_len": 4096,
+            "contract": "tensorrt_llm",
+            "tokenizer": str(tokenizer),
+        }
+
+
+def test_constraints_have_the_tokenizer_that_they_need(
+    tmp_path: Path, engine: Path, programs: Path
+) -> None:
+    """In the form that TensorRT-LLM's C++ backend reads: each id's token, and what ends."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
+    repository = init(
+        tmp_path / "r",
+        tokenizer,
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+    )
+
+    said = parameters(repository / "tensorrt_llm")
+    info = json.loads(Path(said["xgrammar_tokenizer_info_path"]).read_text())
+    assert said["guided_decoding_backend"] == "xgrammar"
+    vocabulary = json.loads(info["tokenizer_str"])["model"]["vocab"]
+    assert all(info["encoded_vocab"][number] == token for token, number in vocabulary.items())
+    assert [info["encoded_vocab"][number] for number in info["stop_token_ids"]] == ["<|im_end|>"]
+
+
+def test_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """NVIDIA's program reads two members of the config from model.yaml, so they stand there."""
+
+    repository = init(
+        tmp_path / "r",
+        "org/m",
+        *("--kind", "llmapi", "--nvidia-models", programs, "--instances", 2),
+        *("--tensor-parallel-size", 2, "--max-model-len", 100, "--gpu-memory-utilization", 0.5),
+    )
+
+    folder = repository / "m"
+    assert yaml.safe_load((folder / "1" / "model.yaml").read_text()) == {
+        "model": "org/m",
+        "tokenizer": "org/m",
+        "backend": "pytorch",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 1,
+        "max_seq_len": 100,
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.5},
+        "triton_config": {"max_batch_size": 0, "decoupled": True},
+    }
+    assert parameters(folder) == {"gpu_device_ids": "0,1;2,3"}
+    assert (folder / "1" / "helpers.py").read_text() == "# llmapi/tensorrt_llm/1/helpers.py\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_open(tmp_path: Path, engine: Path, programs: Path, kind: str) -> None:
+    """No value of NVIDIA's templates waits for somebody to fill it in."""
+
+    extra = {
+        "tensorrt_llm": ["--engine-dir", engine, "--nvidia-models", programs],
+        "llmapi": ["--nvidia-models", programs],
+    }
+    repository = init(tmp_path / "r", DEMO, "--kind", kind, *extra.get(kind, []))
+
+    texts = [path.read_text() for path in repository.rglob("config.pbtxt")]
+    assert texts
+    assert not any("${" in text for text in texts)

@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import shutil
-import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,15 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from openai_frontend import errors
-from openai_frontend.triton import _core, failures, inprocess, library, options, start_log
+from openai_frontend.triton import (
+    _core,
+    backends,
+    failures,
+    inprocess,
+    library,
+    options,
+    start_log,
+)
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
 
 logger = logging.getLogger(__name__)
@@ -62,7 +69,7 @@ class Server:
         self.options = server_options
         self._core: _core.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._backends: Path | None = None
+        self._backends: backends.Backends | None = None
         self._poll: asyncio.Task[None] | None = None
         self._unreadable: dict[
             str, str
@@ -76,11 +83,11 @@ class Server:
         A model that fails to load is no error here: its reason stands in `model_index()`.
         """
         loop = asyncio.get_running_loop()
-        library.load(library.find(self.options.library))
-        self._backends = _backend_directory(self.options.backend_directory)
+        core_library = library.load(library.find(self.options.library)).path
+        self._backends = backends.collect(self.options.backend_directory, core_library)
         self._loop = loop
         inprocess.attach(loop)
-        starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends))
+        starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
         try:
             self._core = await asyncio.shield(starting)
         except BaseException:
@@ -143,11 +150,16 @@ class Server:
                 entry["name"],
                 int(entry["version"]) if "version" in entry else None,
                 entry.get("state", "UNKNOWN"),
-                entry.get("reason", "")
-                or ("" if "version" in entry else self._unreadable.get(entry["name"], "")),
+                self._reason(entry),
             )
             for entry in json.loads(self._call(lambda core: core.model_index(False)))
         ]
+
+    def _reason(self, entry: Mapping[str, str]) -> str:
+        reason = entry.get("reason", "")
+        if not reason and "version" not in entry:
+            return self._unreadable.get(entry["name"], "")
+        return reason if self._backends is None else self._backends.reason(reason)
 
     def model_is_ready(self, name: str, version: int = -1) -> bool:
         """Say whether the model can serve; knows a dead in-process engine."""
@@ -265,10 +277,10 @@ class Server:
         self._streams.add(stream)
         return stream
 
-    def _new_core(self, backends: Path) -> _core.Server:
-        native = options.native(self.options, backends)
+    def _new_core(self, folder: Path) -> _core.Server:
+        native = options.native(self.options, folder)
         try:
-            with start_log.collected(native, self.options, backends) as log:
+            with start_log.collected(native, self.options, folder) as log:
                 core = _core.Server(native)
         except _core.TritonError as error:
             raise failures.from_native(error) from error
@@ -311,7 +323,7 @@ class Server:
     def remove_files(self) -> None:
         """Remove the temporary folder; for a process that ends without stopping the core, too."""
         if self._backends is not None:
-            shutil.rmtree(self._backends, ignore_errors=True)
+            shutil.rmtree(self._backends.folder, ignore_errors=True)
             self._backends = None
 
 
@@ -329,23 +341,6 @@ def _check_name(name: str) -> None:
     path = PurePosixPath(name)
     if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
         raise errors.InvalidRequest(f"{name!r} is no model name", param="model")
-
-
-def _backend_directory(installed: Path | None) -> Path:
-    """Make a backend directory that holds the in-process backend beside the installed ones.
-
-    The extension module is linked in under the backend's name: the loader sees the file that is
-    loaded already (same inode), so that the module and the backend share their state.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="openai-frontend-backends-"))
-    own = folder / inprocess.BACKEND
-    own.mkdir()
-    (own / f"libtriton_{inprocess.BACKEND}.so").symlink_to(_core.__file__)
-    source = installed or library.IMAGE_BACKENDS
-    for backend in sorted(source.iterdir()) if source.is_dir() else ():
-        if backend.name != inprocess.BACKEND:
-            (folder / backend.name).symlink_to(backend)
-    return folder
 
 
 def _stop_at_exit(server: Server) -> None:

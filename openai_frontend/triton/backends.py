@@ -1,0 +1,53 @@
+"""The backend directory that the core is given: ours in the process, beside those installed."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openai_frontend.triton import _core, inprocess, library, python_backend
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """A temporary folder of backends, and for one that cannot be used the reason."""
+
+    folder: Path
+    unusable: Mapping[str, str]
+
+    def reason(self, reason: str) -> str:
+        """Return why a model failed: the core only says that it did not find the backend."""
+        for name, why in self.unusable.items():
+            if f"for backend '{name}'" in reason:
+                return why
+        return reason
+
+
+def collect(installed: Path | None, core_library: Path) -> Backends:
+    """Make a backend directory that holds the in-process backend beside the installed ones.
+
+    The extension module is linked in under the backend's name: the loader sees the file that is
+    loaded already (same inode), so that the module and the backend share their state.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="openai-frontend-backends-"))
+    own = folder / inprocess.BACKEND
+    own.mkdir()
+    (own / f"libtriton_{inprocess.BACKEND}.so").symlink_to(_core.__file__)
+    source = installed or library.IMAGE_BACKENDS
+    for backend in sorted(source.iterdir()) if source.is_dir() else ():
+        if backend.name != inprocess.BACKEND:
+            (folder / backend.name).symlink_to(backend)
+    return Backends(folder, _add_python(folder, core_library))
+
+
+def _add_python(folder: Path, core_library: Path) -> dict[str, str]:
+    """The wheel's Python backend belongs to the wheel's core; another core has its own, or none."""
+    python = folder / python_backend.BACKEND
+    wheel = core_library.parent
+    if wheel.name != library.WHEEL_FOLDER or python.exists():
+        return {}
+    try:
+        python_backend.install(python, wheel.parent)
+    except python_backend.Unusable as error:
+        return {python_backend.BACKEND: str(error)}
+    return {}

@@ -1,0 +1,53 @@
+"""Run by Triton's Python stub before any model: moves its interpreter into the gateway's
+environment.
+
+The stub embeds an interpreter that reads no environment variables and starts in the C locale. This
+file is linked into an environment of its own, which is why it imports nothing of ours.
+"""
+
+import locale
+import os
+import site
+import sys
+
+_ASCII = "ANSI_X3.4-1968"
+
+
+def enter(executable: str, prefix: str, user_site: str | None, library_path: str | None) -> None:
+    """Make this the interpreter `executable` as far as models can see: its packages, what starts
+    when a model spawns a process, and text in UTF-8.
+
+    Runs while `site` sets up its paths, and `site` goes on with the packages below `prefix`.
+    `user_site` is the user's own site-packages where the gateway reads them; `library_path` the
+    LD_LIBRARY_PATH that the processes of models get.
+    """
+    sys.path.remove(os.path.dirname(__file__))
+    _leave_to_children(executable, library_path)
+    sys.executable = executable
+    sys.prefix = sys.exec_prefix = prefix
+    search_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [path for path in search_path if path]
+    if user_site is not None:
+        site.addsitedir(user_site)
+    _speak_utf8()
+
+
+def _leave_to_children(executable: str, library_path: str | None) -> None:
+    """The variables that started this process, as they were for the gateway."""
+    folder, outer = os.path.dirname(executable), os.environ["PATH"].partition(os.pathsep)[2]
+    os.environ["PATH"] = os.pathsep.join([folder, outer])
+    if library_path is None:
+        del os.environ["LD_LIBRARY_PATH"]
+    else:
+        os.environ["LD_LIBRARY_PATH"] = library_path
+
+
+def _speak_utf8() -> None:
+    try:
+        locale.setlocale(locale.LC_CTYPE, "")
+    except locale.Error:  # a locale that this machine does not have
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    if locale.nl_langinfo(locale.CODESET) == _ASCII:
+        locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding=locale.nl_langinfo(locale.CODESET))  # type: ignore[union-attr]

@@ -13,16 +13,20 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from openai_frontend import __version__
+from openai_frontend.access.scopes import Area
+from openai_frontend.access.watched_keys import WatchedKeys
+from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
+from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
-from openai_frontend.routers.direct_route import Endpoint, Shortcut, endpoints
+from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endpoints
 from openai_frontend.routers.documentation import documentation_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
@@ -100,6 +104,8 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     polls = settings.model_control_mode == "poll"
     startup = Startup(server, registry, follow_s=settings.repository_poll_s if polls else None)
     direct: dict[tuple[str, str], Endpoint] = {}
+    areas = Areas()
+    keys = None if settings.keys_file is None else WatchedKeys(settings.keys_file)
     app = Gateway(
         title="openai-frontend",
         version=__version__,
@@ -110,9 +116,11 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         redoc_url=None,
         separate_input_output_schemas=False,  # an answer may leave out what has a default
         redirect_slashes=False,
-        lifespan=_lifespan(startup, server, registry),
+        lifespan=_lifespan(startup, server, registry, keys),
         middleware=[  # outermost first
             Middleware(RequestId),
+            *cors(settings.cors_origin),
+            *_access(settings, keys, areas),
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
@@ -123,10 +131,25 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     )
     app.state.startup = startup
     app.state.registry = registry
+    app.state.keys = keys
     _add_routes(app, settings, server, registry)
     app.include_router(documentation_router(Document(app), registry))
     direct.update(endpoints(app.routes))
+    areas.read(app.routes)
     return app
+
+
+def _access(settings: Settings, keys: WatchedKeys | None, areas: Areas) -> list[Middleware]:
+    """Nothing where there are no keys."""
+    if keys is None:
+        return []
+    left_open: dict[Area, bool] = {
+        "health": settings.health_without_key,
+        "metrics": settings.metrics_without_key,
+        "docs": settings.docs_without_key,
+    }
+    open_areas = frozenset(area for area, is_open in left_open.items() if is_open)
+    return [Middleware(Access, ring=keys.ring, area_of=areas.find, open_areas=open_areas)]
 
 
 def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry) -> None:
@@ -161,15 +184,20 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 
 
-def _lifespan(startup: Startup, server: Server, registry: ModelRegistry) -> Lifespan:
+def _lifespan(
+    startup: Startup, server: Server, registry: ModelRegistry, keys: WatchedKeys | None
+) -> Lifespan:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        starting = asyncio.create_task(startup.run())
+        running = [asyncio.create_task(startup.run())]
+        if keys is not None:
+            running.append(asyncio.create_task(keys.follow()))
         try:
             yield
         finally:
-            starting.cancel()
-            await asyncio.wait([starting])
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
             registry.close()
             await server.stop()
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import ByModel, ParserByModel, form
+from openai_frontend.setting_values import ByModel, Names, ParserByModel, form
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -83,6 +83,28 @@ class Limits(BaseModel):
     )
 
 
+class Access(BaseModel):
+    """Access"""
+
+    keys_file: Path | None = Field(
+        default=None,
+        description="YAML or JSON file of API keys (docs/access.md), written by `openai-frontend "
+        "keys add`. Without one, whoever reaches the port may use the server.",
+    )
+    health_without_key: bool = Field(
+        default=True, description="/health needs no key: supervisors have none."
+    )
+    metrics_without_key: bool = Field(
+        default=False, description="/metrics and /version need no key."
+    )
+    docs_without_key: bool = Field(default=False, description="/docs needs no key.")
+    cors_origin: Names = Field(
+        default=[],
+        description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
+        "browser; `*` for every one.",
+    )
+
+
 class Prompting(BaseModel):
     """Prompts"""
 
@@ -123,7 +145,7 @@ class Answers(BaseModel):
     )
 
 
-class Settings(TritonSettings, Answers, Prompting, Limits, Listening):
+class Settings(TritonSettings, Answers, Prompting, Access, Limits, Listening):
     """All settings. Says nothing of where a value came from: `load` does."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -139,8 +161,8 @@ class Settings(TritonSettings, Answers, Prompting, Limits, Listening):
 
 
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Models, Limits, Prompting, Answers, Core, Backends, Resources, Cache, CoreLog,
-    Metrics,
+    Listening, Models, Access, Limits, Prompting, Answers, Core, Backends, Resources, Cache,
+    CoreLog, Metrics,
 )  # fmt: skip
 
 

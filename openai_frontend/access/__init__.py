@@ -1,1 +1,1 @@
-"""Who may ask for what, and how much of it. Pure: no HTTP; time comes in as a number."""
+"""Who may ask for what, and how much of it. Knows no HTTP, and no key but by its digest."""

@@ -92,6 +92,11 @@ class Quota:
         """Whether anybody needs to tell it of tokens."""
         return self._tokens is not None
 
+    @property
+    def per_minute(self) -> bool:
+        """Whether it has limits of which `standings` tells."""
+        return self._requests is not None or self._tokens is not None
+
     def begin(self) -> None:
         """One more request at work, until `end`. Raises RateLimited where there is no place."""
         if self._streams is not None and self.running >= self._streams:

@@ -78,7 +78,7 @@ def exposure_warning(host: str) -> str | None:
         return None
     return (
         f"warning: listening on {host or 'every address'} without API keys: "
-        "whoever reaches this port can use the models\n"
+        "whoever reaches this port can use the models (--keys-file, docs/access.md)\n"
     )
 
 

@@ -160,6 +160,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
             raise InvalidSettings(f"model_repository: {repository} is not a folder")
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
+    if settings.keys_file is not None:
+        _check_keys_file(settings.keys_file)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
 
@@ -174,6 +176,15 @@ def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
             ChatTemplate(read(name_or_path), {})
         except ModelUnavailable as error:
             raise InvalidSettings(f"chat_template: {name_or_path}: {error.message}") from None
+
+
+def _check_keys_file(path: Path) -> None:
+    from openai_frontend.access.keys_file import InvalidKeysFile, read
+
+    try:
+        read(path)
+    except InvalidKeysFile as error:
+        raise InvalidSettings(f"keys_file: {error}") from None
 
 
 def _check_tiktoken_vocabulary(path: Path) -> None:

@@ -56,7 +56,8 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     app = create_app(settings, server)
     app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
     host, port = settings.host, listener.getsockname()[1]
-    if warning := announcement.exposure_warning(host):
+    warning = announcement.exposure_warning(host)
+    if warning is not None and settings.keys_file is None:
         sys.stderr.write(warning)
     process = GatewayProcess(
         _uvicorn_config(app, settings),

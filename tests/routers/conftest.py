@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,8 +102,10 @@ def settings() -> Settings:
     return Settings(max_body_bytes=10_000)
 
 
-@pytest.fixture
-async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
+@contextlib.asynccontextmanager
+async def running(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> AsyncGenerator[World, None]:
     """The application while its models are still loading."""
     server, registry = FakeServer(), FakeRegistry()
     monkeypatch.setattr(app_module, "ModelRegistry", lambda *_, **__: registry)
@@ -117,11 +119,32 @@ async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
 
 
 @pytest.fixture
+async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
+    async with running(monkeypatch, settings) as world:
+        yield world
+
+
+@pytest.fixture
 async def world(starting: World) -> World:
     """The application with its models known; there is none yet."""
-    starting.server.may_start.set()
-    await starting.registry.known.wait()
-    return starting
+    return await started(starting)
+
+
+@pytest.fixture
+async def world_of(monkeypatch) -> AsyncGenerator[Callable[[Settings], Awaitable[World]], None]:
+    """Makes applications with settings of their own, their models known."""
+    async with contextlib.AsyncExitStack() as worlds:
+
+        async def make(settings: Settings) -> World:
+            return await started(await worlds.enter_async_context(running(monkeypatch, settings)))
+
+        yield make
+
+
+async def started(world: World) -> World:
+    world.server.may_start.set()
+    await world.registry.known.wait()
+    return world
 
 
 @contextlib.asynccontextmanager

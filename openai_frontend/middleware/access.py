@@ -1,0 +1,148 @@
+"""Lets only those in who have a key, to what the key is for. Decides by the route that will answer.
+
+Denied by default: an address that is no route of ours, or says nothing of itself, opens to nobody
+who has no key. Outside of `Failures`, so that each answer tells how the key stands.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Literal
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from openai_frontend.access.caller import Caller
+from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.access.quota import Quota, Standing
+from openai_frontend.access.scopes import SCOPE_OF, Area
+from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
+from openai_frontend.middleware.refusal import send_failure
+from openai_frontend.serving.failure import describe
+
+logger = logging.getLogger(__name__)
+
+AreaOf = Callable[[Scope], Area | Literal["nowhere"] | None]
+
+# Where clients of other APIs put their key; looked at where there is no Authorization header.
+_OTHER_HEADERS = (b"x-api-key", b"api-key")
+
+_NO_KEY = (
+    "You did not provide an API key. Send it in the header Authorization, as 'Bearer' and the key."
+)
+
+
+class Access:
+    """Puts the caller into `scope["state"]["caller"]`: None where the area is open to everybody."""
+
+    def __init__(
+        self, app: ASGIApp, *, ring: KeyRing, area_of: AreaOf, open_areas: Collection[Area]
+    ) -> None:
+        self._app = app
+        self._ring = ring
+        self._area_of = area_of
+        self._open_areas = open_areas
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # nothing here speaks anything else
+            return
+        area = self._area_of(scope)
+        try:
+            caller = None if area in self._open_areas else self._admitted(scope, area)
+        except GatewayError as refusal:
+            await _refuse(refusal, scope, send)
+            return
+        scope["state"]["caller"] = caller
+        if caller is not None and area == "inference":
+            await self._counted(caller.quota, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _admitted(self, scope: Scope, area: Area | Literal["nowhere"] | None) -> Caller:
+        """Raises where there is no key, or not one for this."""
+        caller = self._ring.find(_secret(scope["headers"]))
+        if area is None:
+            raise NotPermitted("No key opens this address.")
+        if area != "nowhere":  # else the router says that there is no such address
+            caller.check(SCOPE_OF[area])
+        return caller
+
+    async def _counted(self, quota: Quota, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request at work, from its head to the end of its answer."""
+        if quota.per_minute:
+            send = _Telling(quota, send).send
+        try:
+            quota.begin()
+        except RateLimited as refusal:
+            await _refuse(refusal, scope, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            quota.end()
+
+
+async def _refuse(refusal: GatewayError, scope: Scope, send: Send) -> None:
+    """Who has no key can fill no log."""
+    level = logging.DEBUG if isinstance(refusal, NotAuthenticated) else logging.INFO
+    request_id = scope["state"]["request_id"]
+    logger.log(level, "request %s refused: %s", request_id, refusal.message)
+    await send_failure(send, describe(refusal))
+
+
+class _Telling:
+    """Adds how the key stands when the response starts."""
+
+    def __init__(self, quota: Quota, send: Send) -> None:
+        self._quota = quota
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            told = [header for each in self._quota.standings() for header in _headers(each)]
+            message["headers"] = [*message.get("headers", ()), *told]
+        await self._send(message)
+
+
+def _headers(standing: Standing) -> Iterator[tuple[bytes, bytes]]:
+    """OpenAI's three for each kind."""
+    values = (
+        ("limit", str(standing.limit)),
+        ("remaining", str(standing.remaining)),
+        ("reset", _duration(standing.reset_s)),
+    )
+    for name, value in values:
+        yield f"x-ratelimit-{name}-{standing.kind}".encode(), value.encode()
+
+
+def _duration(seconds: float) -> str:
+    """As OpenAI writes it: `12ms`, `1.5s`, `6m0s`."""
+    if seconds < 1:
+        return f"{math.ceil(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{math.ceil(seconds * 1000) / 1000:g}s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes}m{rest}s"
+
+
+def _secret(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The key that a request brings. Two of them are none: nobody knows which one a proxy read."""
+    authorization, others = [], []
+    for name, value in headers:
+        if name == b"authorization":
+            authorization.append(value)
+        elif name in _OTHER_HEADERS:
+            others.append(value)
+    given = authorization or others
+    if not given:
+        raise NotAuthenticated(_NO_KEY)
+    if len(set(given)) > 1:
+        raise NotAuthenticated("More than one API key was sent.")
+    if not authorization:
+        return given[0]
+    scheme, _, secret = given[0].partition(b" ")
+    if scheme.lower() != b"bearer":
+        raise NotAuthenticated(_NO_KEY)
+    return secret.strip(b" ")

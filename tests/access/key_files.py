@@ -1,0 +1,26 @@
+"""Keys for tests, and files of them."""
+
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.access import keys_file
+from openai_frontend.access.keys import Key, KeyLimits, digest_of
+from openai_frontend.access.scopes import SCOPES
+
+
+def key(name: str, *, secret: str | None = None, **fields: Any) -> Key:
+    """A key whose secret is its name unless told; it may do anything unless told."""
+    names = KeyLimits.__dataclass_fields__
+    limits = KeyLimits(**{each: fields.pop(each) for each in names if each in fields})
+    fields.setdefault("scopes", frozenset(SCOPES))
+    digest = digest_of((secret or name).encode())
+    return Key(name=name, digest=digest, limits=limits, **fields)
+
+
+def write(path: Path, *keys: Key) -> Path:
+    path.write_bytes(keys_file.render(keys, as_json=path.suffix == ".json"))
+    return path
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}

@@ -1,0 +1,230 @@
+import logging
+from typing import Any
+
+import pytest
+
+from openai_frontend.access.scopes import SCOPE_OF, SCOPES
+from openai_frontend.settings import Settings
+from tests.access.key_files import bearer, key, write
+
+CANARY = "sk-canary-3fb1c9"
+
+
+@pytest.fixture
+def keys_file(tmp_path):
+    """A key for each scope, named after it; `all` and the canary have every scope."""
+    scoped = [key(scope, scopes=frozenset({scope})) for scope in SCOPES]
+    return write(tmp_path / "keys.yaml", *scoped, key("all"), key("canary", secret=CANARY))
+
+
+@pytest.fixture
+def settings(keys_file):
+    return Settings(max_body_bytes=10_000, keys_file=keys_file, health_without_key=False)
+
+
+def addresses(app):
+    """Every route of the application: method, a path of it, the scope that it needs."""
+    for route in app.routes:
+        path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
+        for method in sorted(route.methods):
+            yield method, path, SCOPE_OF[route.area]
+
+
+async def answers(world, headers_for):
+    """The status of each address, with the headers that are made for its scope."""
+    return {
+        (method, path): (await world.client.request(method, path, headers=headers_for(scope)))
+        for method, path, scope in addresses(world.app)
+    }
+
+
+def denied(answer, status, code):
+    error = answer.json()["error"]
+    told = error["code"] if isinstance(error, dict) else code
+    return (answer.status_code, told) == (status, code)
+
+
+@pytest.mark.parametrize("headers", [{}, bearer("nobody's"), {"x-api-key": "nobody's"}], ids=str)
+async def test_without_a_key_that_is_known(world, headers):
+    """No address opens to a request without a key, or with one that nobody has."""
+    got = await answers(world, lambda scope: headers)
+
+    assert [at for at, each in got.items() if not denied(each, 401, "invalid_api_key")] == []
+    assert {each.headers["www-authenticate"] for each in got.values()} == {"Bearer"}
+    assert len(got) > 20
+
+
+async def test_with_a_key_for_something_else(world):
+    """No address opens to the keys of the three scopes that are not its own."""
+    wrong = []
+    for other in SCOPES:
+        for method, path, scope in addresses(world.app):
+            answer = await world.client.request(method, path, headers=bearer(other))
+            if other != scope and not denied(answer, 403, "insufficient_permissions"):
+                wrong.append((other, method, path, answer.status_code))
+
+    assert wrong == []
+
+
+async def test_with_the_right_key(world):
+    """Every address opens to a key of its scope."""
+    got = await answers(world, bearer)
+
+    assert [at for at, each in got.items() if each.status_code in (401, 403)] == []
+
+
+ODD_HOSTS = ["a/x?", "a#", "a@b", "test/health/live", "localhost", "", "[::1]", "test:9000"]
+
+
+@pytest.mark.parametrize("host", ODD_HOSTS)
+async def test_hosts(world, host):
+    """What the Host header says opens nothing."""
+    answer = await world.client.get("/v1/models", headers={"host": host})
+
+    assert answer.status_code == 401
+
+
+ODD_PATHS = [
+    "//v1/models",
+    "/health/live/../../v1/models",
+    "/%2e%2e/v1/models",
+    "/health/live%2f..%2f..%2fv1/models",
+    "/V1/models",
+    "/v1/models/",
+    "/v1/models?x=/health/live",
+    "/v1/models;/health/live",
+    "/health/live/",
+    "/Health/live",
+    "/nothing",
+    "/",
+]
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "PUT", "TRACE", "PURGE"])
+async def test_odd_addresses(open_health, method, path):
+    """What only resembles an address that is open needs a key, also where there is nothing."""
+    answer = await open_health.client.request(method, path)
+
+    assert answer.status_code == 401
+
+
+@pytest.fixture
+def open_settings(keys_file):
+    return Settings(keys_file=keys_file)
+
+
+@pytest.fixture
+async def open_health(world_of, open_settings):
+    return await world_of(open_settings)
+
+
+async def test_what_is_open_by_default(open_health):
+    """A supervisor needs no key, and who scrapes or reads does."""
+    got = [
+        (await open_health.client.get(path)).status_code
+        for path in ("/health/live", "/health/ready", "/metrics", "/version", "/docs")
+    ]
+
+    assert got == [200, 200, 401, 401, 401]
+
+
+async def test_what_can_be_opened(world_of, keys_file):
+    """Settings open metrics and pages, each on its own."""
+    for name, path in (("metrics", "/metrics"), ("docs", "/docs/start.js")):
+        world = await world_of(Settings(keys_file=keys_file, **{f"{name}_without_key": True}))
+
+        assert (await world.client.get(path)).status_code == 200
+        assert (await world.client.get("/v1/models")).status_code == 401
+
+
+async def test_overriding_the_method(world):
+    """Headers that ask for another method are not heard."""
+    override = {"x-http-method-override": "GET", **bearer("metrics")}
+
+    answer = await world.client.post("/metrics", headers=override)
+
+    assert answer.status_code == 405
+
+
+async def test_no_such_address(world):
+    """Who has a key is told that there is nothing, whatever the key is for."""
+    answer = await world.client.get("/nothing", headers=bearer("metrics"))
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
+async def test_the_body_of_a_refused_request(world):
+    """It is not read: its size and type do not matter."""
+    answer = await world.client.post("/v1/embeddings", content=b"x" * 20_000)
+
+    assert answer.status_code == 401
+
+
+async def test_keys_in_no_log(world, caplog):
+    """Neither a key that is known nor one that is not stands in the log, nor in an answer."""
+    caplog.set_level(logging.DEBUG)
+    world.model()
+    told = ""
+    for secret in (CANARY, CANARY + "x"):
+        for method, path, _ in addresses(world.app):
+            for headers in (bearer(secret), {"x-api-key": secret}, {"authorization": secret}):
+                answer = await world.client.request(method, path, headers=headers)
+                told += answer.text + str(answer.headers)
+
+    assert CANARY not in caplog.text + told
+
+
+async def test_which_models_are_listed(world_of, tmp_path):
+    """The list holds what the key allows, and nothing tells of the rest."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["a", "org/*"]))
+    world = await world_of(Settings(keys_file=keys))
+    for name in ("a", "b", "org/c"):
+        world.model(name=name)
+
+    listed = await world.client.get("/v1/models", headers=bearer("narrow"))
+    hidden = await world.client.get("/v1/models/b", headers=bearer("narrow"))
+    missing = await world.client.get("/v1/models/z", headers=bearer("narrow"))
+
+    assert [each["id"] for each in listed.json()["data"]] == ["a", "org/c"]
+    assert (hidden.status_code, hidden.json()["error"]["code"]) == (404, "model_not_found")
+    assert hidden.text.replace("'b'", "'z'") == missing.text
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/completions/render": {"prompt": "hi"},
+    "/v1/embeddings": {"input": "hi"},
+    "/v1/rerank": {"query": "q", "documents": ["d"]},
+    "/v2/rerank": {"query": "q", "documents": ["d"]},
+    "/rerank": {"query": "q", "documents": ["d"]},
+    "/v1/score": {"text_1": "a", "text_2": "b"},
+    "/score": {"text_1": "a", "text_2": "b"},
+    "/tokenize": {"prompt": "a"},
+    "/v1/tokenize": {"prompt": "a"},
+    "/detokenize": {"tokens": [1]},
+    "/v1/detokenize": {"tokens": [1]},
+}
+
+
+async def test_a_model_of_others(world_of, tmp_path):
+    """No address serves a model that the key does not allow."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
+    world = await world_of(Settings(keys_file=keys))
+    world.model(name="b")
+    got = {}
+    for path, body in BODIES.items():
+        body = {"model": "b", **body}
+        answer = await world.client.post(path, json=body, headers=bearer("narrow"))
+        got[path] = (answer.status_code, answer.json()["error"]["code"])
+
+    assert dict.fromkeys(BODIES, (404, "model_not_found")) == got
+
+
+async def test_the_addresses_of_models_are_all_tried(world):
+    """No address is missing above."""
+    posts = {path for method, path, scope in addresses(world.app) if scope == "inference"}
+
+    assert {path for path in posts if not path.startswith("/v2/models")} == set(BODIES)

@@ -5,7 +5,7 @@ show. Knows no requests.
 import importlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -30,26 +30,6 @@ from openai_frontend.parsing.reading import ForeignParser, MakeParser, Reading, 
 SETTINGS = ("tool_parser", "reasoning_parser")
 
 _VLLM = "openai_frontend.engines.vllm.parsers"  # by name: without vLLM nothing of it is imported
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParserSettings:
-    """What the settings name, by model; `*` is every model's."""
-
-    tool_parser: Mapping[str, str] = field(default_factory=dict)
-    reasoning_parser: Mapping[str, str] = field(default_factory=dict)
-
-    def by_model(self) -> dict[str, Mapping[str, str]]:
-        """Setting -> model -> parser."""
-        return {"tool_parser": self.tool_parser, "reasoning_parser": self.reasoning_parser}
-
-    def of(self, model: str) -> dict[str, str]:
-        """Setting -> parser, those that are set for this model."""
-        named = {
-            setting: parsers.get(model, parsers.get("*"))
-            for setting, parsers in self.by_model().items()
-        }
-        return {name: parser for name, parser in named.items() if parser is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

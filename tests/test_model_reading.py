@@ -10,7 +10,6 @@ import pytest
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_reading import (
     ModelFiles,
-    ParserSettings,
     choose,
     lacks,
     template_for_tools,
@@ -239,16 +238,6 @@ def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[s
 
     assert [part for part in ("No tool calls", "Reasoning") if part in str(sentences)] == expected
     assert len(sentences) == len(expected)
-
-
-def test_settings_by_model() -> None:
-    """A model's own setting goes before that for all."""
-
-    settings = ParserSettings(tool_parser={"*": "hermes", "a": "mistral"})
-
-    assert settings.of("a") == {"tool_parser": "mistral"}
-    assert settings.of("b") == {"tool_parser": "hermes"}
-    assert ParserSettings().of("a") == {}
 
 
 def test_the_template_for_tools() -> None:

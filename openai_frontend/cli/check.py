@@ -1,131 +1,83 @@
-"""`check`: how a model would be served, why, and what will not work. Starts no engine."""
+"""`check`: how models would be served, why, and what will not work. Starts no engine."""
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-import chat_templates
-from openai_frontend.cli import model_folder
-from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.cli import examination, model_folder
+from openai_frontend.cli.report import Report, as_line, as_text
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_reading import (
-    ModelFiles,
-    ParserSettings,
-    choose,
-    lacks,
-    template_for_tools,
-)
-from openai_frontend.prompting import chat_template, tokenizer
-from openai_frontend.prompting.chat_template import ChatTemplate
-from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.model_options import ModelOptions
 from openai_frontend.settings import Settings
-
-_CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-
-_UNKNOWN_TOKENIZER = "none: only an engine in the gateway's process says which it has"
-
-
-@dataclass(kw_only=True)
-class Report:
-    """What `check` says of a model, in the order in which it says it."""
-
-    model: str
-    contract: str = ""
-    tokenizer: str = ""
-    chat_template: str = ""
-    tool_calls: str = ""
-    reasoning: str = ""
-    constraints: list[str] | None = None  # None: not known
-    why: Sequence[str] = ()
-    will_not_work: list[str] = field(default_factory=list)
-    problem: str | None = None  # why the model could not be served
 
 
 def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
-    """Writes the report; 1 where the model could not be served."""
+    """Writes the report of one model; 1 where it could not be served."""
     report = Report(model=name_or_path)
     try:
-        _fill(report, model_folder.find(name_or_path, settings.model_repository), settings)
+        options = settings.options_by_model()
+        folder = model_folder.find(name_or_path, settings.model_repository, options)
+        examination.fill(report, folder, settings.backend_directory)
     except ModelUnavailable as error:
         report.problem = error.message
-    sys.stdout.write(json.dumps(asdict(report), indent=2) + "\n" if as_json else _text(report))
+    _write(asdict(report) if as_json else as_text(report))
     return 0 if report.problem is None else 1
 
 
-def _fill(report: Report, folder: ModelFolder, settings: Settings) -> None:
-    report.model = folder.name
-    report.contract = _contract(folder)
-    report.constraints = _constraints(folder)
-    place = folder.tokenizer()
-    if place is None:
-        report.tokenizer = _UNKNOWN_TOKENIZER
-        report.tool_calls = report.reasoning = "none"
-        report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
-        return
-    report.tokenizer = str(place)
-    _fill_in_reading(report, place, settings)
+def check_all(settings: Settings, *, as_json: bool) -> int:
+    """Writes a line for each model of the repositories; 1 where one could not be served."""
+    paths = list(model_folder.folders(settings.model_repository))
+    options = settings.options_by_model()
+    reports = [_report(path, options, settings.backend_directory) for path in paths]
+    _tell_parts(reports)
+    _find_clashes(reports)
+    width = max((len(report.model) for report in reports), default=0)
+    lines = "".join(as_line(report, width) for report in reports)
+    nothing = "".join(f"{path}: no model\n" for path in settings.model_repository)
+    _write([asdict(report) for report in reports] if as_json else lines or nothing)
+    return 1 if any(report.problem for report in reports) or not reports else 0
 
 
-def _fill_in_reading(report: Report, place: Path, settings: Settings) -> None:
-    loaded = tokenizer.load(place)
-    report.chat_template, template = _template(report.model, loaded, settings.chat_template)
-    if template is None:
-        report.will_not_work.append("Without a chat template there is no chat.")
-    else:
-        ChatTemplate(template, loaded.special_tokens)
-    files = ModelFiles(folder=place, chat_template=template)
-    named = ParserSettings(
-        tool_parser=settings.tool_parser, reasoning_parser=settings.reasoning_parser
-    ).of(report.model)
-    reading = choose(files, named)
-    report.tool_calls = reading.name if reading.tools else "none"
-    report.reasoning = reading.name if reading.reasoning else "none"
-    report.why = reading.because
-    report.will_not_work += lacks(reading, files)
+def _write(said: Any) -> None:
+    sys.stdout.write(said if isinstance(said, str) else json.dumps(said, indent=2) + "\n")
 
 
-def _contract(folder: ModelFolder) -> str:
-    if folder.backend is None:
-        return "unknown: a folder of weights, no model of a repository"
-    if folder.backend == "inprocess":
-        return f"the in-process backend's, engine {folder.engine}"
-    if folder.backend == "vllm":
-        return "NVIDIA's vLLM backend's"
-    if "text_output" in folder.tensors:
-        return f"text in and out, backend {folder.backend}"
-    return f"unknown: config.pbtxt of backend {folder.backend} names no text_output"
+def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | None) -> Report:
+    report = Report(model=path.name)
+    try:
+        if not model_folder.is_model(path):
+            raise ModelUnavailable("it has neither a config.pbtxt nor the folder of a version")
+        examination.fill(report, model_folder.read(path, options), backends)
+    except ModelUnavailable as error:
+        report.problem = error.message
+    return report
 
 
-def _constraints(folder: ModelFolder) -> list[str]:
-    """The constraints that reach the engine; those of our mock are taken, and change nothing."""
-    reach = folder.backend in ("inprocess", "vllm") or "sampling_parameters" in folder.tensors
-    return list(_CONSTRAINTS) if reach and folder.engine != "mock" else []
+def _tell_parts(reports: Sequence[Report]) -> None:
+    """A part is for no request of its own, so nothing is wrong with its tensors."""
+    known = {report.model: report for report in reports}
+    for whole in reports:
+        for part in whole.parts:
+            if part not in known:
+                whole.problem = whole.problem or f"its part '{part}' is not there"
+            elif not known[part].standalone:
+                known[part].part_of = known[part].part_of or whole.model
+    for report in reports:
+        if report.part_of:
+            report.problem = None
 
 
-def _template(model: str, loaded: Tokenizer, by_model: Mapping[str, str]) -> tuple[str, str | None]:
-    """Where the template comes from, and its text."""
-    chosen = by_model.get(model, by_model.get("*"))
-    if chosen is not None:
-        kind = "built in" if chosen in chat_templates.names() else "a file"
-        return f"{chosen}, {kind}, by the setting chat_template", chat_template.read(chosen)
-    template = template_for_tools(loaded.chat_templates)
-    if template is None:
-        return "none", None
-    purpose = "tool_use" if "tool_use" in loaded.chat_templates else "default"
-    return f"the tokenizer's own ({purpose})", template
-
-
-def _text(report: Report) -> str:
-    """A paragraph for each member that says something; several sentences stand below each other."""
-    lines = []
-    for name, value in asdict(report).items():
-        if name == "constraints" and value is not None:
-            value = [", ".join(value) or "none"]
-        sentences = [value] if isinstance(value, str) else [*(value or ())]
-        labels = [name.replace("_", " "), *[""] * len(sentences)]
-        lines += [
-            f"{label:<14} {text}" for label, text in zip(labels, sentences, strict=False) if text
-        ]
-    return "".join(f"{line}\n" for line in lines)
+def _find_clashes(reports: Sequence[Report]) -> None:
+    """Two models of one name; an alias that is another's, or another's name."""
+    names = Counter(report.model for report in reports)
+    aliases = Counter(alias for report in reports for alias in report.aliases)
+    for report in reports:
+        taken = [each for each in report.aliases if each in names or aliases[each] > 1]
+        if names[report.model] > 1:
+            report.problem = "there is another model of this name"
+        elif taken:
+            report.problem = f"its alias '{taken[0]}' is another model's too"

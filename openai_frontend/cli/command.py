@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load(
             environment=os.environ, config=given.pop("config"), flags=given, parsers=BY_NAME
         )
-        _check(settings, repositories=command == "serve")
+        _check(settings, repositories=command == "serve" or model is None)
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
     return _serve(settings) if command == "serve" else _report(model, settings, as_json=as_json)
@@ -72,7 +72,13 @@ def _parser() -> argparse.ArgumentParser:
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    check.add_argument("model", metavar="MODEL", help="its name in a repository, or its folder")
+    check.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default=None,
+        help="its name in a repository, or its folder; all models of the repositories if none",
+    )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
     init_repo = commands.add_parser(
@@ -93,7 +99,10 @@ _SOURCES = (
 )
 
 # The settings that `check` looks at
-_CHECKED = {"model_repository", "chat_template", "tool_parser", "reasoning_parser"}
+_CHECKED = {
+    "model_repository", "model_option", "chat_template", "tool_parser", "reasoning_parser",
+    "backend_directory",
+}  # fmt: skip
 
 
 def _add_settings(command: argparse.ArgumentParser, chosen: Sequence[Option]) -> None:
@@ -237,7 +246,9 @@ def _init_repo(given: dict[str, Any]) -> int:
         return _refuse(f"{error.filename}: {error.strerror}", FAILED)
 
 
-def _report(model: str, settings: Settings, *, as_json: bool) -> int:
-    from openai_frontend.cli.check import check
+def _report(model: str | None, settings: Settings, *, as_json: bool) -> int:
+    from openai_frontend.cli.check import check, check_all
 
+    if model is None:
+        return check_all(settings, as_json=as_json)
     return check(model, settings, as_json=as_json)

@@ -1,14 +1,18 @@
-"""What a model's folder says before anything runs: its config.pbtxt, its engine's arguments."""
+"""What a model's folder says before anything runs: its config, its options, its facts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli import text_format
+from openai_frontend import model_facts, model_options
+from openai_frontend.cli import model_config
+from openai_frontend.cli.model_config import Config
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.model_facts import ModelFacts, ModelSource
+from openai_frontend.model_options import ModelOptions
 
 # What lies in a folder of weights, which a model's folder refers to
 _WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "config.json")
@@ -16,82 +20,122 @@ _WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
-    """One model of a repository, or a bare folder of weights (`backend` is None)."""
+    """One model of a repository, or a bare folder of weights (`config` is None)."""
 
     name: str
     path: Path
-    backend: str | None = None
-    engine: str | None = None  # of the in-process backend
+    options: ModelOptions
+    config: Config | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of model.json
-    tensors: frozenset[str] = frozenset()  # that config.pbtxt names; engines of ours add their own
-    version: Path | None = None
+    versions: Sequence[int] = ()  # those that Triton would load
 
-    def tokenizer(self) -> Path | None:
-        """Its folder, as far as the files say it."""
-        if self.backend is None:
-            return self.path
-        if self.backend != "inprocess" or self.version is None:
-            return None  # the gateway is told by its own engines alone
+    @property
+    def backend(self) -> str:
+        """As the config names it; an ensemble has its platform alone."""
+        config = self.config or {}
+        return str(config.get("backend") or config.get("platform") or "")
+
+    @property
+    def engine(self) -> str | None:
+        """Of the in-process backend."""
+        engine = (self.config or {}).get("parameters", {}).get("engine", {}).get("string_value")
+        return str(engine or "vllm") if self.backend == "inprocess" else None
+
+    def version(self) -> Path | None:
+        """The folder of the latest version."""
+        return self.path / str(max(self.versions)) if self.versions else None
+
+    def facts(self) -> ModelFacts:
+        """Its tokenizer and context, as far as the files say them."""
+        if self.config is None:
+            return ModelFacts(tokenizer=self.path)
+        if self.engine is not None:
+            return self._engine_facts()
+        return model_facts.read(ModelSource(config=self.config, folder=self.version()), self._part)
+
+    def _engine_facts(self) -> ModelFacts:
+        """What an engine in this process would say itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
-        named = next((self.arguments[key] for key in keys if self.arguments.get(key)), None)
-        if not isinstance(named, str):
+        found = (self._place(key) for key in keys)
+        place = next((each for each in found if each is not None), None)
+        return ModelFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
+
+    def weights(self) -> Path | None:
+        """The folder that vLLM is given, or the name on a hub."""
+        return self._place("model")
+
+    def _place(self, argument: str) -> Path | None:
+        named, version = self.arguments.get(argument), self.version()
+        if not isinstance(named, str) or not named or version is None:
             return None
-        folder = self.version / named if named.startswith(".") else Path(named)
-        return folder if folder.is_dir() else None
+        return version / named if named.startswith(".") else Path(named)
+
+    def _part(self, name: str) -> ModelSource | None:
+        folder = self.path.parent / name
+        if not (folder / "config.pbtxt").is_file():
+            return None
+        return ModelSource(config=model_config.read(folder, None), folder=None)
 
 
-def find(name_or_path: str, repositories: Sequence[Path]) -> ModelFolder:
+def find(
+    name_or_path: str, repositories: Sequence[Path], options: Mapping[str, ModelOptions]
+) -> ModelFolder:
     """A model by its name in a repository or by its path. ModelUnavailable where there is none."""
     for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
-        if (path / "config.pbtxt").is_file() or _versions(path):
-            return _read(path)
+        if is_model(path):
+            return read(path, options)
         if any((path / name).is_file() for name in _WEIGHTS):
-            return ModelFolder(name=path.resolve().name, path=path)
-    known = [path.name for each in repositories if each.is_dir() for path in each.iterdir()]
+            own = model_options.of_model(path.resolve().name, None, options)
+            return ModelFolder(name=path.resolve().name, path=path, options=own)
+    known = [path.name for path in folders(repositories)]
     close = get_close_matches(name_or_path, known, n=1)
     guess = f"; did you mean '{close[0]}'?" if close else ""
     raise ModelUnavailable(f"there is no model '{name_or_path}'{guess}")
 
 
-def _versions(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return []
-    numbers = [each for each in path.iterdir() if each.name.isdecimal() and each.is_dir()]
-    return sorted(numbers, key=lambda each: int(each.name))
+def folders(repositories: Sequence[Path]) -> Iterator[Path]:
+    """Every folder in which Triton looks for a model, by name."""
+    for repository in repositories:
+        if repository.is_dir():
+            yield from sorted(path for path in repository.iterdir() if path.is_dir())
 
 
-def _read(path: Path) -> ModelFolder:
-    versions = _versions(path)
-    version = versions[-1] if versions else None  # the latest, as Triton chooses unless told
-    config = _config(path / "config.pbtxt")
-    tensors = [tensor for side in ("input", "output") for tensor in config.get(side, ())]
+def is_model(path: Path) -> bool:
+    """Whether there is something of a model's in the folder."""
+    return (path / "config.pbtxt").is_file() or bool(_numbers(path))
+
+
+def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelFolder:
+    """All that the folder says. ModelUnavailable where a file cannot be read, with its name."""
+    numbers = _numbers(path)
+    latest = path / str(numbers[-1]) if numbers else None
+    name = path.resolve().name
+    config = model_config.read(path, latest)
     return ModelFolder(
-        name=path.resolve().name,
+        name=name,
         path=path,
-        backend=_first(config, "backend") or _first(config, "platform") or "",
-        engine=_engine(config),
-        arguments=_arguments(version / "model.json") if version else {},
-        tensors=frozenset(_first(tensor, "name") for tensor in tensors),
-        version=version,
+        options=model_options.of_model(name, path, options),
+        config=config,
+        arguments=_arguments(latest / "model.json") if latest else {},
+        versions=_loaded(numbers, config.get("version_policy")),
     )
 
 
-def _config(path: Path) -> text_format.Message:
-    try:
-        return text_format.read(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise ModelUnavailable(f"{path}: {error}") from error
+def _numbers(path: Path) -> list[int]:
+    if not path.is_dir():
+        return []
+    names = [each.name for each in path.iterdir() if each.is_dir()]
+    return sorted(int(name) for name in names if name.isdecimal() and not name.startswith("0"))
 
 
-def _first(message: Mapping[str, Sequence[Any]], name: str) -> str:
-    return str(next(iter(message.get(name, ())), ""))
-
-
-def _engine(config: text_format.Message) -> str | None:
-    for parameter in config.get("parameters", ()):
-        if _first(parameter, "key") == "engine":
-            return _first(parameter["value"][0], "string_value")
-    return None
+def _loaded(numbers: Sequence[int], policy: Mapping[str, Any] | None) -> Sequence[int]:
+    """Those of the policy: unless it says otherwise, the latest."""
+    policy = policy or {}
+    if "all" in policy:
+        return numbers
+    if "specific" in policy:
+        return [number for number in numbers if number in policy["specific"].get("versions", ())]
+    return numbers[-policy.get("latest", {}).get("num_versions", 1) :]
 
 
 def _arguments(path: Path) -> Mapping[str, Any]:

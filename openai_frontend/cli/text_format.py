@@ -25,7 +25,7 @@ _MAX_DEPTH = 32
 
 # Fields of a model's config whose values are no plain strings, numbers or messages
 _ENUMS = {"data_type", "kind"}
-_MAPS = {"parameters", "input_map", "output_map"}
+MAPS = {"parameters", "input_map", "output_map"}
 
 
 def read(text: str) -> Message:
@@ -42,7 +42,7 @@ def write(config: Mapping[str, Any]) -> str:
 
 def _lines(message: Mapping[str, Any]) -> Iterator[str]:
     for name, value in message.items():
-        if name in _MAPS:
+        if name in MAPS:
             for key, entry in value.items():
                 yield from _field(name, {"key": key, "value": entry})
         elif isinstance(value, Sequence) and not isinstance(value, str):

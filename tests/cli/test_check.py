@@ -1,6 +1,7 @@
 """What `check` says of a model from its files alone."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.prompting import tiny_tokenizer
 HERMES = "{% if tools %}<tool_call>{% endif %}"
 VLLM = """
 # comments count for nothing
-name: "other" backend: 'inproc' "ess"
+name: "m" backend: 'inproc' "ess"
 parameters { key: "engine" value: { string_value: "vllm" } }
 instance_group [{ count: 1, kind: KIND_MODEL }]
 """
@@ -42,12 +43,13 @@ def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
     assert [line[:14].strip() for line in lines] == [
-        "model", "contract", "tokenizer", "chat template", "tool calls", "reasoning",
-        "constraints", "why", "will not work",
+        "model", "versions", "serves", "contract", "tokenizer", "max model len", "chat template",
+        "tool calls", "reasoning", "constraints", "why", "will not work",
     ]  # fmt: skip
-    assert lines[1].endswith("the in-process backend's, engine vllm")
-    assert lines[3].endswith("the tokenizer's own (default)")
-    assert "structural_tag" in lines[6]
+    assert lines[2].endswith("chat completions, completions")
+    assert lines[3][15:].startswith("vllm. ")
+    assert lines[6].endswith("the tokenizer's own (default)")
+    assert "structural_tag" in lines[9]
 
 
 def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +90,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         capsys, str(tmp_path / "m"), "--chat-template", "llama3", "--tool-parser", "json"
     )
 
-    assert found["chat_template"] == "llama3, built in, by the setting chat_template"
+    assert found["chat_template"] == "llama3, built in, by the option chat_template"
     assert found["will_not_work"] == [
         "The chat template does not tell the model of tools, so it will call none.",
         "Reasoning, if the model writes any, is not told from the answer.",
@@ -134,30 +136,83 @@ def test_a_mock_enforces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["tokenizer"] == str(tmp_path / "m" / "1" / "./tokenizer")
 
 
-@pytest.mark.parametrize(
-    ("config", "contract"),
-    [
-        ('backend: "vllm"', "NVIDIA's vLLM backend's"),
-        (
-            'platform: "ensemble" output { name: "text_output" }',
-            "text in and out, backend ensemble",
-        ),
-        ('backend: "python" output [{ name: "x" }]', "unknown: config.pbtxt of backend python"),
-    ],
-)
-def test_other_backends(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str, contract: str
-) -> None:
-    """They say no tokenizer, so there is no chat."""
+def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own files tell the tokenizer; what this machine lacks is said, and is no problem."""
 
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
+    mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"))
+
+    assert found["serves"] == ["chat completions", "completions", "embeddings"]
+    assert (found["tokenizer"], found["tool_calls"]) == (str(tokenizer), "hermes")
+    assert "logit_bias" in found["refused"]
+    assert found["will_not_work"][-1].startswith("Its backend 'vllm' is not on this machine")
+
+
+def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model could not be served, and why is the problem."""
+
+    config = 'backend: "python" output [{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
     mock_models.write(tmp_path, "m", config=config)
+
+    assert report(capsys, "m", "--model-repository", str(tmp_path), code=1)["problem"]
+
+
+def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no chat; completions go."""
+
+    mock_models.write(tmp_path, "m", config='backend: "vllm"')
 
     found = report(capsys, "m", "--model-repository", str(tmp_path))
 
-    assert found["contract"].startswith(contract)
-    assert found["will_not_work"] == [
+    assert found["serves"] == ["completions", "embeddings"]
+    assert found["will_not_work"][0] == (
         "Without a tokenizer there is no chat, so there are no tools."
-    ]
+    )
+
+
+def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """openai_frontend.yaml beside config.pbtxt goes before what the files say."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
+    mock_models.write(tmp_path / "r", "m", config='backend: "vllm"')
+    (tmp_path / "r" / "m" / "openai_frontend.yaml").write_text(
+        f"{{aliases: [org/m], tokenizer: {tokenizer}, max_model_len: 7, chat_template: llama3}}"
+    )
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path / "r"))
+
+    assert (found["aliases"], found["max_model_len"]) == (["org/m"], 7)
+    assert found["tokenizer"] == str(tokenizer)
+    assert found["chat_template"] == "llama3, built in, by the option chat_template"
+
+
+@pytest.mark.parametrize(
+    ("policy", "versions"),
+    [
+        ("", [10]),
+        ("version_policy { latest { num_versions: 2 } }", [2, 10]),
+        ("version_policy { all { } }", [1, 2, 10]),
+        ("version_policy { specific { versions: [1, 7] } }", [1]),
+    ],
+)
+def test_versions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, versions: list[int]
+) -> None:
+    """Those that Triton would load; the latest is looked at."""
+
+    version = vllm_model(tmp_path, model="../weights")
+    (version / "weights").rename(tmp_path / "m" / "weights")
+    for number in ("2", "10"):
+        shutil.copytree(version, tmp_path / "m" / number)
+    with (tmp_path / "m" / "config.pbtxt").open("a") as config:
+        config.write(policy)
+
+    found = report(capsys, str(tmp_path / "m"))
+
+    assert found["versions"] == versions
+    assert found["tokenizer"] == str(tmp_path / "m" / str(versions[-1]) / "../weights")
 
 
 def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +233,10 @@ def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         ("config.pbtxt", "parameters { key", "config.pbtxt: line 1: unexpected end"),
         ("config.pbtxt", "a: 1\nb: %", "config.pbtxt: line 2: unexpected %"),
+        ("config.pbtxt", "max_batch_size: x", "config.pbtxt: invalid literal"),
+        ("config.pbtxt", "parameters { }", "config.pbtxt: an entry has no 'key'"),
+        ("config.pbtxt", 'name: "n"', "config.pbtxt: its name is 'n', not its folder's, 'm'"),
+        ("openai_frontend.yaml", "alias: x", "unknown option 'alias'; did you mean 'aliases'?"),
         ("1/model.json", "{", "model.json: Expecting property name"),
         ("1/model.json", "[]", "model.json: not a JSON object"),
         ("1/weights/tokenizer.json", "{", "its tokenizer cannot be loaded"),
@@ -221,12 +280,12 @@ def test_the_tokenizers_own_argument_goes_first(tmp_path: Path) -> None:
 
     version = vllm_model(tmp_path, model="./weights", tokenizer="./other")
     (version / "other").mkdir()
-    assert find("m", [tmp_path]).tokenizer() == version / "./other"
+    assert find("m", [tmp_path], {}).facts().tokenizer == version / "./other"
 
     newer = tmp_path / "m" / "10"
     newer.mkdir()
     (newer / "model.json").write_text('{"model": "org/on-a-hub"}')
-    assert find("m", [tmp_path]).tokenizer() is None
+    assert find("m", [tmp_path], {}).facts().tokenizer == Path("org/on-a-hub")
 
 
 def test_a_name_is_no_way_out(tmp_path: Path) -> None:
@@ -235,7 +294,7 @@ def test_a_name_is_no_way_out(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
 
     with pytest.raises(ModelUnavailable, match="there is no model 'empty'"):
-        find("empty", [tmp_path])
+        find("empty", [tmp_path], {})
 
 
 @pytest.mark.parametrize(

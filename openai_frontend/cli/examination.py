@@ -1,0 +1,173 @@
+"""Finds out of a model's files what its report says. Starts nothing, downloads nothing."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import chat_templates
+from openai_frontend import model_facts
+from openai_frontend.cli import installation
+from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.cli.report import Report
+from openai_frontend.contracts import choice
+from openai_frontend.contracts.choice import Chosen, ContractOptions
+from openai_frontend.contracts.contract import Contract
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import SamplingParams
+from openai_frontend.model_options import ModelOptions
+from openai_frontend.model_reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
+from openai_frontend.prompting import chat_template, tokenizer
+from openai_frontend.prompting.chat_template import ChatTemplate
+from openai_frontend.prompting.tokenizer import Tokenizer
+
+_CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+
+# A contract's words for what requests call otherwise
+_REQUEST_FIELDS = {"extra_args": "vllm_xargs", "structured_outputs": "response_format"}
+# What requests have beside the sampling fields
+_BESIDE = ("stream", "priority", "cache_salt", "return_token_ids")
+_NO_FIELDS = {"max_tokens"}  # every request has an end
+
+# How architectures are called that do one task; others are for the engine to say
+_TASKS = {
+    "ForCausalLM": ("generate",),
+    "LMHeadModel": ("generate",),
+    "ForConditionalGeneration": ("generate",),
+    "ForSequenceClassification": ("score",),
+}
+
+
+def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = None) -> None:
+    """Raises ModelUnavailable where the model could not be served; the report has the rest."""
+    report.model = folder.name
+    if folder.config is not None and not folder.versions:
+        raise ModelUnavailable(f"{folder.path} has no folder of a version, such as 1")
+    report.aliases = folder.options.aliases
+    report.versions = folder.versions
+    report.part_of = folder.options.part_of or ""
+    report.standalone = folder.options.standalone
+    report.parts = model_facts.parts(folder.config or {})
+    facts = folder.facts()
+    report.max_model_len = folder.options.max_model_len or facts.max_model_len
+    place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
+    loaded = _tokenizer(report, folder, place)
+    if loaded is not None and place is not None:
+        _fill_in_reading(report, folder, place, loaded)
+    _fill_in_contract(report, folder)
+    if (lacking := installation.lack(folder.backend, backend_directory)) is not None:
+        report.will_not_work.append(lacking)
+
+
+def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Tokenizer | None:
+    """One that only a backend's own files name may be out of reach here, as it is when serving."""
+    report.tool_calls = report.reasoning = "none"
+    if place is None:
+        report.tokenizer = "none: no file says which, and openai_frontend.yaml may"
+    else:
+        report.tokenizer = str(place)
+        try:
+            return tokenizer.load(place)
+        except ModelUnavailable as error:
+            certain = place.is_dir() and (folder.engine is not None or folder.options.tokenizer)
+            if certain or folder.config is None:
+                raise
+            report.tokenizer += f": {error.message}"
+    if folder.engine == "vllm":
+        report.will_not_work.append("Its tokenizer is not here yet: what it says is not known.")
+    else:
+        report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
+    return None
+
+
+def _fill_in_reading(report: Report, folder: ModelFolder, place: Path, loaded: Tokenizer) -> None:
+    report.chat_template, template = _template(loaded, folder.options)
+    if template is None:
+        report.will_not_work.append("Without a chat template there is no chat.")
+    else:
+        ChatTemplate(template, loaded.special_tokens)
+    files = ModelFiles(folder=place, chat_template=template)
+    named = {
+        each: parser for each in SETTINGS if (parser := getattr(folder.options, each)) is not None
+    }
+    reading = choose(files, named)
+    report.tool_calls = reading.name if reading.tools else "none"
+    report.reasoning = reading.name if reading.reasoning else "none"
+    report.why = reading.because
+    report.will_not_work += lacks(reading, files)
+
+
+def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None]:
+    """Where the template comes from, and its text."""
+    chosen = options.chat_template
+    if chosen is not None:
+        kind = "built in" if chosen in chat_templates.names() else "a file"
+        return f"{chosen}, {kind}, by the option chat_template", chat_template.read(chosen)
+    template = template_for_tools(loaded.chat_templates)
+    if template is None:
+        return "none", None
+    purpose = "tool_use" if "tool_use" in loaded.chat_templates else "default"
+    return f"the tokenizer's own ({purpose})", template
+
+
+def _fill_in_contract(report: Report, folder: ModelFolder) -> None:
+    if folder.config is None:
+        report.contract = "unknown: a folder of weights, no model of a repository"
+        report.constraints = []
+        return
+    tasks = _tasks(folder)
+    chosen = choice.choose(
+        folder.config,
+        tasks=tasks,
+        options=ContractOptions(name=folder.options.contract, tensors=folder.options.tensors),
+    )
+    report.contract = f"{chosen.name}. {chosen.because}"
+    if folder.engine is not None and tasks is None:
+        report.contract += " Its engine will say which of the following it does."
+    report.serves = _serves(chosen, chats=report.chat_template not in ("", "none"))
+    if chosen.generation is not None:
+        report.refused = _refused(chosen.generation)
+        report.constraints = _constraints(folder, chosen.generation)
+
+
+def _tasks(folder: ModelFolder) -> Sequence[str] | None:
+    """What an engine in this process will say that it does, as far as its files tell."""
+    if folder.engine != "vllm":
+        return folder.arguments.get("tasks") if folder.engine == "mock" else None
+    architecture = _architecture(folder.weights())
+    if folder.arguments.get("runner") == "pooling" and "Classification" not in architecture:
+        return ("embed",)
+    return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)
+
+
+def _architecture(weights: Path | None) -> str:
+    """As config.json names it; empty where that is not here."""
+    path = None if weights is None else weights / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"its config.json cannot be read: {error}") from error
+    names = config.get("architectures") if isinstance(config, dict) else None
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
+def _serves(chosen: Chosen, *, chats: bool) -> list[str]:
+    texts = ["chat completions"] if chats and chosen.generation else []
+    return [
+        *texts,
+        *(["completions"] if chosen.generation else []),
+        *(["embeddings"] if chosen.embedding else []),
+        *(["rerank", "score"] if chosen.score else []),
+    ]
+
+
+def _refused(contract: Contract) -> list[str]:
+    names = [*_BESIDE, *(each.name for each in fields(SamplingParams))]
+    refused = [name for name in names if name not in _NO_FIELDS and not contract.supports(name)]
+    return [_REQUEST_FIELDS.get(name, name) for name in refused]
+
+
+def _constraints(folder: ModelFolder, contract: Contract) -> list[str]:
+    """Those that reach the engine; those of our mock are taken, and change nothing."""
+    reach = contract.supports("structured_outputs") and folder.engine != "mock"
+    return list(_CONSTRAINTS) if reach else []

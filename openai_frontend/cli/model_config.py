@@ -1,0 +1,84 @@
+"""A model's config.pbtxt in the shape of the JSON that Triton gives of it, completed as its backend
+completes it when the model is loaded. Starts nothing.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openai_frontend.cli import text_format
+from openai_frontend.cli.init_repo import vllm
+from openai_frontend.errors import ModelUnavailable
+
+Config = dict[str, Any]
+
+_NUMBERS = {"max_batch_size", "dims", "shape", "count", "num_versions", "versions", "model_version"}
+_FLAGS = {"optional", "decoupled", "allow_ragged_batch"}
+_LISTS = {"input", "output", "dims", "shape", "step", "versions", "instance_group"}
+_TRUE = {"true", "True", "t", "1"}
+
+
+def read(folder: Path, version: Path | None) -> Config:
+    """The config; empty where there is no file. ModelUnavailable where it cannot be read."""
+    path = folder / "config.pbtxt"
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        config = _message(text_format.read(text))
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"{path}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ModelUnavailable(f"{path}: an entry has no {error}") from error
+    name = folder.resolve().name
+    if config.setdefault("name", name) != name:
+        raise ModelUnavailable(
+            f"{path}: its name is '{config['name']}', not its folder's, '{name}'"
+        )
+    complete = _COMPLETED.get(config.get("backend", ""))
+    return config if complete is None else complete(config, version)
+
+
+def _message(message: text_format.Message) -> Config:
+    return {name: _member(name, values) for name, values in message.items()}
+
+
+def _member(name: str, values: list[Any]) -> Any:
+    if name in text_format.MAPS:
+        return {str(entry["key"][0]): _value("value", entry["value"][0]) for entry in values}
+    converted = [_value(name, value) for value in values]
+    return converted if name in _LISTS else converted[-1] if converted else None
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return _message(value)
+    if name in _FLAGS:
+        return value in _TRUE
+    return int(value) if name in _NUMBERS else value
+
+
+def _of_python(config: Config, version: Path | None) -> Config:
+    """What the LLM API's program sets, by its model.yaml; other programs are not known."""
+    path = None if version is None else version / "model.yaml"
+    if path is None or not path.is_file():
+        return config
+    try:
+        said = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
+    triton = said.get("triton_config") if isinstance(said, dict) else None
+    if not isinstance(triton, dict):
+        return config
+    return {
+        **config,
+        "max_batch_size": int(triton.get("max_batch_size", 0)),
+        "model_transaction_policy": {"decoupled": bool(triton.get("decoupled", False))},
+    }
+
+
+_COMPLETED: Mapping[str, Callable[[Config, Path | None], Config]] = {
+    "inprocess": lambda config, _: vllm.completed_inprocess(config),
+    "vllm": lambda config, _: vllm.completed_nvidias(config),
+    "python": _of_python,
+}

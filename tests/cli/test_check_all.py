@@ -1,0 +1,112 @@
+"""What `check` says of whole repositories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.cli import main
+from tests import mock_models
+from tests.cli.test_check import HERMES
+from tests.prompting import tiny_tokenizer
+
+TEXT = "data_type: TYPE_STRING dims: [1]"
+ENSEMBLE = f"""
+platform: "ensemble"
+input [ {{ name: "text_input" {TEXT} }} ]
+output [ {{ name: "text_output" {TEXT} }} ]
+ensemble_scheduling {{ step [ {{
+  model_name: "inner" model_version: -1
+  input_map {{ key: "text_input" value: "text_input" }}
+  output_map {{ key: "text_output" value: "text_output" }}
+}} ] }}
+"""
+
+
+def lines(capsys: pytest.CaptureFixture[str], *repositories: Path, code: int = 0) -> list[str]:
+    """The model, its state and the rest of each line, as words."""
+    options = [f"--model-repository={repository}" for repository in repositories]
+    assert main(["check", *options]) == code
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def alias(repository: Path, name: str, alias: str) -> None:
+    (repository / name / "openai_frontend.yaml").write_text(f"aliases: [{alias}]")
+
+
+def test_each_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its kinds of request and its other names, or why it cannot be served."""
+
+    mock_models.write_with_tokenizer(tmp_path, "chat", tasks=["generate"])
+    mock_models.write(tmp_path, "broken", config="{")
+    mock_models.write(tmp_path, "vectors", tasks=["embed"])
+    (tmp_path / "empty").mkdir()
+    alias(tmp_path, "chat", "org/chat")
+
+    assert lines(capsys, tmp_path, code=1) == [
+        f"broken not servable {tmp_path}/broken/config.pbtxt: line 1: unexpected {{",
+        "chat servable chat completions, completions; also as org/chat",
+        "empty not servable it has neither a config.pbtxt nor the folder of a version",
+        "vectors servable embeddings",
+    ]
+
+
+def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A part is for no request, unless it is said to stand alone; a whole needs its parts."""
+
+    mock_models.write(tmp_path, "whole", config=ENSEMBLE)
+    assert lines(capsys, tmp_path, code=1) == ["whole not servable its part 'inner' is not there"]
+
+    mock_models.write(tmp_path, "inner", tasks=["generate"])
+    assert lines(capsys, tmp_path) == ["inner part of whole", "whole servable completions"]
+
+    (tmp_path / "inner" / "openai_frontend.yaml").write_text("standalone: true")
+    assert lines(capsys, tmp_path)[0] == "inner servable completions"
+
+
+@pytest.mark.parametrize("other", ["other", "other2"])
+def test_a_name_of_two_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    """An alias is one model's alone, whether another has it as its name or as its alias."""
+
+    mock_models.write(tmp_path, "m", tasks=["generate"])
+    mock_models.write(tmp_path, other, tasks=["generate"])
+    alias(tmp_path, "m", "other")
+    if other != "other":
+        alias(tmp_path, other, "other")
+
+    assert "m not servable its alias 'other' is another model's too" in lines(
+        capsys, tmp_path, code=1
+    )
+
+
+def test_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One name in both is one too many."""
+
+    for repository in ("a", "b"):
+        mock_models.write(tmp_path / repository, "m", tasks=["generate"])
+
+    assert (
+        lines(capsys, tmp_path / "a", tmp_path / "b", code=1)
+        == ["m not servable there is another model of this name"] * 2
+    )
+
+
+def test_no_model_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty repository is said to be empty; one that is not there is a wrong setting."""
+
+    assert lines(capsys, tmp_path, code=1) == [f"{tmp_path}: no model"]
+    assert lines(capsys, tmp_path / "nowhere", code=2) == []
+
+
+def test_the_list_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each model's whole report."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
+    mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}/r"]) == 0
+
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["tool_calls"]) == ("m", "hermes")

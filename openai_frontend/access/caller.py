@@ -21,8 +21,8 @@ class Caller:
             raise NotPermitted(message)
 
     def priority(self, asked: int) -> int:
-        """A request may go behind the key's place, not before it."""
-        return max(asked, self.key.priority)
+        """A request may go behind the key's place, not before it; 0, as without a word, is there."""
+        return max(asked, self.key.priority) if asked else self.key.priority
 
     def cache_salt(self, asked: str | None) -> str | None:
         """Which requests may share the engine's prefix cache with this one; None: all."""

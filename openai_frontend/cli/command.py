@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
+from openai_frontend.cli import keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.wanted import InvalidOption
 from openai_frontend.settings import InvalidSettings, Option, Settings, load, options
@@ -26,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "version":
         sys.stdout.write(versions())
         return 0
+    if command == "keys":
+        failure = keys.run(given)
+        return 0 if failure is None else _refuse(failure, MISUSED)
     if command == "init-repo":
         return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)
@@ -81,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
+    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
     init_repo = commands.add_parser(
         "init-repo",
         help="write a model repository for a Hugging Face model, and check it",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from openai_frontend.access.watched_keys import WatchedKeys
 from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.model_registry import ModelRegistry
@@ -41,6 +42,7 @@ class GatewayProcess(uvicorn.Server):
         self._startup = startup
         self._progress = progress
         self._url = url
+        self.keys: WatchedKeys | None = None  # read again on SIGHUP
         startup.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,10 +67,12 @@ class GatewayProcess(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
+        if self.keys is not None:
+            loop.add_signal_handler(signal.SIGHUP, self.keys.reload_soon)
         try:
             yield
         finally:
-            for number in _STOP_SIGNALS:
+            for number in (*_STOP_SIGNALS, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:

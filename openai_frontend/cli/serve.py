@@ -67,6 +67,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
         url=announcement.address(host, port),
     )
+    process.keys = app.state.keys
     process.run([listener])
     return 0 if app.state.startup.failure is None else 1
 

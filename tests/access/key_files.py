@@ -1,10 +1,13 @@
 """Keys for tests, and files of them."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 from openai_frontend.access import keys_file
+from openai_frontend.access.caller import Caller
 from openai_frontend.access.keys import Key, KeyLimits, digest_of
+from openai_frontend.access.quota import Clock, Quota
 from openai_frontend.access.scopes import SCOPES
 
 
@@ -24,3 +27,17 @@ def write(path: Path, *keys: Key) -> Path:
 
 def bearer(secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
+
+
+def caller(of: Key, clock: Clock = time.monotonic) -> Caller:
+    return Caller(of, Quota(of.name, of.limits, clock))
+
+
+class FakeClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s

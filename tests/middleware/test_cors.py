@@ -1,0 +1,76 @@
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.middleware.access import Access
+from openai_frontend.middleware.cors import cors
+from openai_frontend.middleware.request_id import RequestId
+from tests.access.key_files import key
+from tests.middleware.asgi import call
+
+PAGE = "https://chat.example.com"
+
+
+def guarded(origins):
+    """As the application has it: the id, the browser's questions, the keys."""
+    ring = KeyRing([key("a")])
+    access = Middleware(Access, ring=ring, area_of=lambda _: "models", open_areas=())
+    return Starlette(middleware=[Middleware(RequestId), *cors(origins), access])
+
+
+def asking(origin):
+    return [
+        (b"origin", origin.encode()),
+        (b"access-control-request-method", b"POST"),
+        (b"access-control-request-headers", b"authorization,content-type,x-stainless-os"),
+    ]
+
+
+async def preflight(app, origin):
+    return await call(app, headers=asking(origin), scope={"method": "OPTIONS", "path": "/v1/x"})
+
+
+@pytest.mark.parametrize("origins", [[PAGE], ["https://other", PAGE], ["*"]])
+async def test_a_browser_asks_first(origins):
+    """It is answered without a key, for it has none then; never with cookies."""
+    sent = await preflight(guarded(origins), PAGE)
+
+    assert sent.status == 200
+    assert sent.headers["access-control-allow-origin"] in (PAGE, "*")
+    assert "authorization" in sent.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in sent.headers
+
+
+async def test_other_origins():
+    """They are told of nothing that they may do."""
+    sent = await preflight(guarded([PAGE]), "https://evil.example")
+
+    assert sent.status == 400
+    assert "access-control-allow-origin" not in sent.headers
+
+
+async def test_off_by_default():
+    """Then a browser's question is a request without a key as any other."""
+    sent = await preflight(guarded([]), PAGE)
+
+    assert sent.status == 401
+    assert "access-control-allow-origin" not in sent.headers
+
+
+async def test_the_request_itself():
+    """It needs its key still; the page may read the refusal, and the headers that clients use."""
+    headers = [(b"origin", PAGE.encode())]
+    sent = await call(guarded([PAGE]), headers=headers)
+
+    assert (sent.status, sent.headers["access-control-allow-origin"]) == (401, PAGE)
+    assert "x-request-id" in sent.headers["access-control-expose-headers"]
+
+
+async def test_cookies():
+    """A page with cookies gets no other answer: no origin is ever told that it may send them."""
+    headers = [(b"origin", PAGE.encode()), (b"cookie", b"a=b"), (b"authorization", b"Bearer a")]
+    sent = await call(guarded(["*"]), headers=headers)
+
+    assert sent.status == 404
+    assert "access-control-allow-credentials" not in sent.headers

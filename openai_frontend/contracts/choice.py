@@ -2,12 +2,18 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from openai_frontend.contracts.contract import Contract, declared_names
+from openai_frontend.contracts.derived import Derived
+from openai_frontend.contracts.field_tensors import FieldTensors
+from openai_frontend.contracts.llmapi import llmapi
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.prompt_only import PromptOnly
+from openai_frontend.contracts.python import python
+from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
 from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import ModelUnavailable
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")
@@ -33,6 +39,23 @@ class Chosen:
 
 
 _SAID_NOTHING = ContractOptions()
+_TASKS = frozenset({"generate", "embed", "score"})
+
+
+class _Maker(Protocol):
+    """Makes the contract of one model whose tensors stand one for each field."""
+
+    def __call__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        tensors: Mapping[str, str],
+        decoupled: bool,
+        vocabulary: Vocabulary | None,
+    ) -> FieldTensors: ...
+
+
+_MAKERS: Mapping[str, _Maker] = {"tensorrt_llm": tensorrt_llm, "llmapi": llmapi, "python": python}
 
 
 def choose(
@@ -40,23 +63,102 @@ def choose(
     *,
     tasks: Collection[str] | None = None,
     options: ContractOptions = _SAID_NOTHING,
-    count_tokens: Callable[[str], int] | None = None,
+    decoupled: bool | None = None,
+    vocabulary: Vocabulary | None = None,
 ) -> Chosen:
     """The contracts of a model with this config, which is Triton's completed one.
 
     `tasks` is what an in-process engine says that it does; None: all that the tensors allow.
+    `decoupled`: whether it sends any number of responses; None: what its config says.
+    `vocabulary` is that of its tokenizer, where there is one.
     Raises ModelUnavailable with the reason where no contract fits.
     """
+    name, because = _name(config, options)
+    if name in ("vllm", "embeddings"):
+        return _of_vllm(config, name, because, tasks)
+    if decoupled is None:
+        decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+    contract = _MAKERS[name](
+        config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary
+    )
+    generation = PromptOnly(Derived(contract, vocabulary))
+    return Chosen(name=name, because=because, generation=generation)
+
+
+def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str]:
+    """The name of the contract, and why it is this one."""
+    if options.name is not None:
+        if options.name not in NAMES:
+            raise ModelUnavailable(f"there is no contract '{options.name}', only {NAMES}")
+        return options.name, "The model's options say so."
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
-    allowed = {"generate", "embed", "score"} if tasks is None else set(tasks)
-    generates = "generate" in allowed and "text_output" in outputs
+    for name, (sign, told) in _SIGNS.items():
+        if sign(config, inputs, outputs):
+            return name, told
+    if "input_ids" in inputs:
+        raise ModelUnavailable(
+            "it takes token ids: requests go to the ensemble or the BLS model before it"
+        )
+    raise ModelUnavailable("its tensors are for no request here")
+
+
+_Sign = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
+
+# Contract -> what shows it, and that in words; the first that fits
+_SIGNS: Mapping[str, tuple[_Sign, str]] = {
+    "vllm": (
+        lambda config, inputs, outputs: (
+            (config.get("backend") in ("vllm", "inprocess") or "sampling_parameters" in inputs)
+            and bool(outputs & {"text_output", "embedding", "score"})
+        ),
+        "It takes its sampling parameters as vLLM's backends do.",
+    ),
+    "llmapi": (
+        lambda config, inputs, outputs: (
+            "text_output" in outputs and any(name.startswith("sampling_param_") for name in inputs)
+        ),
+        "Its inputs are named sampling_param_..., as those of TensorRT-LLM's LLM-API model.",
+    ),
+    "tensorrt_llm": (
+        lambda config, inputs, outputs: (
+            "text_output" in outputs
+            and {"text_input", "max_tokens"} <= inputs
+            and bool(inputs & {"stop_words", "bad_words", "beam_width"})
+        ),
+        "Its inputs are those of TensorRT-LLM's ensemble and BLS models.",
+    ),
+    "embeddings": (
+        lambda config, inputs, outputs: "embedding_request" in inputs,
+        "It takes requests for embeddings as vLLM's backends do.",
+    ),
+    "python": (
+        lambda config, inputs, outputs: _texts(config, "input") == _texts(config, "output") == 1,
+        "One of its inputs is text, and so is one of its outputs.",
+    ),
+}
+
+
+def _texts(config: Mapping[str, Any], side: str) -> int:
+    return sum(tensor["data_type"] == "TYPE_STRING" for tensor in config.get(side, ()))
+
+
+def _of_vllm(
+    config: Mapping[str, Any],
+    name: str,
+    because: str,
+    tasks: Collection[str] | None,
+) -> Chosen:
+    """Of vLLM's backends, NVIDIA's and ours: any of the three tasks."""
+    inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
+    allowed = _TASKS if tasks is None else _TASKS & set(tasks)
+    generates = "generate" in allowed and "text_output" in outputs and name == "vllm"
     embeds = "embed" in allowed and "embedding_request" in inputs
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
     if not (generates or embeds or scores):
         raise ModelUnavailable("its tensors are for no request here")
     return Chosen(
         name="vllm" if generates else "embeddings",
-        because=f"Its backend is {config.get('backend')!r}.",
+        because=because,
         generation=PromptOnly(VLLMContract(config)) if generates else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,

@@ -1,7 +1,9 @@
 """What every tensor contract does, and the tensors that it makes. Never does I/O."""
 
+import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest
@@ -36,6 +38,14 @@ class Outputs(Protocol):
 class Contract(Protocol):
     """Encodes a request into a model's inputs and decodes its responses."""
 
+    @property
+    def derives(self) -> frozenset[str]:
+        """What of an answer the model does not report; names of `derived.DERIVED`."""
+
+    @property
+    def extra_args(self) -> frozenset[str] | None:
+        """The names that `SamplingParams.extra_args` may hold; None: the model takes any."""
+
     def supports(self, field: str) -> bool:
         """True where the model can honour this field of GenerationRequest or SamplingParams."""
 
@@ -54,24 +64,56 @@ class Contract(Protocol):
 class DeclaredInputs:
     """The inputs of a model's config; makes tensors of the declared datatype and rank."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], renamed: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`renamed`: our name -> the model's, where they differ."""
+        self._declared = {tensor["name"]: tensor for tensor in config.get("input", ())}
+        self._renamed = renamed
         self._datatypes = {
-            tensor["name"]: _datatype(tensor["data_type"]) for tensor in config.get("input", ())
+            name: _datatype(tensor["data_type"]) for name, tensor in self._declared.items()
         }
         # Triton adds the batch dimension to every declared shape of a model that batches
-        self._batch: tuple[int, ...] = (1,) if config.get("max_batch_size", 0) > 0 else ()
+        batch = (1,) if config.get("max_batch_size", 0) > 0 else ()
+        self._before_last = {
+            name: (*batch, *[1] * (len(tensor.get("dims", (1,))) - 1))
+            for name, tensor in self._declared.items()
+        }
 
     def __contains__(self, name: str) -> bool:
-        return name in self._datatypes
+        return self.name(name) in self._datatypes
+
+    def name(self, ours: str) -> str:
+        """What the model calls an input."""
+        return self._renamed.get(ours, ours)
+
+    def datatype(self, name: str) -> str:
+        """The datatype of an input that is declared."""
+        return self._datatypes[self.name(name)]
+
+    def required(self) -> frozenset[str]:
+        """The model's names of the inputs without which it takes no request."""
+        return frozenset(
+            name for name, tensor in self._declared.items() if not tensor.get("optional", False)
+        )
 
     def tensor(self, name: str, values: Sequence[Any]) -> TensorInput:
-        """A one-dimensional tensor of `values` (text, bool or number) for the input `name`."""
-        datatype = self._datatypes[name]
-        return datatype, (*self._batch, len(values)), _raw(datatype, values)
+        """A tensor of `values` (text, bool or number) for the input `name`, in its last dimension.
+
+        Raises OverflowError for a number that its datatype cannot hold.
+        """
+        model = self._renamed.get(name, name)
+        datatype = self._datatypes[model]
+        return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
 
     def true(self, name: str) -> TensorInput:
         """The input `name` as a flag that is set."""
-        return self._datatypes[name], (*self._batch, 1), b"\x01"
+        return self.tensor(name, [True])
+
+
+def is_writable(datatype: str) -> bool:
+    """Whether values of a request can be written as elements of this datatype."""
+    return datatype in ("BYTES", "BOOL", "FP16") or datatype in _ARRAY_CODES
 
 
 def declared_names(config: Mapping[str, Any], side: str) -> frozenset[str]:
@@ -86,9 +128,11 @@ def _datatype(data_type: str) -> str:
 
 def _raw(datatype: str, values: Sequence[Any]) -> bytes:
     if datatype == "BYTES":
-        return b"".join([_element(value) for value in values])
+        return b"".join([_element(str(value)) for value in values])
     if datatype == "BOOL":
         return bytes(map(bool, values))
+    if datatype == "FP16":
+        return struct.pack(f"<{len(values)}e", *values)
     return array(_ARRAY_CODES[datatype], values).tobytes()
 
 

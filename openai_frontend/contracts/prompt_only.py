@@ -15,6 +15,8 @@ class PromptOnly:
     def __init__(self, contract: Contract) -> None:
         self._contract = contract
         self.supports = contract.supports
+        self.derives = contract.derives
+        self.extra_args = contract.extra_args
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The inputs of one request, for a token more where none is wanted."""

@@ -60,6 +60,9 @@ _LOWEST_LOGPROB = -9999.0
 class VLLMContract:
     """Reads a model's config once; sends only the tensors that it declares."""
 
+    derives: frozenset[str] = frozenset()
+    extra_args: frozenset[str] | None = None  # the engine's plug-ins take any
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
         self._outputs = frozenset(tensor["name"] for tensor in config.get("output", ()))

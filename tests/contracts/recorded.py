@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 
 def tensors(declared: str) -> list[dict[str, Any]]:
     """Declarations as in a model's config, from words such as "text_input:STRING"."""
@@ -67,3 +69,132 @@ class RecordedOutputs:
 
     def tensor(self, name: str) -> Any:
         return self._values.get(name)
+
+
+def _declared(
+    required: str, optional: str, *, dims: dict[str, list[int]] | None = None
+) -> list[dict[str, Any]]:
+    """Inputs as a config declares them, some of them optional, most of them of one element."""
+    given = [*tensors(required), *({**each, "optional": True} for each in tensors(optional))]
+    return [{**each, "dims": (dims or {}).get(each["name"], [1])} for each in given]
+
+
+_PERF_METRICS = """
+    kv_cache_alloc_new_blocks:INT32 kv_cache_reused_blocks:INT32 kv_cache_alloc_total_blocks:INT32
+    arrival_time_ns:INT64 first_scheduled_time_ns:INT64 first_token_time_ns:INT64
+    last_token_time_ns:INT64 acceptance_rate:FP32 total_accepted_draft_tokens:INT32
+    total_draft_tokens:INT32
+"""
+
+_MANY = ("bad_words", "stop_words", "embedding_bias_words", "embedding_bias_weights")
+
+ENSEMBLE: dict[str, Any] = {
+    "platform": "ensemble",
+    "max_batch_size": 64,
+    "model_transaction_policy": {"decoupled": True},
+    "input": _declared(
+        "text_input:STRING max_tokens:INT32",
+        """
+        decoder_text_input:STRING num_return_sequences:INT32 bad_words:STRING stop_words:STRING
+        exclude_input_in_output:BOOL end_id:INT32 pad_id:INT32 top_k:INT32 top_p:FP32
+        temperature:FP32 length_penalty:FP32 repetition_penalty:FP32 min_tokens:INT32
+        presence_penalty:FP32 frequency_penalty:FP32 seed:UINT64 return_log_probs:BOOL
+        return_context_logits:BOOL return_generation_logits:BOOL return_perf_metrics:BOOL
+        return_num_input_tokens:BOOL return_num_output_tokens:BOOL beam_width:INT32 stream:BOOL
+        prompt_embedding_table:FP16 prompt_table_extra_id:UINT64 prompt_vocab_size:INT32
+        embedding_bias_words:STRING embedding_bias_weights:FP32 lora_task_id:UINT64
+        lora_weights:FP16 lora_config:INT32 guided_decoding_guide_type:STRING
+        guided_decoding_guide:STRING
+        """,
+        dims={name: [-1] for name in _MANY}
+        | {"prompt_embedding_table": [-1, -1], "lora_weights": [-1, -1], "lora_config": [-1, 3]},
+    ),
+    "output": tensors(
+        f"""
+        text_output:STRING cum_log_probs:FP32 output_log_probs:FP32 context_logits:FP32
+        generation_logits:FP32 batch_index:INT32 sequence_index:INT32 {_PERF_METRICS}
+        num_input_tokens:INT32 num_output_tokens:INT32
+        """
+    ),
+}
+
+# BLS takes one input more than the ensemble, and may be told to detokenize all tokens each time
+BLS: dict[str, Any] = {
+    **{name: value for name, value in ENSEMBLE.items() if name != "platform"},
+    "backend": "python",
+    "input": [*ENSEMBLE["input"], *_declared("", "num_draft_tokens:INT32 use_draft_logits:BOOL")],
+}
+ACCUMULATING_BLS = {**BLS, "parameters": {"accumulate_tokens": {"string_value": "true"}}}
+
+LLMAPI: dict[str, Any] = {
+    "backend": "python",
+    "max_batch_size": 0,
+    "model_transaction_policy": {"decoupled": False},
+    "input": _declared(
+        "text_input:STRING",
+        """
+        image_url:STRING streaming:BOOL sampling_param_best_of:INT32
+        sampling_param_temperature:FP32 sampling_param_top_k:INT32 sampling_param_top_p:FP32
+        sampling_param_frequency_penalty:FP32 sampling_param_presence_penalty:FP32
+        sampling_param_max_tokens:INT32 sampling_param_stop:STRING sampling_param_seed:UINT64
+        sampling_param_exclude_input_from_output:BOOL sampling_param_return_perf_metrics:BOOL
+        return_finish_reason:BOOL return_stop_reason:BOOL return_cumulative_logprob:BOOL stop:BOOL
+        lora_id:UINT64 lora_name:STRING lora_path:STRING lora_ckpt_source:STRING
+        """,
+        dims={"text_input": [-1], "image_url": [-1], "sampling_param_stop": [-1]},
+    ),
+    "output": tensors(
+        """
+        text_output:STRING finish_reason:STRING stop_reason:STRING cumulative_logprob:FP32
+        kv_cache_reused_block:INT32 kv_cache_hit_rate:FP32
+        """
+    ),
+}
+DECOUPLED_LLMAPI = {**LLMAPI, "model_transaction_policy": {"decoupled": True}}
+CONSTRAINED_LLMAPI = {
+    **LLMAPI,
+    "input": [
+        *LLMAPI["input"],
+        *_declared("", "sampling_param_logits_post_processor_name:STRING"),
+    ],
+}
+
+PYTHON: dict[str, Any] = {
+    "backend": "python",
+    "max_batch_size": 8,
+    "input": _declared("PROMPT:STRING HEAT:FP32 LONGEST:INT32", "mask:FP32"),
+    "output": tensors("REPLY:STRING score:FP32"),
+}
+PYTHON_TENSORS = {"text_input": "PROMPT", "temperature": "HEAT", "max_tokens": "LONGEST"}
+
+
+class Letters:
+    """A vocabulary in which each character is a token, whose id is its code point."""
+
+    def ids(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def token_text(self, token_id: int) -> str | None:
+        return chr(token_id) if token_id < 0x110000 else None
+
+    def unprefixed(self, text: str) -> str:
+        return text.removeprefix("<s>")
+
+
+def values(tensor: tuple[str, tuple[int, ...], bytes]) -> list[Any]:
+    """What a tensor holds, as Triton would read it."""
+    datatype, _, raw = tensor
+    if datatype != "BYTES":
+        return np.frombuffer(raw, _NUMPY[datatype]).tolist()
+    texts = []
+    while raw:
+        length = int.from_bytes(raw[:4], "little")
+        texts.append(raw[4 : 4 + length].decode())
+        raw = raw[4 + length :]
+    return texts
+
+
+_NUMPY = {
+    "BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+    "INT32": "<i4", "INT64": "<i8", "UINT32": "<u4", "UINT64": "<u8",
+}  # fmt: skip

@@ -45,7 +45,7 @@ async def read(native: Native) -> tuple[list[str], str | None]:
     texts: list[str] = []
     try:
         async for responses in stream:
-            texts += [response.text for response in responses]
+            texts += [response.text for response in responses]  # type: ignore[attr-defined]
     except InferenceFailed as error:
         return texts, error.message
     return texts, None

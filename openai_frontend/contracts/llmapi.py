@@ -1,0 +1,66 @@
+"""The tensors of TensorRT-LLM's LLM-API model, which runs in Triton's python backend. A table."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from openai_frontend.contracts.field_tensors import FieldTensors, Layout, Values
+from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.generation import GenerationRequest
+
+_PROCESSOR = "sampling_param_logits_post_processor_name"
+
+
+def llmapi(
+    config: Mapping[str, Any],
+    *,
+    tensors: Mapping[str, str] = MappingProxyType({}),
+    decoupled: bool,
+    vocabulary: Vocabulary | None,
+) -> FieldTensors:
+    """The contract of one model, not yet completed by `Derived`."""
+    return FieldTensors(
+        config, _LAYOUT, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
+    )
+
+
+def _tell(request: GenerationRequest, values: Values, vocabulary: Vocabulary | None) -> None:
+    """What does not go as it is."""
+    params, adapter = request.sampling_params, request.adapter
+    if params.seed is not None:
+        values["sampling_param_seed"] = [params.seed % 2**64]
+    if params.top_k is not None:
+        values["sampling_param_top_k"] = [max(params.top_k, 0)]
+    if adapter is not None:
+        values["lora_id"] = [adapter.id]
+        values["lora_name"] = [adapter.name]
+        values["lora_path"] = [str(adapter.path or "")]
+
+
+_LAYOUT = Layout(
+    fields={
+        each: f"sampling_param_{each}"
+        for each in (
+            "max_tokens",
+            "temperature",
+            "top_p",
+            "top_k",
+            "presence_penalty",
+            "frequency_penalty",
+            "seed",
+            "stop",
+        )
+    },
+    told={"adapter": ("lora_id", "lora_name", "lora_path")},
+    tell=_tell,
+    flags=(
+        "sampling_param_exclude_input_from_output",
+        "return_finish_reason",
+        "return_stop_reason",
+    ),
+    stream="streaming",
+    derives=frozenset({"deltas"}),
+    # a constraint's plug-in says `logits_processor`, and the model knows what goes by that name
+    extra_args={"logits_processor": (_PROCESSOR, str)},
+    adds_special_tokens=True,
+)

@@ -1,0 +1,71 @@
+"""The tensors of any other model of text: by the usual names, or by those an operator gives."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from openai_frontend.contracts.field_tensors import FieldTensors, Layout
+from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.errors import ModelUnavailable
+
+# Fields that go to an input of their own name, or of that which an operator says
+FIELDS = (
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "ignore_eos",
+    "bad_words",
+)
+
+
+def python(
+    config: Mapping[str, Any],
+    *,
+    tensors: Mapping[str, str] = MappingProxyType({}),
+    decoupled: bool,
+    vocabulary: Vocabulary | None,
+) -> FieldTensors:
+    """The contract of one model, not yet completed by `Derived`. Raises ModelUnavailable where
+    the tensors of its prompt and its answer cannot be told from others.
+    """
+    named = {
+        "text_input": text_tensor(config, "input", tensors),
+        "text_output": text_tensor(config, "output", tensors),
+    }
+    return FieldTensors(
+        config,
+        _LAYOUT,
+        tensors={**tensors, **named},
+        decoupled=decoupled,
+        vocabulary=vocabulary,
+    )
+
+
+def text_tensor(config: Mapping[str, Any], side: str, tensors: Mapping[str, str]) -> str:
+    """The model's name of its prompt or its answer; `side` is "input" or "output"."""
+    ours = f"text_{side}"
+    texts = [
+        tensor["name"] for tensor in config.get(side, ()) if tensor["data_type"] == "TYPE_STRING"
+    ]
+    name = tensors.get(ours, ours)
+    if name in texts:
+        return name
+    if ours in tensors:
+        raise ModelUnavailable(f"it has no {side} '{name}' of the type TYPE_STRING")
+    if len(texts) != 1:
+        raise ModelUnavailable(
+            f"none of its {side}s is called '{ours}', and {len(texts)} of them hold text: "
+            f"`tensors` can say which is meant"
+        )
+    return str(texts[0])
+
+
+_LAYOUT = Layout(fields={each: each for each in FIELDS}, derives=frozenset({"stop"}))

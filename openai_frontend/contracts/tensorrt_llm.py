@@ -1,0 +1,158 @@
+"""The tensors of TensorRT-LLM's pipelines, `ensemble` and `tensorrt_llm_bls`. A table."""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from openai_frontend.contracts.field_tensors import FieldTensors, Layout, Values
+from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+
+_GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
+
+
+def tensorrt_llm(
+    config: Mapping[str, Any],
+    *,
+    tensors: Mapping[str, str] = MappingProxyType({}),
+    decoupled: bool,
+    vocabulary: Vocabulary | None,
+) -> FieldTensors:
+    """The contract of one pipeline, not yet completed by `Derived`."""
+    return FieldTensors(
+        config,
+        _LAYOUT if not _accumulates(config) else _ACCUMULATING,
+        tensors=tensors,
+        decoupled=decoupled,
+        vocabulary=vocabulary,
+    )
+
+
+def _tell(request: GenerationRequest, values: Values, vocabulary: Vocabulary | None) -> None:
+    """What does not go as it is."""
+    params = request.sampling_params
+    _tell_sampling(params, values)
+    if params.ignore_eos:
+        values["end_id"] = [-1]  # no token ends the answer
+    if params.bad_words:  # a word is other tokens where a space stands before it
+        values["bad_words"] = [form for word in params.bad_words for form in (word, f" {word}")]
+    if params.logprobs is not None:
+        values["return_log_probs"] = [True]
+    if params.logit_bias and vocabulary is not None:
+        _tell_bias(params.logit_bias, values, vocabulary)
+    if params.structured_outputs is not None:
+        kind, guide = _guide(params.structured_outputs)
+        values["guided_decoding_guide_type"] = [kind]
+        values["guided_decoding_guide"] = [guide]
+    if request.adapter is not None:
+        values["lora_task_id"] = [request.adapter.id]
+
+
+def _tell_sampling(params: SamplingParams, values: Values) -> None:
+    """The engine is greedy unless top_k or top_p says more, whatever the temperature."""
+    if params.seed is not None:
+        values["seed"] = [params.seed % 2**64]
+    if params.top_k is not None:
+        values["top_k"] = [max(params.top_k, 0)]
+    if params.temperature == 0:
+        del values["temperature"]
+        values["top_k"] = [1]
+    elif (
+        params.temperature is not None and params.top_p is None and not values.get("top_k", [0])[0]
+    ):
+        values["top_p"] = [1.0]
+
+
+def _tell_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabulary) -> None:
+    """The model takes texts, and gives the weight to each token that it reads in one."""
+    words = [_word(token_id, vocabulary) for token_id in bias]
+    # Its tokenizer reads BOS before each of them: the empty text takes from BOS what that gave.
+    values["embedding_bias_words"] = [*words, ""]
+    values["embedding_bias_weights"] = [*bias.values(), -sum(bias.values())]
+
+
+def _word(token_id: int, vocabulary: Vocabulary) -> str:
+    text = vocabulary.token_text(token_id)
+    if not text or list(vocabulary.ids(text)) != [token_id]:
+        message = f"Invalid 'logit_bias': this model cannot be told of the token {token_id}."
+        raise InvalidRequest(message, param="logit_bias")
+    return text
+
+
+def _guide(held: StructuredOutputs) -> tuple[str, str]:
+    """The type of a guide and its text."""
+    if held.disable_any_whitespace or held.whitespace_pattern is not None:
+        message = "Unsupported parameter: 'whitespace_pattern' is not supported with this model."
+        raise InvalidRequest(message, param="whitespace_pattern", code="unsupported_parameter")
+    if held.json is not None:
+        schema = held.json
+        return "json_schema", schema if isinstance(schema, str) else orjson.dumps(schema).decode()
+    if held.regex is not None:
+        return "regex", held.regex
+    if held.choice is not None:
+        return "ebnf_grammar", "root ::= " + " | ".join(map(json.dumps, held.choice))
+    if held.grammar is not None:
+        return "ebnf_grammar", held.grammar
+    return "json", ""
+
+
+def _accumulates(config: Mapping[str, Any]) -> bool:
+    """Whether BLS gives all tokens so far to its detokenizer, and so tells the whole text."""
+    parameter = config.get("parameters", {}).get("accumulate_tokens", {})
+    return str(parameter.get("string_value", "")).lower() in ("true", "yes", "1", "t")
+
+
+def _layout(*derives: str) -> Layout:
+    return Layout(
+        fields={
+            "max_tokens": "max_tokens",
+            "min_tokens": "min_tokens",
+            "temperature": "temperature",
+            "top_p": "top_p",
+            "top_k": "top_k",
+            "min_p": "min_p",
+            "presence_penalty": "presence_penalty",
+            "frequency_penalty": "frequency_penalty",
+            "repetition_penalty": "repetition_penalty",
+            "seed": "seed",
+            "stop": "stop_words",
+            "bad_words": "bad_words",
+        },
+        told={
+            "ignore_eos": ("end_id",),
+            "logprobs": ("return_log_probs",),
+            "logit_bias": ("embedding_bias_words", "embedding_bias_weights"),
+            "structured_outputs": _GUIDE,
+            **{
+                f"structured_outputs.{kind}": _GUIDE
+                for kind in ("json", "json_object", "regex", "choice", "grammar")
+            },
+            "adapter": ("lora_task_id",),
+        },
+        tell=_tell,
+        answers={"logprobs": "output_log_probs"},
+        flags=("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"),
+        log_probabilities="output_log_probs",
+        derives=frozenset({"finish_reason", "stop", "logprobs", *derives}),
+        with_vocabulary=frozenset({"logit_bias", "logprobs"}),
+        extra_args={
+            name: (name, kind)
+            for name, kind in {
+                "length_penalty": float,
+                "early_stopping": int,
+                "end_id": int,
+                "pad_id": int,
+                "num_draft_tokens": int,
+                "use_draft_logits": bool,
+            }.items()
+        },
+        adds_special_tokens=True,
+    )
+
+
+_LAYOUT = _layout()
+_ACCUMULATING = _layout("deltas")

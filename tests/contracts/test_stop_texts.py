@@ -1,0 +1,65 @@
+"""A text is cut at its first stop text, in whatever pieces it comes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_frontend.contracts.stop_texts import StopTexts
+
+
+def cut(pieces: list[str], stops: list[str], *, included: bool = False) -> tuple[str, str | None]:
+    """What is left of a text, and what it was cut at."""
+    texts = StopTexts(stops, included=included)
+    told = [texts.feed(piece) for piece in pieces]
+    return "".join([*told, texts.finish()]), texts.found
+
+
+@pytest.mark.parametrize(
+    ("text", "stops", "expected"),
+    [
+        ("one END two", ["END"], ("one ", "END")),
+        ("one EN", ["END"], ("one EN", None)),
+        ("ENEND", ["END"], ("EN", "END")),
+        ("a\n\nb", ["\n\n", "\n"], ("a", "\n")),
+        ("abcd", ["bcd", "cd"], ("a", "bcd")),
+        ("aabaabaaa", ["aabaaa"], ("aab", "aabaaa")),
+        ("", ["x"], ("", None)),
+        ("é✓é", ["✓"], ("é", "✓")),
+    ],
+)
+def test_the_first_stop_text_ends_the_text(
+    text: str, stops: list[str], expected: tuple[str, str | None]
+) -> None:
+    """At every split into two, and letter by letter."""
+
+    splits = [[text[:at], text[at:]] for at in range(len(text) + 1)]
+    assert [cut(pieces, stops) for pieces in [*splits, list(text)]] == [expected] * (
+        len(splits) + 1
+    )
+
+
+def test_a_stop_text_may_stay() -> None:
+    """`include_stop_str_in_output` keeps it, and nothing after it."""
+
+    assert cut(["one E", "ND two"], ["END"], included=True) == ("one END", "END")
+
+
+def test_nothing_waits_that_cannot_be_a_stop_text() -> None:
+    """Only what may be the start of a stop text is held back."""
+
+    texts = StopTexts(["END"])
+    assert [texts.feed(piece) for piece in ("one ", "E", "mpty", "EN")] == ["one ", "", "Empty", ""]
+    assert texts.finish() == "EN"
+
+
+@given(
+    st.lists(st.text("ab", min_size=0, max_size=4), max_size=8),
+    st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3),
+)
+def test_pieces_make_no_difference(pieces: list[str], stops: list[str]) -> None:
+    """The cut is that of the first place where one of them ends; the longest of them counts."""
+
+    text = "".join(pieces)
+    ends = [(text.find(stop) + len(stop), -len(stop)) for stop in stops if stop in text]
+    expected = text if not ends else text[: min(ends)[0] + min(ends)[1]]
+    assert cut(pieces, stops)[0] == expected

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,9 @@ class ModelBuilding:
             return before
         facts = {**self._read_facts(name, version, config, said, options), **_operators(options)}
         loaded = _tokenizer(name, facts, certain=bool(said or options.tokenizer))
-        chosen = _chosen(config, said, options, loaded)
         prompts, files = _prompts(loaded, facts, options)
+        decoupled = self._server.model_is_decoupled(name, version)
+        chosen = _chosen(config, said, options, prompts, decoupled=decoupled)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -159,7 +159,12 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
 
 
 def _chosen(
-    config: Mapping[str, Any], said: Facts, options: ModelOptions, loaded: Tokenizer | None
+    config: Mapping[str, Any],
+    said: Facts,
+    options: ModelOptions,
+    vocabulary: PromptBuilder | None,
+    *,
+    decoupled: bool,
 ) -> Chosen:
     """The model's contracts; NotServable where none fits that nobody asked for."""
     try:
@@ -167,16 +172,13 @@ def _chosen(
             config,
             tasks=said.get("tasks"),
             options=ContractOptions(name=options.contract, tensors=options.tensors),
-            count_tokens=None if loaded is None else partial(_count_tokens, loaded),
+            decoupled=decoupled,
+            vocabulary=vocabulary,
         )
     except ModelUnavailable as error:
         if options.contract is not None:
             raise
         raise NotServable(error.message) from error
-
-
-def _count_tokens(loaded: Tokenizer, text: str) -> int:
-    return len(loaded.encode(text, add_special_tokens=False))
 
 
 def _prompts(

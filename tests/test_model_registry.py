@@ -230,7 +230,7 @@ async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> Non
 ENSEMBLE = """
 platform: "ensemble"
 input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
-output [ { name: "%s" data_type: TYPE_STRING dims: [ -1 ] } ]
+output [ { name: "%s" data_type: %s dims: [ -1 ] } ]
 ensemble_scheduling { step [ {
   model_name: "part"
   model_version: -1
@@ -241,11 +241,15 @@ ensemble_scheduling { step [ {
 
 
 def write_ensemble(
-    repository: Path, name: str, *, output: str = "text_output", extra: str = ""
+    repository: Path,
+    name: str,
+    *,
+    output: tuple[str, str] = ("text_output", "TYPE_STRING"),
+    extra: str = "",
 ) -> None:
-    """A model of one step, `part`; `extra` goes into its config."""
+    """A model of one step, `part`, of which it gives one output; `extra` goes into its config."""
     (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(ENSEMBLE % (output, output) + extra)
+    (repository / name / "config.pbtxt").write_text(ENSEMBLE % (*output, output[0]) + extra)
 
 
 def write_options(repository: Path, name: str, text: str) -> None:
@@ -302,7 +306,7 @@ async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
     """It is loaded and healthy, but no request is for it; who asks is told why."""
 
     mock_models.write(tmp_path, "part")
-    write_ensemble(tmp_path, "odd", output="odd")
+    write_ensemble(tmp_path, "odd", output=("num_output_tokens", "TYPE_UINT32"))
     async with serving(tmp_path) as registry:
         assert "odd" not in [card.name for card in registry.cards()]
         assert registry.is_ready()

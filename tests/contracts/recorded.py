@@ -185,7 +185,7 @@ def values(tensor: tuple[str, tuple[int, ...], bytes]) -> list[Any]:
     """What a tensor holds, as Triton would read it."""
     datatype, _, raw = tensor
     if datatype != "BYTES":
-        return np.frombuffer(raw, _NUMPY[datatype]).tolist()
+        return [element.item() for element in np.frombuffer(raw, _NUMPY[datatype])]
     texts = []
     while raw:
         length = int.from_bytes(raw[:4], "little")

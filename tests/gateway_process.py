@@ -71,6 +71,10 @@ class GatewayProcess:
         """What Ctrl-C does in a terminal: SIGINT to the gateway and to its engines' processes."""
         os.killpg(self.pid, signal.SIGINT)
 
+    def send_signal(self, number: int) -> None:
+        """One that does not end it."""
+        self._process.send_signal(number)
+
     def wait(self, timeout_s: float = 60) -> int:
         """Return the exit code."""
         return self._process.wait(timeout_s)

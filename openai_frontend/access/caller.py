@@ -21,7 +21,7 @@ class Caller:
             raise NotPermitted(message)
 
     def priority(self, asked: int) -> int:
-        """A request may go behind the key's place, not before it; 0, as without a word, is there."""
+        """A request may go behind the key's place, not before it; 0, or no word, is that place."""
         return max(asked, self.key.priority) if asked else self.key.priority
 
     def cache_salt(self, asked: str | None) -> str | None:

@@ -1,0 +1,275 @@
+"""`openai-frontend keys`, and a server that follows their file."""
+
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from openai_frontend.access import keys_file
+from openai_frontend.access.keys import KeyLimits, digest_of
+from openai_frontend.cli import main
+from tests.access.key_files import bearer, key, write
+from tests.gateway_process import GatewayProcess
+from tests.routers.mock_gateway import exchange, mock_gateway, request
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+def add(path: Path, *options: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The key that is printed."""
+    assert main(["keys", "add", *options, f"--keys-file={path}"]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def test_a_key_is_printed_once(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file holds its digest alone, for its owner alone; it may ask models and list them."""
+
+    secret = add(path, "alice", capsys=capsys)
+    [kept] = keys_file.read(path)
+    assert (kept.name, kept.digest) == ("alice", digest_of(secret.encode()))
+    assert kept.scopes == frozenset({"inference", "models"})
+    assert secret not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_all_that_a_key_may_have(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option stands in the file."""
+
+    options = (
+        "--scope=admin --scope=metrics --model=a --model=org/* --requests-per-minute=1 "
+        "--tokens-per-minute=2 --streams=3 --priority=-4 --own-cache --expires-in-days=5"
+    )
+    add(path, "bob", *options.split(), capsys=capsys)
+    [kept] = keys_file.read(path)
+    assert (kept.scopes, kept.models) == (frozenset({"admin", "metrics"}), ["a", "org/*"])
+    assert kept.limits == KeyLimits(requests_per_minute=1, tokens_per_minute=2, streams=3)
+    assert (kept.priority, kept.own_cache) == (-4, True)
+    assert kept.created is not None
+    assert kept.expires is not None
+    assert (kept.expires - kept.created).days == 5
+
+
+def test_the_list(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names, the first of the digests, scopes and limits; the environment may name the file."""
+
+    monkeypatch.setenv("OPENAI_FRONTEND_KEYS_FILE", str(path))
+    write(path, key("a", models=["m"], streams=2), key("b"))
+    assert main(["keys", "list"]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "digest", "scopes", "models", "limits", "expires"]
+    digest = key("a").digest[:8]
+    scopes = "inference,models,metrics,admin"
+    assert first.split() == ["a", digest, scopes, "m", "2", "at", "once", "never"]
+    assert second.split()[3:] == ["all", "none", "never"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["revoke", "b"], "has no key 'b'"),
+        (["add", "a"], "has a key 'a' already"),
+        (["add", "a b"], "a name is up to 64 letters"),
+        (["add", "../x"], "a name is up to 64 letters"),
+        (["list", "--keys-file=nowhere.yaml"], "nowhere.yaml: No such file or directory"),
+        (["add", "c", "--keys-file=/proc/keys.yaml"], "/proc/keys.yaml: "),
+    ],
+)
+def test_a_mistake_is_one_line(
+    arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 2, and the file is as it was."""
+
+    write(path, key("a"))
+    before = path.read_bytes()
+    code, said = main(["keys", f"{arguments[0]}", *arguments[1:], *_file(arguments, path)]), ""
+    said = capsys.readouterr().err
+    assert (code, said.count("\n"), path.read_bytes()) == (2, 1, before)
+    assert message in said
+
+
+def _file(arguments: list[str], path: Path) -> list[str]:
+    named = any(each.startswith("--keys-file") for each in arguments)
+    return [] if named else [f"--keys-file={path}"]
+
+
+def test_no_file_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is guessed."""
+
+    monkeypatch.delenv("OPENAI_FRONTEND_KEYS_FILE", raising=False)
+    assert main(["keys", "list"]) == 2
+    assert "which file?" in capsys.readouterr().err
+
+
+def test_a_server_does_not_start_with_a_broken_file(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be open, or closed, to everybody."""
+
+    path.write_text("keys: {}")
+    code = main(["serve", f"--model-repository={path.parent}", f"--keys-file={path}"])
+    assert (code, capsys.readouterr().err) == (
+        2,
+        f"openai-frontend: keys_file: {path}: keys: Input should be a valid list\n",
+    )
+
+
+CANARY = "sk-canary-3fb1c9"
+
+
+@dataclass
+class Guarded:
+    """A server with keys, and their file."""
+
+    process: GatewayProcess
+    keys: Path
+
+    def models(self, secret: str) -> int:
+        headers = bearer(secret)
+        return httpx.get(f"{self.process.url}/v1/models", headers=headers).status_code
+
+    def client(self, secret: str) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.process.url}/v1", api_key=secret, max_retries=0)
+
+    def wait_for(self, secret: str, status: int) -> float:
+        """Seconds until the key has that answer."""
+        began = time.monotonic()
+        while self.models(secret) != status:
+            assert time.monotonic() - began < 10
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    keys = write(
+        folder / "keys.yaml", key("canary", secret=CANARY), key("few", tokens_per_minute=100)
+    )
+    options = [f"--keys-file={keys}", "--access-log", "--log-level=debug"]
+    with mock_gateway(folder, *options) as process:
+        yield Guarded(process, keys)
+
+
+def chat(client: openai.OpenAI, **options: object) -> list[str | None]:
+    stream = client.chat.completions.create(
+        model="mock",
+        messages=[{"role": "user", "content": "hi"}],
+        stream=True,
+        **options,  # type: ignore[call-overload]
+    )
+    return [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
+
+
+def test_a_client_with_a_key(guarded: Guarded) -> None:
+    """OpenAI's SDK streams as from a server without keys."""
+
+    assert "".join(filter(None, chat(guarded.client(CANARY)))) == "HelloHello"
+
+
+def test_a_client_without_one(guarded: Guarded) -> None:
+    """OpenAI's SDK knows the refusal."""
+
+    with pytest.raises(openai.AuthenticationError) as refused:
+        guarded.client(CANARY[:-1]).models.list()
+    assert refused.value.code == "invalid_api_key"
+    assert refused.value.request_id is not None
+
+
+def test_a_client_that_is_too_fast(guarded: Guarded) -> None:
+    """Reserved tokens come back with the answer; those that were used do not."""
+
+    client = guarded.client("few")
+    answer = client.chat.completions.with_raw_response.create(
+        model="mock", messages=[{"role": "user", "content": "hi"}], max_tokens=60
+    )
+    remaining = int(answer.headers["x-ratelimit-remaining-tokens"])
+    assert remaining > 100 - 60
+    with pytest.raises(openai.RateLimitError) as refused:
+        chat(client, max_tokens=100)
+    assert (refused.value.type, refused.value.code) == ("tokens", "rate_limit_exceeded")
+    assert int(refused.value.response.headers["retry-after-ms"]) > 0
+    assert chat(client, max_tokens=4)
+
+
+RAW = [
+    "GET /health/../v1/models",
+    "GET /%2e%2e/v1/models",
+    "GET //v1/models",
+    "GET /v1/models#/health/live",
+    "GET http://test/health/live/../../v1/models",
+    "GET http://test/v1/models?/health/live",
+    "HEAD /v1/models",
+    "OPTIONS *",
+    "OPTIONS /v1/models",
+    "POST /metrics",
+    "get /v1/models",
+]
+
+
+@pytest.mark.parametrize("line", RAW)
+def test_what_no_client_library_would_send(guarded: Guarded, line: str) -> None:
+    """No spelling of an address gets past the keys."""
+
+    answer = exchange(guarded.process.port, request(line))
+    assert answer.status in (400, 401)
+
+
+@pytest.mark.parametrize("host", ["a/x?", "a#", "a@b", "test/health/live?", "/health/live", ""])
+def test_hosts_on_the_wire(guarded: Guarded, host: str) -> None:
+    """No Host header gets past the keys."""
+
+    sent = f"GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+    answer = exchange(guarded.process.port, sent.encode())
+    assert answer.status == 401
+
+
+def test_a_key_is_added_and_revoked(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server follows within two seconds, and at once on SIGHUP."""
+
+    secret = add(guarded.keys, "new", capsys=capsys)
+    assert guarded.wait_for(secret, 200) < 3
+    assert main(["keys", "revoke", "new", f"--keys-file={guarded.keys}"]) == 0
+    guarded.process.send_signal(signal.SIGHUP)
+    guarded.wait_for(secret, 401)
+    assert guarded.models(CANARY) == 200
+
+
+def test_a_broken_file_while_it_serves(guarded: Guarded) -> None:
+    """Those who had a key keep it, and one line of the log says why."""
+
+    before = guarded.keys.read_bytes()
+    guarded.keys.write_text(f"keys: [{{sha256: {CANARY}")
+    guarded.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while "stay in force" not in guarded.process.output() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    guarded.keys.write_bytes(before)
+
+    assert guarded.process.output().count("stay in force") == 1
+    assert guarded.models(CANARY) == 200
+
+
+def test_no_key_in_the_log(guarded: Guarded) -> None:
+    """Not even at its wordiest, with a line for each request."""
+
+    guarded.models(CANARY)
+    guarded.models(CANARY + "x")
+    httpx.get(f"{guarded.process.url}/v1/models", headers={"authorization": CANARY})
+    deadline = time.monotonic() + 10
+    while "GET /v1/models" not in guarded.process.output() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    log = guarded.process.output()
+    assert "GET /v1/models" in log
+    assert CANARY not in log

@@ -91,7 +91,9 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
         if options.name not in NAMES:
             raise ModelUnavailable(f"there is no contract '{options.name}', only {NAMES}")
         return options.name, "The model's options say so."
-    inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
+    named = frozenset(options.tensors)
+    inputs = declared_names(config, "input") | named
+    outputs = declared_names(config, "output") | named
     for name, (sign, told) in _SIGNS.items():
         if sign(config, inputs, outputs):
             return name, told
@@ -132,8 +134,11 @@ _SIGNS: Mapping[str, tuple[_Sign, str]] = {
         "It takes requests for embeddings as vLLM's backends do.",
     ),
     "python": (
-        lambda config, inputs, outputs: _texts(config, "input") == _texts(config, "output") == 1,
-        "One of its inputs is text, and so is one of its outputs.",
+        lambda config, inputs, outputs: (
+            ("text_input" in inputs or _texts(config, "input") == 1)
+            and ("text_output" in outputs or _texts(config, "output") == 1)
+        ),
+        "An input is its prompt and an output its answer, by their names or as the only texts.",
     ),
 }
 

@@ -25,6 +25,7 @@ from schemas.chat_completions import ChatCompletionRequest
 from tests.engine.calls import calls_of
 from tests.engine.random_schemas import arguments_schema
 from tests.engine.requests import answer, completion_tokens
+from tests.engine.slow_grammar import SLOW_GRAMMAR
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 
@@ -278,6 +279,32 @@ async def test_what_no_grammar_can_hold(server: Server, model, structured, messa
     valid = StructuredOutputs(regex="ok")
     next_one = await answer(server, model, QUESTION, structured_outputs=valid, max_tokens=9)
     assert next_one.text == "ok"
+
+
+@pytest.mark.slow
+async def test_a_grammar_that_takes_too_long(server: Server):
+    """It is refused after some seconds; meanwhile another one is compiled and followed."""
+    hostile = asyncio.ensure_future(
+        answer(
+            server,
+            "demo",
+            QUESTION,
+            structured_outputs=StructuredOutputs(grammar=SLOW_GRAMMAR),
+            max_tokens=9,
+        )
+    )
+    await asyncio.sleep(0.1)
+
+    begun = time.perf_counter()
+    valid = StructuredOutputs(regex="so[o]{5}")
+    beside = await answer(server, "demo", QUESTION, structured_outputs=valid, max_tokens=9)
+
+    assert beside.text == "soooooo"
+    assert not hostile.done()
+    assert time.perf_counter() - begun < 2
+    with pytest.raises(errors.InvalidRequest, match=r"structured_outputs: .* more than \d+ s"):
+        await hostile
+    assert time.perf_counter() - begun < 20
 
 
 async def test_the_loop_runs_while_a_grammar_is_made(server: Server):

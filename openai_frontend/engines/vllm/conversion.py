@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm.grammars import reason_of_xgrammar
+from openai_frontend.engines.vllm.preparation import reason_of_xgrammar
 from openai_frontend.generation import (
     CompletionDelta,
     SamplingParams,

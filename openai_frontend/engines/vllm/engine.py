@@ -58,9 +58,11 @@ class VLLMEngine(Engine):
             )
         config = self._engine.model_config
         self._defaults = config.get_diff_sampling_param()
-        self._grammars = Grammars(self._engine.vllm_config.structured_outputs_config)
+        self._grammars = Grammars(self._engine)
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
+        if not self._pooling:
+            self._grammars.start()
         self._steps = self._step_loop(model)
         self._adapters = Adapters(self._engine)
         lora = self._engine.vllm_config.lora_config

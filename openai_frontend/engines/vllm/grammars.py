@@ -1,51 +1,107 @@
-"""What a request holds its answer to, made ready for vLLM's grammars: all of each schema enforced,
-one space at most between JSON's parts (decision 9), nothing that takes long to compile.
+"""The constraints of one engine's requests: each is prepared and tried once, in a process that may
+fail, before the engine compiles it.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
 from typing import Any
 
-from openai_frontend.engines.vllm.patterns import MAX_COUNT, check_expansion, counts_too_far
-from openai_frontend.engines.vllm.schema import Beyond, held
+from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm import preparation
+from openai_frontend.engines.vllm.preparation import Form, Kind
+from openai_frontend.engines.vllm.trials import OverLimit, Trials
 
-_NAME = "structured_outputs"
-_PREPARED = 64  # texts whose preparation is kept: the choices of a request, and requests alike
-_REPEATS = "repeat"  # the kind of a structural tag's part that multiplies what is within it
+_KEPT = 64  # forms whose trial is remembered: the choices of a request, and requests alike
+_KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 
 
 class Grammars:
-    """Prepares the constraints of one engine, in a thread of its own: a schema of 256 KiB takes
-    some 50 ms, which the event loop does not have.
-    """
+    """Prepares the constraints of one engine, away from the event loop."""
 
-    def __init__(self, config: Any) -> None:
-        """`config` is the engine's StructuredOutputsConfig. What model.json says of whitespace or
-        of another backend holds: then nothing is changed.
+    def __init__(self, engine: Any) -> None:
+        """`engine` is vLLM's. What model.json says of whitespace or of another backend holds:
+        then nothing is changed.
         """
-        self._ours = is_free(config)
+        config = engine.vllm_config.structured_outputs_config
         self._only_xgrammar = config.backend == "xgrammar"
+        self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        self._trials = Trials() if is_free(config) else None
+        self._known: OrderedDict[Form, asyncio.Task[Form]] = OrderedDict()
 
     async def prepare(self, params: Any) -> None:
         """Change the constraint of vLLM's SamplingParams. Raises ValueError, with the part that
         is at fault.
         """
-        if not self._ours:
+        if self._trials is None:
             return
+        constraint = params.structured_outputs
         loop = asyncio.get_running_loop()
-        params.structured_outputs = await loop.run_in_executor(
-            self._thread, prepared, params.structured_outputs
-        )
-        if self._only_xgrammar and params.structured_outputs.json is not None:
-            raise ValueError(f"{_NAME}: the model's grammars cannot enforce all of the schema")
+        form = await loop.run_in_executor(self._thread, form_of, constraint)
+        ready = await self._tried(form, self._trials)
+        if self._only_xgrammar and ready.kind == "json":
+            raise ValueError(
+                "structured_outputs: the model's grammars cannot enforce all of the schema"
+            )
+        params.structured_outputs = _changed(constraint, form, ready)
+
+    def start(self) -> None:
+        """Start the process: the first request would wait some 2 s for it."""
+        if self._trials is not None:
+            self._trials.start()
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread and the process."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._trials is not None:
+            self._trials.close()
+
+    async def _tried(self, form: Form, trials: Trials) -> Form:
+        """Requests that come together with one form wait for one trial."""
+        task = self._known.get(form)
+        if task is None:
+            task = self._known[form] = asyncio.get_running_loop().create_task(
+                self._try(form, trials)
+            )
+            task.add_done_callback(_seen)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        self._known.move_to_end(form)
+        return await asyncio.shield(task)
+
+    async def _try(self, form: Form, trials: Trials) -> Form:
+        loop = asyncio.get_running_loop()
+        try:
+            trial = await loop.run_in_executor(self._thread, trials.submit, form, self._vocabulary)
+            return await asyncio.wrap_future(trial)
+        except (OverLimit, EngineError):
+            self._known.pop(form, None)  # another time it may pass
+            raise
+
+    def _vocabulary(self) -> str:
+        """The model's tokens as xgrammar keeps them; some 0.3 s for 150,000."""
+        import xgrammar
+        from vllm.utils.mistral import is_mistral_tokenizer
+
+        tokenizer = self._engine.get_tokenizer()
+        size = self._engine.model_config.get_vocab_size()
+        if is_mistral_tokenizer(tokenizer):
+            kind = xgrammar.VocabType.RAW if tokenizer.is_tekken else None
+            info = xgrammar.TokenizerInfo(
+                tokenizer.vocab, vocab_type=kind or xgrammar.VocabType.BYTE_FALLBACK
+            )
+        else:
+            info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size)
+        text: str = info.serialize_json()
+        return text
+
+
+def _seen(task: "asyncio.Task[Form]") -> None:
+    """Whoever asked may have gone: then nobody else looks at what is wrong with the form."""
+    if not task.cancelled():
+        task.exception()
 
 
 def is_free(config: Any) -> bool:
@@ -55,171 +111,31 @@ def is_free(config: Any) -> bool:
     return config.backend in ("auto", "xgrammar") and not config.disable_any_whitespace
 
 
-def prepared(constraint: Any) -> Any:
-    """Return a StructuredOutputsParams that vLLM enforces wholly.
-
-    Where whitespace is free, a model may write nothing else until its last token; where there is
-    none, a model that was taught `{"a": 1}` writes keys and values that it never would. Of vLLM's
-    forms only structural tags can tell xgrammar a bound. A schema of which xgrammar would pass
-    over a part stays as it is: it goes to llguidance.
+def form_of(constraint: Any) -> Form:
+    """A StructuredOutputsParams as one form. Raises where it is nested too deeply for anything to
+    walk through it.
     """
-    from vllm.sampling_params import StructuredOutputsParams, check_json_nesting
+    from vllm.sampling_params import check_json_nesting
+    from vllm.v1.structured_output.utils import choice_as_grammar
 
-    if constraint.regex is not None:
-        _named(check_expansion, constraint.regex)
-    if constraint.grammar is not None:
-        _named(_check_grammar, constraint.grammar)
-    if constraint.structural_tag is not None:
-        check_json_nesting(constraint.structural_tag, structural_tag=True)
-        tag: str | None = _prepared_tag(constraint.structural_tag)
-    elif constraint.json is not None or constraint.json_object:
-        check_json_nesting(constraint.json)  # before anything walks through it
-        tag = _prepared_schema(_schema_text(constraint))
-    else:
-        return constraint
-    return constraint if tag is None else StructuredOutputsParams(structural_tag=tag)
-
-
-def _schema_text(constraint: Any) -> str:
+    check_json_nesting(constraint.json)
+    check_json_nesting(constraint.structural_tag, structural_tag=True)
     if constraint.json_object:
-        return '{"type": "object"}'
-    return constraint.json if isinstance(constraint.json, str) else json.dumps(constraint.json)
+        return Form("json", '{"type": "object"}')
+    if constraint.choice is not None:
+        return Form("choice", choice_as_grammar(constraint.choice))
+    (kind,) = (kind for kind in _KINDS if getattr(constraint, kind) is not None)
+    given = getattr(constraint, kind)
+    return Form(kind, given if isinstance(given, str) else json.dumps(given))
 
 
-@lru_cache(_PREPARED)
-def _prepared_schema(text: str) -> str | None:
-    """The schema as a structural tag; None where it is not xgrammar's to hold."""
-    try:
-        schema = json.loads(text)
-    except ValueError:
-        return None  # vLLM says what is wrong with it
-    try:
-        form = {"type": "json_schema", "json_schema": _named(held, schema), "max_whitespace_cnt": 1}
-    except Beyond as beyond:
-        _check_for_llguidance(text, str(beyond))
-        return None
-    return _compiled({"type": "structural_tag", "format": form}, _NAME)
+def prepared(constraint: Any) -> Any:
+    """A StructuredOutputsParams that vLLM enforces wholly, without a trial of it."""
+    form = form_of(constraint)
+    return _changed(constraint, form, preparation.prepared(form))
 
 
-def _check_for_llguidance(schema: str, beyond: str) -> None:
-    import llguidance
+def _changed(constraint: Any, form: Form, ready: Form) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
 
-    try:
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
-        error = llguidance.LLMatcher.validate_grammar(grammar, None)
-    except ValueError as refused:
-        error = str(refused)
-    if error:
-        raise ValueError(f"{_NAME}: {beyond}")
-
-
-@lru_cache(_PREPARED)
-def _prepared_tag(text: str) -> str:
-    try:
-        tag = json.loads(text)
-    except ValueError:
-        return text  # vLLM says what is wrong with it
-    if not isinstance(tag, dict) or "format" not in tag:
-        return text  # the older form, or none
-    schemas = 0
-    for part in _parts(tag["format"]):
-        kind = part["type"]
-        if kind == "json_schema":
-            name = f"{_NAME}.schemas[{schemas}]"
-            part["json_schema"] = _named(held, part.get("json_schema"), name)
-            schemas += 1
-        elif kind == "regex":
-            _named(_check_regex, str(part.get("pattern")))
-        elif kind == "grammar":
-            part["grammar"] = _named(_as_ebnf, str(part.get("grammar")))
-        elif kind == _REPEATS:
-            raise ValueError(f"{_NAME}: a structural tag cannot have the format 'repeat'")
-    return _compiled(tag, None)
-
-
-def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """The formats of a structural tag in the order of its text, without what a schema holds."""
-    if isinstance(part, list):
-        for each in part:
-            yield from _parts(each)
-    elif isinstance(part, dict):
-        if isinstance(part.get("type"), str):
-            yield part
-        if part.get("type") != "json_schema":
-            for each in part.values():
-                yield from _parts(each)
-
-
-def _check_regex(pattern: str) -> None:
-    check_expansion(pattern)
-    if counts_too_far(pattern):
-        raise ValueError(f"an expression cannot count beyond {MAX_COUNT} there")
-
-
-def _check_grammar(grammar: str) -> None:
-    """llguidance would take broken EBNF for Lark, and answer with nothing."""
-    import xgrammar
-    from vllm.v1.structured_output.utils import grammar_is_likely_lark
-
-    check_expansion(grammar)
-    if grammar_is_likely_lark(grammar):
-        return
-    try:
-        xgrammar.Grammar.from_ebnf(grammar)
-    except RuntimeError as error:
-        raise ValueError(reason_of_xgrammar(error) or "the grammar cannot be read") from error
-
-
-def _as_ebnf(grammar: str) -> str:
-    """Structural tags take EBNF alone."""
-    import xgrammar
-    from vllm.v1.structured_output.utils import grammar_is_likely_lark
-
-    check_expansion(grammar)
-    if not grammar_is_likely_lark(grammar):
-        return grammar
-    try:
-        return str(xgrammar.Grammar.from_lark(grammar))
-    except RuntimeError as error:
-        raise ValueError(reason_of_xgrammar(error) or "the grammar cannot be read") from error
-
-
-def _compiled(tag: dict[str, Any], name: str | None) -> str:
-    """The tag as text, once xgrammar has read it; a schema at fault is found by reading each."""
-    text = json.dumps(tag, ensure_ascii=False)
-    error = _error_of(text)
-    if error is None:
-        return text
-    schemas = [part for part in _parts(tag["format"]) if part["type"] == "json_schema"]
-    for number, part in enumerate(schemas):
-        reason = _error_of(json.dumps({"type": "structural_tag", "format": part}))
-        if reason is not None:
-            raise ValueError(f"{name or f'{_NAME}.schemas[{number}]'}: {reason}")
-    raise ValueError(f"{_NAME}: {error}")
-
-
-def _error_of(tag: str) -> str | None:
-    import xgrammar
-
-    try:
-        xgrammar.Grammar.from_structural_tag(tag)
-    except (RuntimeError, ValueError) as error:
-        return reason_of_xgrammar(error) or "no grammar can be made of it"
-    return None
-
-
-def reason_of_xgrammar(error: BaseException) -> str | None:
-    """What stands after `[10:36:53] /project/cpp/converter.cc:83: ` in its errors."""
-    _, source, reason = str(error).partition(".cc:")
-    return reason.partition(": ")[2].strip() if source else None
-
-
-def _named(check: Callable[[Any], Any], value: Any, name: str = _NAME) -> Any:
-    try:
-        return check(value)
-    except Beyond as error:
-        if name == _NAME:
-            raise
-        raise ValueError(f"{name}: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    return constraint if ready == form else StructuredOutputsParams(**{str(ready.kind): ready.text})

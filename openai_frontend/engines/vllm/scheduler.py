@@ -49,7 +49,7 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
 
 class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
     """Compiles by xgrammar what xgrammar takes, and the rest by llguidance. Of JSON schemas that is
-    what is left of them: those for xgrammar have become structural tags (`grammars.prepared`).
+    what is left of them: those for xgrammar have become structural tags (`preparation.prepared`).
     """
 
     def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> None:

@@ -1,0 +1,135 @@
+"""Grammars that are tried in a process of their own; no engine runs."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm.preparation import Form, is_lark
+from openai_frontend.engines.vllm.trials import OverLimit, Trials
+from tests.engine.slow_grammar import SLOW_GRAMMAR
+from tests.gateway_process import ROOT
+
+pytestmark = pytest.mark.engine
+
+DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
+
+HOSTILE = Form("grammar", SLOW_GRAMMAR)
+VALID = Form("regex", "[a-z]+")
+
+
+def vocabulary() -> str:
+    """The demo model's tokens: text that has been learned, not letters at random."""
+    import xgrammar
+
+    tokens = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
+    text: str = xgrammar.TokenizerInfo(
+        sorted(tokens, key=tokens.get),
+        vocab_type=xgrammar.VocabType.BYTE_LEVEL,
+        stop_token_ids=[tokens["<|endoftext|>"]],
+    ).serialize_json()
+    return text
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    started = Trials(cpu_s=1)
+    yield started
+    started.close()
+
+
+def tried(trials: Trials, form: Form) -> Form:
+    return trials.submit(form, vocabulary).result(timeout=30)
+
+
+def test_what_passes(trials: Trials):
+    """A form that compiles comes back as the engine shall have it."""
+    assert tried(trials, VALID) == VALID
+    ready = tried(trials, Form("json", '{"type": "integer"}'))
+    assert ready.kind == "structural_tag"
+    assert json.loads(ready.text)["format"]["max_whitespace_cnt"] == 1
+
+
+def test_what_takes_too_long(trials: Trials):
+    """It ends after a second, and what comes after it does not wait for it."""
+    begun = time.perf_counter()
+    hostile = trials.submit(HOSTILE, vocabulary)
+
+    assert tried(trials, VALID) == VALID
+    assert not hostile.done()
+    with pytest.raises(OverLimit, match="structured_outputs: it takes more than 1 s to compile"):
+        hostile.result(timeout=30)
+    assert time.perf_counter() - begun < 5
+
+
+def test_what_takes_too_much_memory():
+    """It is refused with the limit, and the next one is tried."""
+    trials = Trials(memory_mib=16)
+    try:
+        with pytest.raises(OverLimit, match="it cannot be compiled within 16 MiB"):
+            tried(trials, HOSTILE)
+        assert tried(trials, VALID) == VALID
+    finally:
+        trials.close()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form("grammar", "root ::= ("),
+        Form("json", '{"type": "string", "pattern": "("}'),
+        Form("structural_tag", '{"type": "structural_tag", "format": {"type": "no"}}'),
+    ],
+    ids=str,
+)
+def test_what_is_wrong(trials: Trials, form: Form):
+    """The process tells the reason."""
+    with pytest.raises(ValueError, match="structured_outputs: "):
+        tried(trials, form)
+
+
+def test_a_process_that_has_died():
+    """What it had is refused as the server's failure, and another takes its place."""
+    trials = Trials()
+    try:
+        assert tried(trials, VALID) == VALID
+        waiting = trials.submit(HOSTILE, vocabulary)
+        assert trials._process is not None
+        os.killpg(trials._process.popen.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="has died"):
+            waiting.result(timeout=30)
+        assert tried(trials, VALID) == VALID
+    finally:
+        trials.close()
+
+
+def test_nothing_is_left():
+    """Closing ends the process, and what it was trying."""
+    trials = Trials()
+    assert tried(trials, VALID) == VALID
+    trials.submit(HOSTILE, vocabulary)
+    process = trials._process
+    assert process is not None
+
+    trials.close()
+
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.popen.pid, 0)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: "a"', 'root ::= "a"', '# root ::= "a"\nstart: "a"', "", 'a: "::="', "a\n\nb ::= c",
+        '// ::=\nstart: /#::=/', "start: x\r\n::= y",
+    ],
+)  # fmt: skip
+def test_lark_is_told_from_ebnf_as_vllm_does(grammar: str):
+    """The engine's process asks vLLM."""
+    from vllm.v1.structured_output.utils import grammar_is_likely_lark
+
+    assert is_lark(grammar) == (grammar_is_likely_lark(grammar) or not grammar)

@@ -12,16 +12,18 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__
+from openai_frontend import __version__, loop_lag
 from openai_frontend.access.scopes import Area
 from openai_frontend.access.watched_keys import WatchedKeys
 from openai_frontend.middleware.access import Access
+from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
@@ -94,8 +96,10 @@ class Gateway(FastAPI):
 def create_app(settings: Settings, server: Server) -> FastAPI:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
+    metrics = GatewayMetrics()
     registry = ModelRegistry(
         server,
+        metrics=metrics,
         options=settings.options_by_model(),
         tokenizer_threads=settings.tokenizer_threads,
         tokenizer_queue=settings.tokenizer_queue,
@@ -116,9 +120,10 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         redoc_url=None,
         separate_input_output_schemas=False,  # an answer may leave out what has a default
         redirect_slashes=False,
-        lifespan=_lifespan(startup, server, registry, keys),
+        lifespan=_lifespan(startup, server, registry, keys, metrics),
         middleware=[  # outermost first
             Middleware(RequestId),
+            Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
             *_access(settings, keys, areas),
             Middleware(Failures),
@@ -133,6 +138,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app.state.registry = registry
     app.state.keys = keys
     _add_routes(app, settings, server, registry)
+    app.include_router(operations_router(metrics.registry, server.metrics))
     app.include_router(documentation_router(Document(app), registry))
     direct.update(endpoints(app.routes))
     areas.read(app.routes)
@@ -178,18 +184,22 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     app.include_router(score_router(registry, scoring))
     app.include_router(models_router(registry))
     app.include_router(health_router(registry.is_ready, registry.unready))
-    app.include_router(operations_router(server.metrics))
 
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 
 
 def _lifespan(
-    startup: Startup, server: Server, registry: ModelRegistry, keys: WatchedKeys | None
+    startup: Startup,
+    server: Server,
+    registry: ModelRegistry,
+    keys: WatchedKeys | None,
+    metrics: GatewayMetrics,
 ) -> Lifespan:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        running = [asyncio.create_task(startup.run())]
+        watching = asyncio.create_task(loop_lag.watch(metrics.lagged))
+        running = [asyncio.create_task(startup.run()), watching]
         if keys is not None:
             running.append(asyncio.create_task(keys.follow()))
         try:

@@ -14,6 +14,7 @@ from openai_frontend import model_facts
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_facts import ModelSource
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.model_reading import (
@@ -60,9 +61,10 @@ class Made:
 class ModelBuilding:
     """Makes served models of a server's models."""
 
-    def __init__(self, server: Server, pool: PromptPool) -> None:
+    def __init__(self, server: Server, pool: PromptPool, metrics: GatewayMetrics) -> None:
         self._server = server
         self._pool = pool
+        self._metrics = metrics
 
     def made(self, name: str, version: int, options: ModelOptions, before: Made | None) -> Made:
         """The model, or that of before where nothing has changed.
@@ -91,6 +93,7 @@ class ModelBuilding:
             reading=_reading(name, files, options) if chosen.generation else PLAIN,
             pool=self._pool,
             server=self._server,
+            metrics=self._metrics,
         )
         return Made(config, said, options, model)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.model_snapshot import NOT_LOADED, Snapshot, SnapshotTaking
@@ -29,11 +30,12 @@ class ModelRegistry:
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
         strict_readiness: bool = True,  # one model that cannot serve makes the server unready
+        metrics: GatewayMetrics | None = None,  # what counts the models' work; None: of its own
     ) -> None:
         self._server = server
         self._options = dict(options or {})
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self._taking = SnapshotTaking(server, ModelBuilding(server, self._pool), self._options)
+        self._taking = SnapshotTaking(server, ModelBuilding(server, self._pool, metrics or GatewayMetrics()), self._options)
         self._strict_readiness = strict_readiness
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh

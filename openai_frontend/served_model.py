@@ -1,13 +1,13 @@
 """One Triton model as the gateway serves it: its contract, tokenizer and templates in one place."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Unpack
 
 from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingRequest,
@@ -17,6 +17,7 @@ from openai_frontend.generation import (
     ScoreRequest,
     ScoreResult,
 )
+from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool
@@ -71,6 +72,7 @@ class ServedModel:
     embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
     reading: Reading = PLAIN  # how its answers are read
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
 
     @property
@@ -218,12 +220,20 @@ class ServedModel:
         decode = contract.decoder(request)
         if request.relay is not None and (output := contract.text_output(request)) is not None:
             request.relay.offer(partial(stream.relay, output))
+        watched = self.metrics.of(self.name).begin()
         try:
             async for responses in stream:
-                yield [decode(response) for response in responses]
+                deltas = [decode(response) for response in responses]
+                watched.add(deltas)
+                yield deltas
         except InvalidRequest as refused:
+            watched.failed()
             raise _named(refused, request) from refused
+        except GatewayError:
+            watched.failed()
+            raise
         finally:
+            watched.end()
             stream.cancel()
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
@@ -231,14 +241,18 @@ class ServedModel:
         contract = self.embedding_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
-        return contract.decode(await self._only(contract.encode(request), request.request_id))
+        result = contract.decode(await self._only(contract.encode(request), request.request_id))
+        self.metrics.of(self.name).prompt_tokens.inc(result.prompt_tokens)
+        return result
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """One pair's score; whoever cancels this ends the request in Triton."""
         contract = self.score_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
-        return contract.decode(await self._only(contract.encode(request), request.request_id))
+        result = contract.decode(await self._only(contract.encode(request), request.request_id))
+        self.metrics.of(self.name).prompt_tokens.inc(result.prompt_tokens)
+        return result
 
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""

@@ -4,6 +4,7 @@ from fastapi import Request
 
 from openai_frontend.access.caller import Caller
 from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.callers_models import CallersModels, Models
 
 
@@ -17,3 +18,14 @@ def models_for(request: Request, registry: ModelRegistry) -> Models:
     """The models that this request may name, each at its caller's cost."""
     caller = caller_of(request)
     return registry if caller is None else CallersModels(registry, caller)
+
+
+def model_for(request: Request, registry: ModelRegistry, name: str) -> ServedModel:
+    """The model that the request names, noted for the metrics: a name that is served."""
+    return noted(request, models_for(request, registry).get(name))
+
+
+def noted(request: Request, model: ServedModel) -> ServedModel:
+    """The model of this request, noted for the metrics."""
+    request.scope["state"]["model"] = model.name
+    return model

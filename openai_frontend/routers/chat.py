@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.body import read_body
-from openai_frontend.routers.caller import models_for
+from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
@@ -32,7 +32,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
-        model = models_for(request, registry).get(chat_request.model)
+        model = model_for(request, registry, chat_request.model)
         answer = await chat.prepare(chat_request, model)
         if chat_request.stream:
             return EventStream(chunks(answer), answer.bursts())

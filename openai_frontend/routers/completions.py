@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.body import read_body
-from openai_frontend.routers.caller import models_for
+from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
@@ -28,7 +28,7 @@ def completions_router(registry: ModelRegistry, completions: Completions) -> API
     async def create_completion(request: Request) -> Response:
         """Continues a text, whole or as a stream of chunks."""
         completion_request = await reader.read_in_turns(await read_body(request.receive))
-        model = models_for(request, registry).get(completion_request.model)
+        model = model_for(request, registry, completion_request.model)
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:
             return EventStream(chunks(answer), answer.bursts())

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.caller import models_for
+from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
@@ -25,7 +25,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     async def create_embedding(request: Request) -> Response:
         """Turns texts into vectors."""
         embedding_request = await reader.read_in_turns(await request.body())
-        model = models_for(request, registry).get(embedding_request.model)
+        model = model_for(request, registry, embedding_request.model)
         with CancelledOnDisconnect(request.scope):
             body = await embeddings.create(embedding_request, model)
         return Response(body, media_type="application/json")

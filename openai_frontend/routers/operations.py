@@ -5,23 +5,28 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
+from prometheus_client import CollectorRegistry
 
-from openai_frontend import __version__
+from openai_frontend import __version__, exposition
+from openai_frontend.errors import GatewayError
 from openai_frontend.routers.direct_route import MetricsRoute
 from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Version
 
-_PROMETHEUS = "text/plain; version=0.0.4"
 
-
-def operations_router(metrics: Callable[[], str]) -> APIRouter:
-    """`metrics` gives Prometheus text; it may block."""
+def operations_router(gateway: CollectorRegistry, core: Callable[[], str]) -> APIRouter:
+    """`core` gives Triton's Prometheus text; it may block."""
     router = APIRouter(tags=["operations"], route_class=MetricsRoute)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def get_metrics(request: Request) -> Response:
-        """Counters in Prometheus' text format."""
-        return Response(await asyncio.to_thread(metrics), media_type=_PROMETHEUS)
+        """Counters, in OpenMetrics where the client takes it, else in Prometheus' text format."""
+        if "application/openmetrics-text" in request.headers.get("accept", ""):
+            write, media_type = exposition.as_openmetrics, exposition.OPENMETRICS
+        else:
+            write, media_type = exposition.plain, exposition.PLAIN
+        text = await asyncio.to_thread(lambda: write(gateway, _text(core)))
+        return Response(text, headers={"content-type": media_type})
 
     @router.get("/version", responses={200: {"model": Version}, **ERRORS})
     async def get_version(request: Request) -> Response:
@@ -30,3 +35,11 @@ def operations_router(metrics: Callable[[], str]) -> APIRouter:
         return Response(version.model_dump_json(), media_type="application/json")
 
     return router
+
+
+def _text(core: Callable[[], str]) -> str:
+    """Nothing of the core's while it starts or stops: the gateway's own numbers are there."""
+    try:
+        return core()
+    except GatewayError:
+        return ""

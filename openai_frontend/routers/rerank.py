@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.routers.caller import models_for
+from openai_frontend.routers.caller import model_for, models_for, noted
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
@@ -37,7 +37,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     async def create_rerank(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Jina's and vLLM's form)."""
         rerank_request = await reader.read_in_turns(await request.body())
-        model = models_for(request, registry).get(rerank_request.model)
+        model = model_for(request, registry, rerank_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create(rerank_request, model))
 
@@ -49,7 +49,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     async def create_rerank_for_cohere(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Cohere's form)."""
         rerank_request = await reader.read_in_turns(await request.body())
-        model = models_for(request, registry).get(rerank_request.model)
+        model = model_for(request, registry, rerank_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create_for_cohere(rerank_request, model))
 
@@ -65,7 +65,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
             return await create_rerank(request)
         texts_request = await texts_reader.read_in_turns(body)
         name, models = texts_request.model, models_for(request, registry)
-        model = only_ranker(models) if name is None else models.get(name)
+        model = noted(request, only_ranker(models) if name is None else models.get(name))
         with CancelledOnDisconnect(request.scope):
             ranks = await reranking.create_for_texts(texts_request, model)
         body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
@@ -88,7 +88,7 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (vLLM's form)."""
         score_request = await reader.read_in_turns(await request.body())
-        model = models_for(request, registry).get(score_request.model)
+        model = model_for(request, registry, score_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))
 

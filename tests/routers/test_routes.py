@@ -102,11 +102,21 @@ async def test_not_ready_names_the_models(world):
 
 
 async def test_metrics(world):
-    """Metrics are Triton's text, in the type that Prometheus expects."""
+    """Metrics are the gateway's and Triton's, in the type that Prometheus expects."""
     response = await world.client.get("/metrics")
 
-    assert response.text == "# HELP nv_x y\n"
+    assert response.text.endswith("# HELP nv_x y\n")
+    assert "openai_frontend_requests_total" in response.text
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_openmetrics(world):
+    """A client that takes OpenMetrics gets it."""
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+    response = await world.client.get("/metrics", headers={"accept": accept})
+
+    assert response.text.endswith("# EOF\n")
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
 
 
 async def test_version(world):

@@ -1,0 +1,57 @@
+"""Counts every request by its route, its model and its status. Changes nothing."""
+
+from collections.abc import Container
+from time import perf_counter
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from openai_frontend.metrics import GatewayMetrics
+
+NOWHERE = "none"  # the route of a request that no address of ours has taken
+
+
+class RequestMetrics:
+    """Sees the answer that leaves, failures' too; so it stands outside of what makes them."""
+
+    def __init__(
+        self, app: ASGIApp, *, metrics: GatewayMetrics, fixed: Container[tuple[str, str]]
+    ) -> None:
+        """`fixed`: method and path of the addresses without parameters, which no router names."""
+        self._app = app
+        self._metrics = metrics
+        self._fixed = fixed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = _Answer(send)
+        begun_s = perf_counter()
+        try:
+            await self._app(scope, receive, answer.send)
+        finally:
+            self._metrics.answered(
+                self._route(scope),
+                scope["state"].get("model", ""),
+                answer.status,
+                perf_counter() - begun_s,
+            )
+
+    def _route(self, scope: Scope) -> str:
+        """As the route spells it: what a client writes is no label."""
+        if (scope["method"], scope["path"]) in self._fixed:
+            return str(scope["path"])
+        return getattr(scope.get("route"), "path", NOWHERE)
+
+
+class _Answer:
+    """499 for a client that went away before its answer began."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 499
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)

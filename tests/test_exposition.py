@@ -1,0 +1,74 @@
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families as plain_families
+
+from openai_frontend import exposition
+from openai_frontend.metrics import GatewayMetrics
+
+CORE = """\
+# HELP nv_inference_request_success Number of successful inference requests
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{model="demo",version="1"} 3
+# HELP nv_energy_total Joules
+# TYPE nv_energy_total counter
+nv_energy_total 1.5
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.25
+# HELP vllm:e2e_request_latency_seconds Seconds
+# TYPE vllm:e2e_request_latency_seconds histogram
+vllm:e2e_request_latency_seconds_count{model="demo",version="1"} 1
+vllm:e2e_request_latency_seconds_sum{model="demo",version="1"} 0.1
+vllm:e2e_request_latency_seconds_bucket{model="demo",version="1",le="1"} 1
+vllm:e2e_request_latency_seconds_bucket{model="demo",version="1",le="+Inf"} 1
+"""
+
+
+def values(families):
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def own():
+    metrics = GatewayMetrics()
+    metrics.answered("/v1/chat/completions", "demo", 200, 0.02)
+    metrics.of("demo").begin().end()
+    return metrics.registry
+
+
+def test_plain_keeps_the_cores_text():
+    """In Prometheus' format the core's text stands as the core wrote it, after ours."""
+    text = exposition.plain(own(), CORE).decode()
+
+    assert text.endswith(CORE)
+    assert "openai_frontend_requests_total" in text.removesuffix(CORE)
+
+
+def test_openmetrics_is_valid():
+    """OpenMetrics' own strict parser takes it, with every name and value of the plain format."""
+    registry = own()
+    text = exposition.as_openmetrics(registry, CORE).decode()
+
+    told = values(openmetrics_families(text))
+    plain = values(plain_families(exposition.plain(registry, "").decode()))
+
+    assert told[("nv_inference_request_success", ("model", "demo"), ("version", "1"))] == 3
+    assert told[("nv_energy_total",)] == 1.5
+    assert told[("nv_cpu_utilization",)] == 0.25
+    assert 1 == told[
+        "vllm:e2e_request_latency_seconds_bucket", ("le", "1.0"), ("model", "demo"),
+        ("version", "1"),
+    ]  # fmt: skip
+    assert plain.items() <= told.items()
+
+
+def test_without_times_of_creation():
+    """When a series began is in neither: it would double the text."""
+    registry = own()
+
+    assert b"_created" not in exposition.plain(registry, CORE)
+    assert b"_created" not in exposition.as_openmetrics(registry, CORE)

@@ -1,0 +1,76 @@
+import pytest
+
+from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.metrics import GatewayMetrics
+
+
+@pytest.fixture
+def metrics():
+    return GatewayMetrics()
+
+
+@pytest.fixture
+def value(metrics):
+    """The value of one series, by its name without the prefix and its labels."""
+
+    def read(name, **labels):
+        return metrics.registry.get_sample_value(f"openai_frontend_{name}", labels)
+
+    return read
+
+
+def test_an_answer(metrics, value):
+    """An answer counts its tokens, its first token's time, and how it ended."""
+    generation = metrics.of("m").begin()
+    assert value("running_generations", model="m") == 1
+
+    generation.add([CompletionDelta("a"), CompletionDelta("b")])
+    counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
+    generation.add([CompletionDelta("c", finish_reason="length", counts=counts)])
+    generation.end()
+
+    assert value("running_generations", model="m") == 0
+    assert value("generations_total", model="m", end="length") == 1
+    assert value("prompt_tokens_total", model="m") == 7
+    assert value("cached_prompt_tokens_total", model="m") == 4
+    assert value("generation_tokens_total", model="m") == 3
+    assert value("time_to_first_token_seconds_count", model="m") == 1
+    assert value("time_per_output_token_seconds_count", model="m") == 1
+
+
+@pytest.mark.parametrize(
+    ("deltas", "fails", "end"),
+    [
+        ([], False, "cancelled"),
+        ([CompletionDelta("a")], False, "cancelled"),
+        ([CompletionDelta("a")], True, "error"),
+        ([CompletionDelta(finish_reason="abort")], False, "error"),
+        ([CompletionDelta(finish_reason="stop")], False, "stop"),
+    ],
+)
+def test_how_an_answer_ends(metrics, value, deltas, fails, end):
+    """Without a finish reason it was cancelled, unless it failed."""
+    generation = metrics.of("m").begin()
+    if deltas:
+        generation.add(deltas)
+    if fails:
+        generation.failed()
+    generation.end()
+
+    ends = {
+        each: value("generations_total", model="m", end=each)
+        for each in ("stop", "length", "cancelled", "error")
+    }
+    assert ends == {**dict.fromkeys(ends, 0), end: 1}
+
+
+def test_counts_of_parts_add_up(metrics, value):
+    """A model that counts in every response adds to its answer's tokens with each."""
+    generation = metrics.of("m").begin()
+    for tokens, reason in ((2, None), (3, "stop")):
+        counts = TokenCounts(prompt_tokens=5, completion_tokens=tokens)
+        generation.add([CompletionDelta("x", finish_reason=reason, counts=counts)])
+    generation.end()
+
+    assert value("generation_tokens_total", model="m") == 5
+    assert value("prompt_tokens_total", model="m") == 5

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 from openai_frontend import __version__, loop_lag
 from openai_frontend.access.scopes import Area
 from openai_frontend.access.watched_keys import WatchedKeys
-from openai_frontend.middleware.access import Access
 from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType

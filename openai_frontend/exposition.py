@@ -4,7 +4,7 @@ Knows no HTTP: the caller says which format was asked for.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, exposition
@@ -12,7 +12,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 _DECLARED = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
 
@@ -33,8 +32,8 @@ def as_openmetrics(own: CollectorRegistry, core: str) -> bytes:
     families = text_string_to_metric_families(core)
     core_families = [_as_written(family, written) for family in families]
     families_of_both = _Families([*_own(own), *core_families])
-    text: bytes = openmetrics.generate_latest(families_of_both, openmetrics.ALLOWUTF8)
-    return text
+    write: Callable[..., bytes] = openmetrics.generate_latest
+    return write(families_of_both, openmetrics.ALLOWUTF8)  # as names are: with their colons
 
 
 @dataclass(frozen=True)
@@ -76,5 +75,5 @@ def _family(family: Metric, type_: str, samples: list[Sample]) -> Metric:
 def _with_decimal_bound(sample: Sample) -> Sample:
     if "le" not in sample.labels:
         return sample
-    bound = floatToGoString(float(sample.labels["le"]))
+    bound = repr(float(sample.labels["le"])).replace("inf", "+Inf")
     return sample._replace(labels={**sample.labels, "le": bound})

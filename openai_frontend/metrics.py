@@ -1,4 +1,4 @@
-"""What the gateway counts of itself, by `prometheus_client`. Knows no HTTP, and no text of Triton's.
+"""What the gateway counts of itself, by `prometheus_client`. Knows no HTTP, no text of Triton's.
 
 Labels have values from closed sets alone: addresses as routes spell them, models that are served.
 A client cannot make one.
@@ -64,9 +64,7 @@ class GatewayMetrics:
     def _histogram(
         self, name: str, help: str, labels: tuple[str, ...], buckets: tuple[float, ...]
     ) -> Histogram:
-        return Histogram(
-            f"{_PREFIX}_{name}", help, labels, buckets=buckets, registry=self.registry
-        )
+        return Histogram(f"{_PREFIX}_{name}", help, labels, buckets=buckets, registry=self.registry)
 
 
 class _Models:

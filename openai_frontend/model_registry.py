@@ -35,7 +35,9 @@ class ModelRegistry:
         self._server = server
         self._options = dict(options or {})
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self._taking = SnapshotTaking(server, ModelBuilding(server, self._pool, metrics or GatewayMetrics()), self._options)
+        self._taking = SnapshotTaking(
+            server, ModelBuilding(server, self._pool, metrics or GatewayMetrics()), self._options
+        )
         self._strict_readiness = strict_readiness
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh

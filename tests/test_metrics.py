@@ -67,9 +67,9 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
 def test_counts_of_parts_add_up(metrics, value):
     """A model that counts in every response adds to its answer's tokens with each."""
     generation = metrics.of("m").begin()
-    for tokens, reason in ((2, None), (3, "stop")):
-        counts = TokenCounts(prompt_tokens=5, completion_tokens=tokens)
-        generation.add([CompletionDelta("x", finish_reason=reason, counts=counts)])
+    first, last = TokenCounts(5, 2), TokenCounts(5, 3)
+    generation.add([CompletionDelta("x", counts=first)])
+    generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
     generation.end()
 
     assert value("generation_tokens_total", model="m") == 5

@@ -11,6 +11,7 @@ from typing import Any
 from openai_frontend.cli import examination, model_folder
 from openai_frontend.cli.report import Report, as_line, as_text
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.model_building import NotServable
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.settings import Settings
 
@@ -22,10 +23,19 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
         options = settings.options_by_model()
         folder = model_folder.find(name_or_path, settings.model_repository, options)
         examination.fill(report, folder, settings.backend_directory)
+        _check_parts(report, [folder.path.parent, *settings.model_repository])
+    except NotServable as error:
+        report.for_no_request, report.problem = True, error.message
     except ModelUnavailable as error:
         report.problem = error.message
     _write(asdict(report) if as_json else as_text(report))
     return 0 if report.problem is None else 1
+
+
+def _check_parts(report: Report, repositories: Sequence[Path]) -> None:
+    for part in report.parts:
+        if not any(model_folder.is_model(repository / part) for repository in repositories):
+            raise ModelUnavailable(f"its part '{part}' is not there")
 
 
 def check_all(settings: Settings, *, as_json: bool) -> int:
@@ -52,23 +62,33 @@ def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | No
         if not model_folder.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor the folder of a version")
         examination.fill(report, model_folder.read(path, options), backends)
+    except NotServable as error:
+        report.for_no_request, report.problem = True, error.message
     except ModelUnavailable as error:
         report.problem = error.message
     return report
 
 
 def _tell_parts(reports: Sequence[Report]) -> None:
-    """A part is for no request of its own, so nothing is wrong with its tensors."""
+    """A part is for no request of its own, so that its tensors are for none is no problem."""
     known = {report.model: report for report in reports}
     for whole in reports:
-        for part in whole.parts:
-            if part not in known:
-                whole.problem = whole.problem or f"its part '{part}' is not there"
-            elif not known[part].standalone:
-                known[part].part_of = known[part].part_of or whole.model
+        for part in map(known.get, whole.parts):
+            if part is not None and not part.standalone:
+                part.part_of = part.part_of or whole.model
     for report in reports:
-        if report.part_of:
+        if report.part_of and report.for_no_request:
             report.problem = None
+    for whole in reports:
+        faults = (_fault(part, known.get(part)) for part in whole.parts)
+        whole.problem = whole.problem or next(filter(None, faults), None)
+
+
+def _fault(name: str, part: Report | None) -> str | None:
+    """Why a part keeps the whole from being served."""
+    if part is None:
+        return f"its part '{name}' is not there"
+    return f"its part '{name}' cannot be served" if part.problem else None
 
 
 def _find_clashes(reports: Sequence[Report]) -> None:

@@ -13,12 +13,15 @@ from openai_frontend.cli.report import Report
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.derived import DERIVED
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
+from openai_frontend.model_building import NotServable
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.model_reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
+from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
 
 _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
@@ -26,7 +29,7 @@ _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural
 # A contract's words for what requests call otherwise
 _REQUEST_FIELDS = {"extra_args": "vllm_xargs", "structured_outputs": "response_format"}
 # What requests have beside the sampling fields
-_BESIDE = ("stream", "priority", "cache_salt", "return_token_ids")
+_BESIDE = ("priority", "cache_salt", "return_token_ids")
 _NO_FIELDS = {"max_tokens"}  # every request has an end
 
 # How architectures are called that do one task; others are for the engine to say
@@ -39,10 +42,11 @@ _TASKS = {
 
 
 def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = None) -> None:
-    """Raises ModelUnavailable where the model could not be served; the report has the rest."""
+    """Raises ModelUnavailable where the model could not be served, NotServable where only no
+    request is for it; the report has the rest.
+    """
     report.model = folder.name
-    if folder.config is not None and not folder.versions:
-        raise ModelUnavailable(f"{folder.path} has no folder of a version, such as 1")
+    _check_version(folder)
     report.aliases = folder.options.aliases
     report.versions = folder.versions
     report.part_of = folder.options.part_of or ""
@@ -52,11 +56,24 @@ def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = N
     report.max_model_len = folder.options.max_model_len or facts.max_model_len
     place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
     loaded = _tokenizer(report, folder, place)
+    prompts = None
     if loaded is not None and place is not None:
-        _fill_in_reading(report, folder, place, loaded)
-    _fill_in_contract(report, folder)
+        prompts = _fill_in_reading(report, folder, place, loaded)
+    _fill_in_contract(report, folder, prompts)
     if (lacking := installation.lack(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
+
+
+def _check_version(folder: ModelFolder) -> None:
+    """Without it Triton does not even look at the model."""
+    if folder.config is None:
+        return
+    version = folder.version()
+    if version is None:
+        raise ModelUnavailable(f"{folder.path} has no folder of a version, such as 1")
+    program = version / str(folder.config.get("default_model_filename") or "model.py")
+    if folder.backend == "python" and not program.is_file():
+        raise ModelUnavailable(f"{program} is missing")
 
 
 def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Tokenizer | None:
@@ -80,7 +97,10 @@ def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Token
     return None
 
 
-def _fill_in_reading(report: Report, folder: ModelFolder, place: Path, loaded: Tokenizer) -> None:
+def _fill_in_reading(
+    report: Report, folder: ModelFolder, place: Path, loaded: Tokenizer
+) -> PromptBuilder:
+    """How the model is asked, and how its answers are read."""
     report.chat_template, template = _template(loaded, folder.options)
     if template is None:
         report.will_not_work.append("Without a chat template there is no chat.")
@@ -95,6 +115,7 @@ def _fill_in_reading(report: Report, folder: ModelFolder, place: Path, loaded: T
     report.reasoning = reading.name if reading.reasoning else "none"
     report.why = reading.because
     report.will_not_work += lacks(reading, files)
+    return PromptBuilder(loaded, chat_template=template, max_model_len=report.max_model_len)
 
 
 def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None]:
@@ -110,24 +131,36 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _fill_in_contract(report: Report, folder: ModelFolder) -> None:
+def _fill_in_contract(report: Report, folder: ModelFolder, prompts: PromptBuilder | None) -> None:
     if folder.config is None:
         report.contract = "unknown: a folder of weights, no model of a repository"
         report.constraints = []
         return
     tasks = _tasks(folder)
-    chosen = choice.choose(
-        folder.config,
-        tasks=tasks,
-        options=ContractOptions(name=folder.options.contract, tensors=folder.options.tensors),
-    )
+    try:
+        chosen = choice.choose(
+            folder.config,
+            tasks=tasks,
+            options=ContractOptions(name=folder.options.contract, tensors=folder.options.tensors),
+            decoupled=folder.is_decoupled(),
+            vocabulary=prompts,
+        )
+    except ModelUnavailable as error:
+        raise NotServable(error.message) from error
     report.contract = f"{chosen.name}. {chosen.because}"
     if folder.engine is not None and tasks is None:
         report.contract += " Its engine will say which of the following it does."
-    report.serves = _serves(chosen, chats=report.chat_template not in ("", "none"))
+    report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
-        report.refused = _refused(chosen.generation)
-        report.constraints = _constraints(folder, chosen.generation)
+        _fill_in_generation(report, folder, chosen.generation)
+
+
+def _fill_in_generation(report: Report, folder: ModelFolder, contract: Contract) -> None:
+    streams = contract.supports("stream")
+    report.streams = "yes" if streams else "as one chunk at the end: the model answers once"
+    report.derived = [DERIVED[name] for name in DERIVED if name in contract.derives]
+    report.refused = _refused(contract)
+    report.constraints = _constraints(folder, contract)
 
 
 def _tasks(folder: ModelFolder) -> Sequence[str] | None:
@@ -169,5 +202,6 @@ def _refused(contract: Contract) -> list[str]:
 
 def _constraints(folder: ModelFolder, contract: Contract) -> list[str]:
     """Those that reach the engine; those of our mock are taken, and change nothing."""
-    reach = contract.supports("structured_outputs") and folder.engine != "mock"
-    return list(_CONSTRAINTS) if reach else []
+    if folder.engine == "mock" or not contract.supports("structured_outputs"):
+        return []
+    return [each for each in _CONSTRAINTS if contract.supports(f"structured_outputs.{each}")]

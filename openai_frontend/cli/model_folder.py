@@ -53,6 +53,16 @@ class ModelFolder:
             return self._engine_facts()
         return model_facts.read(ModelSource(config=self.config, folder=self.version()), self._part)
 
+    def is_decoupled(self) -> bool:
+        """Whether it may answer many times; an ensemble may where one of its parts may."""
+        config = self.config or {}
+        steps = config.get("ensemble_scheduling", {}).get("step", ())
+        parts = (self._part(step["model_name"]) for step in steps)
+        policies = [config, *(part.config for part in parts if part is not None)]
+        return any(
+            each.get("model_transaction_policy", {}).get("decoupled", False) for each in policies
+        )
+
     def _engine_facts(self) -> ModelFacts:
         """What an engine in this process would say itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)

@@ -18,6 +18,7 @@ class Report:
     versions: Sequence[int] = ()  # those that Triton would load; requests may say `model@2`
     serves: list[str] = field(default_factory=list)  # kinds of request
     contract: str = ""
+    streams: str = ""
     derived: Sequence[str] = ()  # what of an answer the model does not report, and how it is had
     refused: Sequence[str] = ()  # request fields
     parts: Sequence[str] = ()  # the models that this one calls
@@ -33,6 +34,7 @@ class Report:
     why: Sequence[str] = ()  # of tool calls and reasoning
     will_not_work: list[str] = field(default_factory=list)
     problem: str | None = None  # why the model could not be served
+    for_no_request: bool = False  # that alone is the problem
 
 
 def as_text(report: Report) -> str:
@@ -48,13 +50,15 @@ def as_text(report: Report) -> str:
 
 
 def _sentences(name: str, value: object) -> list[str]:
+    if isinstance(value, bool):
+        return ["yes"] if value else []
     if name in _JOINED and isinstance(value, Sequence):
         joined = ", ".join(map(str, value))
         nothing = ["none"] if name == "constraints" else []
         return textwrap.wrap(joined, _LINE, break_long_words=False) or nothing
     if isinstance(value, list | tuple):
         return [str(each) for each in value]
-    return [] if value in (None, "", False) else [str(value)]
+    return [] if value in (None, "") else [str(value)]
 
 
 def as_line(report: Report, width: int) -> str:

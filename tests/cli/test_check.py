@@ -43,13 +43,13 @@ def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
     assert [line[:14].strip() for line in lines] == [
-        "model", "versions", "serves", "contract", "tokenizer", "max model len", "chat template",
-        "tool calls", "reasoning", "constraints", "why", "will not work",
+        "model", "versions", "serves", "contract", "streams", "tokenizer", "max model len",
+        "chat template", "tool calls", "reasoning", "constraints", "why", "will not work",
     ]  # fmt: skip
     assert lines[2].endswith("chat completions, completions")
     assert lines[3][15:].startswith("vllm. ")
-    assert lines[6].endswith("the tokenizer's own (default)")
-    assert "structural_tag" in lines[9]
+    assert lines[7].endswith("the tokenizer's own (default)")
+    assert "structural_tag" in lines[10]
 
 
 def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,13 +150,49 @@ def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["will_not_work"][-1].startswith("Its backend 'vllm' is not on this machine")
 
 
+def test_a_program_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python backend could not load the model, whatever its tensors are."""
+
+    mock_models.write(tmp_path, "m", config='backend: "python"')
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
+
+    assert found["problem"] == f"{tmp_path}/m/1/model.py is missing"
+
+
+def test_what_the_model_does_not_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How the gateway has it all the same, what requests cannot ask for, and how it streams."""
+
+    text = "data_type: TYPE_STRING dims: [1]"
+    config = f'backend: "python" input {{ name: "IN" {text} }} output {{ name: "OUT" {text} }}'
+    version = mock_models.write(tmp_path, "m", config=config)
+    (version / "model.py").write_text("")
+    (tmp_path / "m" / "openai_frontend.yaml").write_text(
+        "{contract: python, tensors: {text_input: IN, text_output: OUT}}"
+    )
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path))
+
+    assert found["contract"] == "python. The model's options say so."
+    assert found["streams"] == "as one chunk at the end: the model answers once"
+    assert any("first stop text" in sentence for sentence in found["derived"])
+    assert {"temperature", "response_format"} <= set(found["refused"])
+    assert "stop" not in found["refused"]
+
+
 def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The model could not be served, and why is the problem."""
 
     config = 'backend: "python" output [{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
-    mock_models.write(tmp_path, "m", config=config)
+    version = mock_models.write(tmp_path, "m", config=config)
+    (version / "model.py").write_text("")
 
-    assert report(capsys, "m", "--model-repository", str(tmp_path), code=1)["problem"]
+    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
+
+    assert (found["problem"], found["for_no_request"]) == (
+        "its tensors are for no request here",
+        True,
+    )
 
 
 def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,13 @@ def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     mock_models.write(tmp_path, "inner", tasks=["generate"])
     assert lines(capsys, tmp_path) == ["inner part of whole", "whole servable completions"]
 
+    version = tmp_path / "inner" / "1"
+    version.rename(tmp_path / "inner" / "one")
+    assert lines(capsys, tmp_path, code=1)[1] == (
+        "whole not servable its part 'inner' cannot be served"
+    )
+    (tmp_path / "inner" / "one").rename(version)
+
     (tmp_path / "inner" / "openai_frontend.yaml").write_text("standalone: true")
     assert lines(capsys, tmp_path)[0] == "inner servable completions"
 

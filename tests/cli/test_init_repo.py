@@ -259,3 +259,59 @@ def test_nothing_is_left_open(tmp_path: Path, engine: Path, programs: Path, kind
     texts = [path.read_text() for path in repository.rglob("config.pbtxt")]
     assert texts
     assert not any("${" in text for text in texts)
+
+
+def lora(folder: Path, name: str, rank: int) -> Path:
+    """An adapter as PEFT and as TensorRT-LLM's conversion lay it out, as far as it is looked at."""
+    path = folder / name
+    path.mkdir()
+    (path / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    for file in ("model.lora_weights.npy", "model.lora_config.npy"):
+        (path / file).write_text("")
+    return path
+
+
+def test_adapters_of_vllm(tmp_path: Path) -> None:
+    """NVIDIA's file names them, and the engine has room for the largest."""
+
+    one, two = lora(tmp_path, "one", 8), lora(tmp_path, "two", 20)
+    repository = init(
+        tmp_path / "r", "org/m", "--kind", "vllm", "--lora", f"a={one}", "--lora", f"b={two}"
+    )
+
+    version = repository / "m" / "1"
+    assert json.loads((version / "multi_lora.json").read_text()) == {"a": str(one), "b": str(two)}
+    arguments = json.loads((version / "model.json").read_text())
+    assert (arguments["enable_lora"], arguments["max_loras"]) == (True, 2)
+    assert arguments["max_lora_rank"] == 32
+
+
+def test_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """The engine has room for them, and the gateway knows where they are."""
+
+    one = lora(tmp_path, "one", 8)
+    repository = init(
+        tmp_path / "r",
+        *("org/m", "--kind", "llmapi", "--nvidia-models", programs, "--lora", f"a={one}"),
+    )
+
+    said = yaml.safe_load((repository / "m" / "1" / "model.yaml").read_text())
+    assert said["lora_config"]["max_lora_rank"] == 8
+    assert options(repository / "m")["adapters"] == {"a": str(one)}
+
+
+def test_adapters_of_an_engine(tmp_path: Path, programs: Path) -> None:
+    """For both models that requests may name, in an engine that was built to take them."""
+
+    build = {"plugin_config": {"lora_plugin": "auto"}, "lora_config": {"max_lora_rank": 16}}
+    (tmp_path / "config.json").write_text(json.dumps({"build_config": build}))
+    one = lora(tmp_path, "one", 8)
+    repository = init(
+        tmp_path / "r",
+        *("org/m", "--kind", "tensorrt_llm", "--engine-dir", tmp_path),
+        *("--nvidia-models", programs, "--lora", f"a={one}"),
+    )
+
+    assert parameters(repository / "tensorrt_llm")["lora_cache_max_adapter_size"] == "16"
+    for name in ("m", "tensorrt_llm_bls"):
+        assert options(repository / name)["adapters"] == {"a": str(one)}

@@ -161,3 +161,24 @@ def test_other_tensors_in_nvidias_image_are_noted(
     assert len(notes) == 2
     assert notes[0].startswith(f"note: {folder}/config.pbtxt differs in input image_url, lora_")
     assert ", new, " in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (None, "--lora: the engine in "),
+        ("auto", "--lora a: "),
+    ],
+)
+def test_an_adapter_that_an_engine_cannot_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str | None, message: str
+) -> None:
+    """An engine that was built for none, or files that TensorRT-LLM cannot read."""
+
+    build = {"build_config": {"plugin_config": {"lora_plugin": plugin}}}
+    (tmp_path / "config.json").write_text(json.dumps(build))
+    choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--lora", f"a={tmp_path}"]
+
+    init(tmp_path / "r", "org/m", *choice, code=2)
+
+    assert message in capsys.readouterr().err

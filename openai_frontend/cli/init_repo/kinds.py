@@ -36,6 +36,8 @@ def _completed(wanted: Wanted, model: Model) -> Model:
     said: dict[str, Any] = {"contract": wanted.kind}
     if (folder := wanted.tokenizer_folder()) is not None:
         said["tokenizer"] = folder
+    if wanted.loras and wanted.kind != "vllm":  # which has a file of its own for them
+        said["adapters"] = {name: str(path) for name, path in wanted.loras.items()}
     if wanted.max_model_len is not None:
         said["max_model_len"] = wanted.max_model_len
     return replace(model, options={**model.options, **said})

@@ -16,10 +16,12 @@ _FAMILY = "inflight_batcher_llm"
 _PREPROCESSING, _ENGINE, _POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
 _BLS = "tensorrt_llm_bls"
 _TOKENIZER_INFO = "1/xgrammar_tokenizer_info.json"
+_LORA_FILES = ("model.lora_weights.npy", "model.lora_config.npy")
 PARTS = (_PREPROCESSING, _ENGINE, _POSTPROCESSING, _BLS)
 
 # Where an engine does not say: what NVIDIA's own examples take
 _MAX_BATCH_SIZE = 8
+_MAX_LORA_RANK = 64
 _DATATYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 
 # A request waits no time for others to come, and is refused by no length of the queue
@@ -93,6 +95,13 @@ class _Built:
         value = self._build.get(name)
         return value if type(value) is int and value > 0 else None
 
+    def max_lora_rank(self) -> int | None:
+        """Of the adapters that it takes; None where it was built to take none."""
+        if _member(self._build, "plugin_config").get("lora_plugin") is None:
+            return None
+        rank = _member(self._build, "lora_config").get("max_lora_rank")
+        return rank if type(rank) is int else _MAX_LORA_RANK
+
     def datatypes(self) -> dict[str, str]:
         """Of the tensors that have the engine's own."""
         return {
@@ -115,6 +124,7 @@ def models(wanted: Wanted) -> list[Model]:
         raise InvalidOption("--name", f"'{wanted.name}' is the name of one of the ensemble's parts")
     engine = _Built(wanted.engine())
     size = _max_batch_size(wanted, engine)
+    _check_loras(wanted, engine)
     return [
         _ensemble(wanted, engine, size),
         _bls(wanted, engine, size),
@@ -133,6 +143,16 @@ def _max_batch_size(wanted: Wanted, engine: _Built) -> int:
             "--max-batch-size", f"the engine was built for {built}, not for {wanted.max_batch_size}"
         )
     return wanted.max_batch_size
+
+
+def _check_loras(wanted: Wanted, engine: _Built) -> None:
+    """They lie as TensorRT-LLM's own conversion writes them."""
+    if wanted.loras and engine.max_lora_rank() is None:
+        raise InvalidOption("--lora", f"the engine in {wanted.engine()} was built without LoRA")
+    for name, path in wanted.loras.items():
+        for file in _LORA_FILES:
+            if not (path / file).is_file():
+                raise InvalidOption(f"--lora {name}", f"{path} holds no {file}")
 
 
 def _batching(size: int) -> dict[str, Any]:
@@ -253,7 +273,7 @@ def _engine_model(wanted: Wanted, engine: _Built, size: int) -> Model:
         "gpt_model_path": str(wanted.engine()),
         "tokenizer_dir": wanted.tokenizer,
         "max_beam_width": str(engine.count("max_beam_width") or 1),
-        "lora_cache_max_adapter_size": str(engine.count("max_lora_rank") or 64),
+        "lora_cache_max_adapter_size": str(engine.max_lora_rank() or _MAX_LORA_RANK),
     }
     if wanted.gpu_memory_utilization is not None:
         said["kv_cache_free_gpu_mem_fraction"] = str(wanted.gpu_memory_utilization)

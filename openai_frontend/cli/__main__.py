@@ -2,6 +2,6 @@
 
 import sys
 
-from openai_frontend.cli.command import main
+from openai_frontend.cli import main
 
 sys.exit(main())

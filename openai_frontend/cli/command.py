@@ -1,6 +1,5 @@
-"""The command line: its commands and their options. Reads the settings and starts the process."""
+"""Runs the command line's commands. Reads the settings and starts the process."""
 
-import argparse
 import importlib.metadata
 import os
 import platform
@@ -13,7 +12,8 @@ from openai_frontend import __version__
 from openai_frontend.cli import keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.wanted import InvalidOption
-from openai_frontend.settings import InvalidSettings, Option, Settings, load, options
+from openai_frontend.cli.parser import parser as command_line
+from openai_frontend.settings import InvalidSettings, Settings, load
 
 # Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
 FAILED = 1
@@ -21,9 +21,13 @@ MISUSED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit code."""
-    given = vars(_parser().parse_args(arguments))
+    """Runs a command; returns the exit code."""
+    parser = command_line()
+    given = vars(parser.parse_args(arguments))
     command = given.pop("command")
+    if command is None:
+        parser.print_help(sys.stderr)
+        return MISUSED
     if command == "version":
         sys.stdout.write(versions())
         return 0
@@ -48,92 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _refuse(message: str, code: int) -> int:
     sys.stderr.write(f"openai-frontend: {message}\n")
     return code
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="openai-frontend",
-        description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("version", help="print the versions of what runs here")
-    serve = commands.add_parser(
-        "serve",
-        help="serve the models of a repository",
-        description="Serve the models of a Triton model repository.",
-        epilog=_SOURCES,
-        usage="openai-frontend serve [--config PATH] [--SETTING VALUE ...]",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    _add_settings(serve, options())
-    check = commands.add_parser(
-        "check",
-        help="say how a model would be served, and what will not work",
-        description="Say how a model would be served, why, and what will not work, from its files "
-        "alone: nothing is started. Exit code 1: it could not be served.",
-        epilog=_SOURCES,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-    )
-    check.add_argument(
-        "model",
-        metavar="MODEL",
-        nargs="?",
-        default=None,
-        help="its name in a repository, or its folder; all models of the repositories if none",
-    )
-    check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
-    _add_settings(check, [option for option in options() if option.name in _CHECKED])
-    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
-    init_repo = commands.add_parser(
-        "init-repo",
-        help="write a model repository for a Hugging Face model, and check it",
-        description="Write a model repository for a Hugging Face model, every field filled, and "
-        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
-        usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
-        allow_abbrev=False,
-    )
-    init_repo_command.add_arguments(init_repo)
-    return parser
-
-
-_SOURCES = (
-    "Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and a YAML key "
-    "(port). A flag wins over the environment, which wins over the file."
-)
-
-# The settings that `check` looks at
-_CHECKED = {
-    "model_repository", "model_option", "chat_template", "tool_parser", "reasoning_parser",
-    "backend_directory",
-}  # fmt: skip
-
-
-def _add_settings(command: argparse.ArgumentParser, chosen: Sequence[Option]) -> None:
-    command.add_argument(
-        "--config", type=Path, default=None, metavar="PATH", help="YAML file with settings"
-    )
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for option in chosen:
-        if option.group not in groups:
-            groups[option.group] = command.add_argument_group(option.group)
-        _add_flag(groups[option.group], option)
-
-
-def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
-    if option.type is bool:
-        extra: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-    else:
-        extra = {"metavar": option.form, "action": "append" if option.repeats else "store"}
-    group.add_argument(option.flag, dest=option.name, help=_help(option), **extra)
-
-
-def _help(option: Option) -> str:
-    """The table's help, with the default where there is one."""
-    text = option.field.description or ""
-    default = option.default_text
-    return (f"{text} Default: {default}." if default else text).replace("%", "%%")
 
 
 def versions() -> str:
@@ -241,11 +159,12 @@ def _failed_plugin() -> str | None:
 
 def _init_repo(given: dict[str, Any]) -> int:
     def check(model: str, repository: Path) -> int:
-        return _report(model, load(flags={"model_repository": [str(repository)]}), as_json=False)
+        flags = {"model_repository": [str(repository)]}
+        return _report(model, load(environment=os.environ, flags=flags), as_json=False)
 
     try:
         return init_repo_command.run(given, check)
-    except InvalidOption as error:
+    except (InvalidOption, InvalidSettings) as error:
         return _refuse(str(error), MISUSED)
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}", FAILED)

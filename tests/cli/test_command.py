@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend import __version__
-from openai_frontend.cli import main
+from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.settings import Settings, load, options
@@ -25,6 +25,75 @@ def test_the_versions_of_all_parts_are_printed(capsys: pytest.CaptureFixture[str
     assert lines[0] == f"openai-frontend {__version__}"
     assert lines[1].startswith("Triton library with C API 1.")
     assert lines[-1] == f"Python {platform.python_version()}"
+
+
+def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """And how to begin. Without a command it is the answer, with the code of a misuse."""
+
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "'openai-frontend init-repo MODEL', then" in shown
+    for name in ("serve", "check", "init-repo", "keys", "version"):
+        assert f"\n    {name}" in shown
+
+    assert main([]) == 2
+    assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize("name", ["serve", "check", "init-repo"])
+def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it does, before its options, and no placeholder of Python's."""
+
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: openai-frontend {name}")
+    assert "%(" not in shown
+    assert "==SUPPRESS==" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["serv"], "openai-frontend: COMMAND: there is no 'serv'; did you mean serve?"),
+        (["--prot"], "openai-frontend: there is no option --prot"),
+        (
+            ["serve", "--prot", "9"],
+            "openai-frontend serve: there is no option --prot; did you mean --port?",
+        ),
+        (["serve", "--port"], "openai-frontend serve: --port: expected one argument"),
+        (["check", "a", "b"], "openai-frontend check: one argument too many: 'b'"),
+        (["init-repo"], "openai-frontend init-repo: the following arguments are required: MODEL"),
+        (["init-repo", "a", "--max-model-len", "x"], "openai-frontend init-repo: --max-model-len:"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what is wrong, what may have been meant, and where the help is."""
+
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert said.startswith(message)
+    assert said.endswith(" --help)\n")
+
+
+def test_an_interrupt_before_anything_runs_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while modules load gives a shell's code for it, and no traceback."""
+
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "main", interrupted)
+    assert main(["serve"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:

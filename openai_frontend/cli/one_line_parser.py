@@ -1,0 +1,41 @@
+"""argparse whose refusals are one line, which says what may have been meant."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Its commands are of this class too, so that each refuses what is not its own."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with code 2."""
+        reason = message.removeprefix("argument ")
+        self.exit(2, f"{self.prog}: {reason} (see {self.prog} --help)\n")
+
+    def parse_known_args(  # type: ignore[override]  # a namespace of our own is never given
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Nothing is left over: what is not known is refused by the command that was given it."""
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(self._unknown(rest[0]))
+        return known, rest
+
+    def _unknown(self, word: str) -> str:
+        name = word.partition("=")[0]
+        if not name.startswith("-"):
+            return f"one argument too many: '{word}'"
+        return f"there is no option {name}{_guess(name, self._option_string_actions)}"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(each) for each in action.choices]
+            guess = _guess(str(value), known) or f", but {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"there is no '{value}'{guess}")
+
+
+def _guess(word: str, known: Iterable[str]) -> str:
+    close = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

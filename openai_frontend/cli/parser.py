@@ -1,0 +1,105 @@
+"""The command line's commands and options, with their help. Runs none."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.cli import keys
+from openai_frontend.cli.init_repo import command as init_repo_command
+from openai_frontend.cli.one_line_parser import OneLineParser
+from openai_frontend.settings import Option, options
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of the whole command."""
+    whole = OneLineParser(
+        prog="openai-frontend",
+        description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
+        epilog="To begin: 'openai-frontend init-repo MODEL', then 'openai-frontend serve'.",
+        allow_abbrev=False,
+    )
+    whole.add_argument(
+        "--version", dest="command", action="store_const", const="version", help=_VERSIONS
+    )
+    commands = whole.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve the models of a repository",
+        description="Serve the models of a Triton model repository.",
+        epilog=_SOURCES,
+        usage="openai-frontend serve [--config PATH] [--SETTING VALUE ...]",
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    _add_settings(serve, options())
+    check = commands.add_parser(
+        "check",
+        help="say how a model would be served, and what will not work",
+        description="Say how a model would be served, why, and what will not work, from its files "
+        "alone: nothing is started. Exit code 1: it could not be served.",
+        epilog=_SOURCES,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    check.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default=None,
+        help="its name in a repository, or its folder; all models of the repositories if none",
+    )
+    check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
+    _add_settings(check, [option for option in options() if option.name in _CHECKED])
+    init_repo = commands.add_parser(
+        "init-repo",
+        help="write a model repository for a Hugging Face model",
+        description="Write a model repository for a Hugging Face model, every field filled, and "
+        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
+        usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
+        allow_abbrev=False,
+    )
+    init_repo_command.add_arguments(init_repo)
+    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
+    commands.add_parser("version", help=_VERSIONS)
+    return whole
+
+
+_VERSIONS = "print the versions of what runs here"
+
+_SOURCES = (
+    "Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and a YAML key "
+    "(port). A flag wins over the environment, which wins over the file."
+)
+
+# The settings that `check` looks at
+_CHECKED = {
+    "model_repository", "model_option", "chat_template", "tool_parser", "reasoning_parser",
+    "backend_directory",
+}  # fmt: skip
+
+
+def _add_settings(command: argparse.ArgumentParser, chosen: Sequence[Option]) -> None:
+    command.add_argument(
+        "--config", type=Path, default=None, metavar="PATH", help="YAML file with settings"
+    )
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for option in chosen:
+        if option.group not in groups:
+            groups[option.group] = command.add_argument_group(option.group)
+        _add_flag(groups[option.group], option)
+
+
+def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
+    if option.type is bool:
+        extra: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+    else:
+        extra = {"metavar": option.form, "action": "append" if option.repeats else "store"}
+    group.add_argument(option.flag, dest=option.name, help=_help(option), **extra)
+
+
+def _help(option: Option) -> str:
+    """The table's help, with the default where there is one."""
+    text = option.field.description or ""
+    default = option.default_text
+    return (f"{text} Default: {default}." if default else text).replace("%", "%%")

@@ -249,7 +249,9 @@ def write_ensemble(
 ) -> None:
     """A model of one step, `part`, of which it gives one output; `extra` goes into its config."""
     (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(ENSEMBLE % (*output, output[0], output[0]) + extra)
+    (repository / name / "config.pbtxt").write_text(
+        ENSEMBLE % (*output, output[0], output[0]) + extra
+    )
 
 
 def write_options(repository: Path, name: str, text: str) -> None:

@@ -18,6 +18,14 @@ _ARRAY_CODES = {
 }  # fmt: skip
 
 
+# What is more than a field: the name that `supports` knows -> what it is
+ABILITIES: Mapping[str, str] = {
+    "top_logprobs": "The log probabilities of tokens beside those of the answer.",
+    "logprob_ids": "The ids of the tokens whose log probabilities are told.",
+    "running_counts": "The count of tokens so far, with each response.",
+}
+
+
 class Outputs(Protocol):
     """One response of a model: its output tensors by name."""
 
@@ -47,7 +55,9 @@ class Contract(Protocol):
         """The names that `SamplingParams.extra_args` may hold; None: the model takes any."""
 
     def supports(self, field: str) -> bool:
-        """True where the model can honour this field of GenerationRequest or SamplingParams."""
+        """True where the model can honour this field of GenerationRequest or SamplingParams, a
+        kind of constraint ("structured_outputs.regex"), or one of `ABILITIES`.
+        """
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """The inputs of one request, only those that the model declares."""

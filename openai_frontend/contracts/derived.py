@@ -63,7 +63,9 @@ class Derived:
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """Completes each delta of the contract's decoder, for one answer."""
         decode = self._contract.decoder(request)
-        return _Answer(decode, request, self.derives, self._vocabulary).read
+        bounded = self._contract.supports("max_tokens")
+        max_tokens = request.sampling_params.max_tokens if bounded else None
+        return _Answer(decode, request, self.derives, self._vocabulary, max_tokens).read
 
     def text_output(self, request: GenerationRequest) -> str | None:
         """None: every response is looked at."""
@@ -79,12 +81,14 @@ class _Answer:
         request: GenerationRequest,
         derives: frozenset[str],
         vocabulary: Vocabulary | None,
+        max_tokens: int | None,
     ) -> None:
+        """`max_tokens` is what the model was told, if it was."""
         params = request.sampling_params
         self._decode = decode
         self._derives = derives
         self._vocabulary = vocabulary
-        self._max_tokens = params.max_tokens
+        self._max_tokens = max_tokens
         self._prompt_tokens = len(request.prompt_token_ids or ())
         self._news = _News() if "deltas" in derives else None
         self._prompt = request.prompt if "prompt" in derives else None

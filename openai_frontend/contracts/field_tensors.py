@@ -221,6 +221,7 @@ class FieldTensors:
             carried -= layout.with_vocabulary
         carried |= {"stream"} if self._decoupled else set()
         carried |= {"extra_args"} if self.extra_args else set()
+        carried |= {"running_counts"} if "num_output_tokens" in self._outputs else set()
         return frozenset(carried | {"prompt"})
 
     def _underived(self) -> frozenset[str]:

@@ -84,10 +84,7 @@ def _word(token_id: int, vocabulary: Vocabulary) -> str:
 
 
 def _guide(held: StructuredOutputs) -> tuple[str, str]:
-    """The type of a guide and its text."""
-    if held.disable_any_whitespace or held.whitespace_pattern is not None:
-        message = "Unsupported parameter: 'whitespace_pattern' is not supported with this model."
-        raise InvalidRequest(message, param="whitespace_pattern", code="unsupported_parameter")
+    """The type of a guide and its text; how white space stands in it cannot be said."""
     if held.json is not None:
         schema = held.json
         return "json_schema", schema if isinstance(schema, str) else orjson.dumps(schema).decode()

@@ -42,6 +42,9 @@ _NEEDS = {
     "priority": ("priority", None),
     "cache_salt": ("cache_salt", None),
     "stream_interval": ("stream_interval", None),
+    "top_logprobs": ("return_logprobs", "logprobs"),
+    "logprob_ids": ("return_logprobs", "logprobs"),
+    "running_counts": ("return_num_output_tokens", "num_output_tokens"),
 }
 
 # What NVIDIA's backend makes a failure of: it leaves JSON's text as the keys of logit_bias, and

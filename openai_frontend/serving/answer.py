@@ -17,7 +17,7 @@ from openai_frontend.serving.admission import Admission, Bursts, Deltas
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details
 from openai_frontend.serving.reading import AnswerReading, ReadDelta
-from openai_frontend.serving.sampling import check_supported, for_choice
+from openai_frontend.serving.sampling import check_supported, for_choice, unsupported
 from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
 from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
@@ -129,13 +129,30 @@ def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
     ]
 
 
-_BESIDE_SAMPLING = {"priority", "cache_salt", "return_token_ids", "prompt_logprobs"}
+_BESIDE_SAMPLING = {
+    "add_special_tokens",
+    "priority",
+    "cache_salt",
+    "return_token_ids",
+    "prompt_logprobs",
+    "stream_options",
+}
 
 
-def check_request_fields(request: SamplingFields, model: ServedModel) -> None:
-    """Raises for fields of a request, beside its sampling, that the model cannot honour."""
+def check_request_fields(
+    request: SamplingFields, model: ServedModel, *, special_tokens: bool
+) -> None:
+    """Raises for fields of a request, beside its sampling, that the model cannot honour.
+
+    `special_tokens`: whether a tokenizer adds its own to a prompt of this kind, unless told.
+    """
     if not request.model_fields_set & _BESIDE_SAMPLING:
         return
+    reads_ids = model.supports("prompt_token_ids")  # else its own tokenizer does as it does
+    if request.add_special_tokens not in (None, special_tokens) and not reads_ids:
+        raise unsupported("add_special_tokens")
+    if _counts_on(request) and not any(map(model.supports, ("return_token_ids", "running_counts"))):
+        raise unsupported("stream_options.continuous_usage_stats")
     given = {
         "priority": request.priority,
         "cache_salt": request.cache_salt,
@@ -143,6 +160,11 @@ def check_request_fields(request: SamplingFields, model: ServedModel) -> None:
         "prompt_logprobs": request.prompt_logprobs is not None,
     }
     check_supported([name for name, value in given.items() if value], model)
+
+
+def _counts_on(request: SamplingFields) -> bool:
+    options = request.stream_options
+    return options is not None and bool(options.continuous_usage_stats)
 
 
 def prompt_logprobs_told(params: SamplingParams, prompt_tokens: int, model: ServedModel) -> int:

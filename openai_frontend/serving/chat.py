@@ -60,7 +60,7 @@ class ChatCompletions:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         tools = self._check(request, model)
         prompt = await self._render(request, model, tools)
-        check_request_fields(request, model)
+        check_request_fields(request, model, special_tokens=False)
         max_tokens = room_for_answer(
             _max_tokens(request),
             prompt_tokens=len(prompt.token_ids),

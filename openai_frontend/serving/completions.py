@@ -61,7 +61,7 @@ class Completions:
     async def prepare(self, request: CompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         prompts = await self.render(request, model)
-        check_request_fields(request, model)
+        check_request_fields(request, model, special_tokens=True)
         id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
         _check_model(request, told, model)
         held = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)

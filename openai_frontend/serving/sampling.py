@@ -1,11 +1,11 @@
 """OpenAI's sampling fields to vLLM's SamplingParams; whether the answer fits the context."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
-from openai_frontend.generation import SamplingParams
+from openai_frontend.generation import SamplingParams, StructuredOutputs
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from schemas.sampling import INT64_MAX, SamplingFields
 
@@ -31,6 +31,26 @@ _SAME = {
     "spaces_between_special_tokens",
     "thinking_token_budget",
 }
+# Values that ask for nothing, so that a model that cannot honour the field may be sent them: many
+# clients write out the defaults of the API
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "min_tokens": (0,),
+    "temperature": (1,),
+    "top_p": (1,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "stop": ([],),
+    "stop_token_ids": ([],),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "bad_words": ([],),
+    "logit_bias": ({},),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+}
 _MAX_BAD_WORDS = 4096  # characters
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
@@ -43,7 +63,9 @@ class Abilities(Protocol):
         """Token ids are below it."""
 
     def supports(self, field: str) -> bool:
-        """Whether the model can honour the field at all."""
+        """Whether the model can honour a field of GenerationRequest or SamplingParams, or one of
+        the abilities that contracts/contract.py names.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,26 +82,38 @@ class Asked:
 def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> SamplingParams:
     """The request's own words on sampling; what it leaves out stays the model's default."""
     values = _given(request, asked)
-    if asked.held.structured is not None and _is_held(asked.held, model):
+    if asked.held.structured is not None and _is_held(asked.held, asked.held.structured, model):
         values["structured_outputs"] = asked.held.structured
     _check_supported(values, asked, model)
+    _check_max_tokens(request, model)
     if asked.logprobs is not None:
         values["logprobs"] = asked.logprobs
-        check_supported(["logprobs"], model)
+        _check_logprobs(asked.logprobs, request, model)
     if asked.prompt_logprobs is not None:
         values["prompt_logprobs"] = asked.prompt_logprobs
     if values:  # most requests say nothing
         _check_values(values, asked, model)
     if values.get("top_p") == 0:
         # OpenAI's "only the likeliest token"; vLLM's top_p must be above 0.
+        if not model.supports("top_k"):
+            raise unsupported("top_p")
         del values["top_p"]
         values["top_k"] = 1
     return SamplingParams(max_tokens=asked.max_tokens, **values)
 
 
-def _is_held(held: Constraint, model: Abilities) -> bool:
+def _is_held(held: Constraint, structured: StructuredOutputs, model: Abilities) -> bool:
     """What only spares work that is done anyway is not asked of a model that cannot do it."""
-    return held.needed or model.supports("structured_outputs")
+    return held.needed or _holds(structured, model)
+
+
+def _holds(structured: StructuredOutputs, model: Abilities) -> bool:
+    """Whether the model can hold its answer to a form of this kind, with these options."""
+    members = [
+        each for each in fields(structured) if getattr(structured, each.name) != each.default
+    ]
+    needed = ("structured_outputs", *(f"structured_outputs.{each.name}" for each in members))
+    return all(map(model.supports, needed))
 
 
 def _check_values(values: dict[str, Any], asked: Asked, model: Abilities) -> None:
@@ -105,11 +139,30 @@ def _given(request: SamplingFields, asked: Asked) -> dict[str, Any]:
     return values
 
 
-def _check_supported(names: Iterable[str], asked: Asked, model: Abilities) -> None:
+def _check_supported(values: Mapping[str, Any], asked: Asked, model: Abilities) -> None:
     request_names = {"extra_args": "vllm_xargs", "structured_outputs": asked.held.param}
-    for name in names:
-        if not model.supports(name):
+    for name, value in values.items():
+        if name == "structured_outputs":
+            able = _holds(value, model)
+        else:
+            able = model.supports(name) or value in _NEUTRAL.get(name, ())
+        if not able:
             raise unsupported(request_names.get(name, name))
+
+
+def _check_max_tokens(request: SamplingFields, model: Abilities) -> None:
+    """Only where the request says one: the room that is left in the context is no wish."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if getattr(request, name, None) is not None and not model.supports("max_tokens"):
+            raise unsupported(name)
+
+
+def _check_logprobs(alternatives: int, request: SamplingFields, model: Abilities) -> None:
+    check_supported(["logprobs"], model)
+    if alternatives and not model.supports("top_logprobs"):
+        raise unsupported("top_logprobs" if hasattr(request, "top_logprobs") else "logprobs")
+    if request.return_tokens_as_token_ids and not model.supports("logprob_ids"):
+        raise unsupported("return_tokens_as_token_ids")
 
 
 def check_supported(names: Iterable[str], model: Abilities) -> None:

@@ -53,7 +53,7 @@ def answers(
         prompt_token_ids=[1, 2, 3],
         sampling_params=SamplingParams(**params),
     )
-    contract: Contract = Told(frozenset(derives))
+    contract: Contract = Told(frozenset(derives), supported={"max_tokens"})
     read = Derived(contract, Letters()).decoder(request)
     last = len(deltas) - (not empty_end)
     outputs = [RecordedOutputs(final=at == last, delta=each) for at, each in enumerate(deltas)]

@@ -23,7 +23,7 @@ from tests.contracts.recorded import (
 
 
 def chosen(
-    inputs: str, outputs: str = "text_output:STRING", *, decoupled: bool = False, **named: str
+    inputs: str, outputs: str = "text_output:STRING", *, decoupled: bool = False, **named: Any
 ) -> Chosen:
     """The contract of a model whose inputs are optional but for its texts."""
     declared = [
@@ -100,7 +100,7 @@ def test_inputs_that_a_model_insists_on_are_filled() -> None:
     ],
 )
 def test_a_model_that_cannot_be_asked_says_why(
-    inputs: str, outputs: str, named: dict[str, str], reason: str
+    inputs: str, outputs: str, named: dict[str, Any], reason: str
 ) -> None:
     """The reason names the tensor."""
 

@@ -155,10 +155,6 @@ def test_a_prompt_brings_no_second_bos() -> None:
         ({"extra_args": {"lora_weights": 1}}, "vllm_xargs.lora_weights"),
         ({"extra_args": {"length_penalty": "1"}}, "vllm_xargs.length_penalty"),
         ({"extra_args": {"num_draft_tokens": True}}, "vllm_xargs.num_draft_tokens"),
-        (
-            {"structured_outputs": StructuredOutputs(regex="a", whitespace_pattern=" ")},
-            "whitespace_pattern",
-        ),
     ],
 )
 def test_what_cannot_be_told_is_refused_by_name(params: dict[str, Any], param: str) -> None:
@@ -242,7 +238,8 @@ def test_stop_texts_are_always_supported(field: str) -> None:
         "allowed_token_ids", "cache_salt", "logprob_token_ids", "min_p", "priority",
         "prompt_logprobs", "prompt_token_ids", "repetition_detection", "return_token_ids",
         "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids",
-        "stream_interval", "structured_outputs.structural_tag", "thinking_token_budget",
+        "stream_interval", "structured_outputs.structural_tag",
+        "structured_outputs.whitespace_pattern", "thinking_token_budget",
     ],
 )  # fmt: skip
 def test_what_the_pipeline_has_no_tensor_for_is_not_supported(field: str) -> None:

@@ -1,7 +1,7 @@
 """A served model without Triton: it answers with the bursts that a test gives it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
@@ -34,6 +34,7 @@ class FakeModel:
         *,
         max_model_len: int | None = None,
         unsupported: frozenset[str] = frozenset(),
+        supports: Callable[[str], bool] | None = None,  # a contract's; None: all but `unsupported`
         failure: BaseException | None = None,  # raised after the bursts
         endless: bool = False,  # waits for ever after the bursts
         answers: Sequence[CompletionDelta] = (),  # the whole answers to the second request, third..
@@ -51,6 +52,7 @@ class FakeModel:
         self.ended = asyncio.Event()  # all that had begun have ended
         self._bursts = bursts
         self._unsupported = unsupported
+        self._supports = supports
         self._failure = failure
         self._endless = endless
         self._answers = answers
@@ -58,6 +60,8 @@ class FakeModel:
         self._template_variables = template_variables
 
     def supports(self, field: str) -> bool:
+        if self._supports is not None:
+            return self._supports(field)
         return field not in self._unsupported
 
     async def render_chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Prompt:

@@ -24,6 +24,7 @@ from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
+from openai_frontend.model_management import ModelManagement
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.chat import chat_router
@@ -32,7 +33,7 @@ from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endp
 from openai_frontend.routers.documentation import documentation_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
-from openai_frontend.routers.models import models_router
+from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
@@ -182,6 +183,8 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     scoring = Scoring(policy, admission)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
+    management = ModelManagement(server, registry, enabled=settings.model_management)
+    app.include_router(management_router(registry, management, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(registry.is_ready, registry.unready))
 

@@ -8,6 +8,7 @@ GatewayError
 ├── NotPermitted              403  the key is for something else
 ├── RateLimited               429  the key's limits are reached; says when to come again
 ├── ModelNotFound             404  no such model
+├── Conflict                  409  not as the server is set, or not at this moment; says why
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
 ├── ServerOverloaded          503  the server cannot take more now
 ├── RequestCancelled          499  the caller went away; never sent, only logged
@@ -88,6 +89,14 @@ class ModelNotFound(GatewayError):
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
+
+
+class Conflict(GatewayError):
+    """The request is right in itself, and goes against the server's settings or its state."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "model_changing"
 
 
 class ModelUnavailable(GatewayError):

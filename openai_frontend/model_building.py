@@ -24,6 +24,7 @@ from openai_frontend.model_reading import (
     template_for_tools,
     warning,
 )
+from openai_frontend.model_use import ModelUses
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.pool import PromptPool
@@ -61,9 +62,12 @@ class Made:
 class ModelBuilding:
     """Makes served models of a server's models."""
 
-    def __init__(self, server: Server, pool: PromptPool, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, server: Server, pool: PromptPool, uses: ModelUses, metrics: GatewayMetrics
+    ) -> None:
         self._server = server
         self._pool = pool
+        self._uses = uses
         self._metrics = metrics
 
     def made(self, name: str, version: int, options: ModelOptions, before: Made | None) -> Made:
@@ -94,6 +98,9 @@ class ModelBuilding:
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
+            use=self._uses[name],
+            max_answer_tokens=options.max_answer_tokens,
+            max_streams=options.max_streams,
         )
         return Made(config, said, options, model)
 

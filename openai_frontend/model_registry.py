@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import NoReturn
 
-from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend import model_facts
+from openai_frontend.errors import Conflict, GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.model_snapshot import NOT_LOADED, Snapshot, SnapshotTaking
+from openai_frontend.model_use import ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.served_model import ModelCard, ServedModel
 from openai_frontend.triton import Server
@@ -17,6 +20,12 @@ from openai_frontend.triton import Server
 logger = logging.getLogger(__name__)
 
 _LONGEST_NAME_IN_MESSAGES = 128
+
+
+def changing(name: str) -> Conflict:
+    """The error of whoever wants to change a model that is changing."""
+    message = f"The model '{name}' is being loaded or unloaded."
+    return Conflict(message, param="model")
 
 
 class ModelRegistry:
@@ -35,18 +44,23 @@ class ModelRegistry:
         self._server = server
         self._options = dict(options or {})
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self._taking = SnapshotTaking(
-            server, ModelBuilding(server, self._pool, metrics or GatewayMetrics()), self._options
-        )
+        self._uses = ModelUses()
+        building = ModelBuilding(server, self._pool, self._uses, metrics or GatewayMetrics())
+        self._taking = SnapshotTaking(server, building, self._options)
         self._strict_readiness = strict_readiness
+        self._changes: set[str] = set()  # models that are being loaded or unloaded
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh
 
-    async def refresh(self) -> None:
-        """Follow the server's index; tokenizers are read in a thread, the loop goes on."""
+    async def refresh(self, *, anew: str | None = None) -> None:
+        """Follow the server's index; tokenizers are read in a thread, the loop goes on.
+
+        `anew` names a model whose files are read again, though nothing tells that they changed.
+        """
         async with self._lock:
             before = self._snapshot
-            now = await asyncio.to_thread(self._taking.take, before or Snapshot())
+            known = (before or Snapshot()).without(anew)
+            now = await asyncio.to_thread(self._taking.take, known)
             if before is None:
                 self._warn_of_unknown_models(now)
             self._snapshot = now
@@ -61,18 +75,65 @@ class ModelRegistry:
                 logger.warning("the models could not be looked at: %s", error.message)
 
     async def load(self, name: str) -> None:
-        """Load or reload a model; raises Triton's reason where it fails (explicit mode only)."""
-        try:
-            await self._server.load_model(name)
-        finally:
-            await self.refresh()
+        """Load or reload a model; raises Triton's reason where it fails (explicit mode only).
 
-    async def unload(self, name: str) -> None:
-        """Unload a model and wait until it is gone (explicit mode only)."""
+        Requests go on meanwhile, on the model as it was. Raises Conflict where it is changing.
+        """
+        with self._changing(name):
+            try:
+                await self._server.load_model(name)
+            finally:
+                await self.refresh(anew=name)
+
+    async def unload(self, name: str, *, parts: bool = True) -> None:
+        """Unload a model and wait until it is gone, after its requests (explicit mode only).
+
+        `parts`: with those of an ensemble, as far as no other one has them. Raises Conflict where
+        the model is changing.
+        """
+        with self._changing(name):
+            try:
+                leaving = [name, *(self._own_parts(name) if parts else ())]
+                for each in leaving:
+                    await self._server.unload_model(each)
+            finally:
+                await self.refresh()
+
+    def is_changing(self, name: str) -> bool:
+        """Whether the model is being loaded or unloaded."""
+        return name in self._changes
+
+    def state(self, name: str) -> str:
+        """Triton's word for the model: LOADING or UNLOADING where a version of it is."""
+        states = {entry.state for entry in self._server.model_index() if entry.name == name}
+        order = ("LOADING", "UNLOADING", "READY", "UNAVAILABLE")
+        return next((state for state in order if state in states), "UNKNOWN")
+
+    def use(self, name: str) -> ModelUse:
+        """What a model of Triton's has to do."""
+        return self._uses[name]
+
+    @contextmanager
+    def _changing(self, name: str) -> Iterator[None]:
+        if name in self._changes:
+            raise changing(name)
+        self._changes.add(name)
         try:
-            await self._server.unload_model(name)
+            yield
         finally:
-            await self.refresh()
+            self._changes.discard(name)
+
+    def _own_parts(self, name: str) -> list[str]:
+        """The models that this one is made of, and no other that is loaded."""
+        loaded = self._current().loaded
+        if name not in loaded:
+            return []
+        parts = {each: set(self._parts_of(each)) for each in loaded}
+        others = set().union(*(parts[each] for each in loaded - {name}))
+        return sorted((parts[name] & loaded) - others)
+
+    def _parts_of(self, name: str) -> list[str]:
+        return model_facts.parts(self._server.model_config(name))
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that says that a model does not exist."""

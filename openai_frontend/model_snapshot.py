@@ -35,6 +35,11 @@ class Snapshot:
     made: Mapping[tuple[str, int], Made] = field(default_factory=dict)
     clashes: frozenset[str] = frozenset()  # aliases that nobody gets: a model has that name
 
+    def without(self, model_name: str | None) -> "Snapshot":
+        """As if this model had not been made."""
+        made = {key: made for key, made in self.made.items() if key[0] != model_name}
+        return replace(self, made=made)
+
     def canonical(self, name: str) -> str:
         """The model that a name is an alias of, or the name itself; a version stays with it."""
         base, at, version = name.partition("@")

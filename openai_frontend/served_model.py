@@ -18,6 +18,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.model_use import ModelUse
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool
@@ -69,11 +70,14 @@ class ServedModel:
     prompts: PromptBuilder | None  # None where no tokenizer is known
     pool: PromptPool
     server: Server
+    use: ModelUse  # what the model has to do, under all of its names
     embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
     reading: Reading = PLAIN  # how its answers are read
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
+    max_answer_tokens: int | None = None  # of one answer, by its operator's word
+    max_streams: int | None = None  # requests at work in it at the same time
 
     @property
     def max_model_len(self) -> int | None:
@@ -209,32 +213,33 @@ class ServedModel:
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
-        stream = self.server.infer(
-            self.model_name,
-            contract.encode(request),
-            version=self.version,
-            request_id=request.request_id,
-            priority=max(request.priority, 0),  # Triton's own queue knows none below
-            timeout_us=request.timeout_us,
-        )
-        decode = contract.decoder(request)
-        if request.relay is not None and (output := contract.text_output(request)) is not None:
-            request.relay.offer(partial(stream.relay, output))
-        watched = self.metrics.of(self.name).begin()
-        try:
-            async for responses in stream:
-                deltas = [decode(response) for response in responses]
-                watched.add(deltas)
-                yield deltas
-        except InvalidRequest as refused:
-            watched.failed()
-            raise _named(refused, request) from refused
-        except GatewayError:
-            watched.failed()
-            raise
-        finally:
-            watched.end()
-            stream.cancel()
+        async with self.use:
+            stream = self.server.infer(
+                self.model_name,
+                contract.encode(request),
+                version=self.version,
+                request_id=request.request_id,
+                priority=max(request.priority, 0),  # Triton's own queue knows none below
+                timeout_us=request.timeout_us,
+            )
+            decode = contract.decoder(request)
+            if request.relay is not None and (output := contract.text_output(request)) is not None:
+                request.relay.offer(partial(stream.relay, output))
+            watched = self.metrics.of(self.name).begin()
+            try:
+                async for responses in stream:
+                    deltas = [decode(response) for response in responses]
+                    watched.add(deltas)
+                    yield deltas
+            except InvalidRequest as refused:
+                watched.failed()
+                raise _named(refused, request) from refused
+            except GatewayError:
+                watched.failed()
+                raise
+            finally:
+                watched.end()
+                stream.cancel()
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """One input's vector; whoever cancels this ends the request in Triton."""
@@ -256,16 +261,17 @@ class ServedModel:
 
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""
-        stream = self.server.infer(
-            self.model_name, inputs, version=self.version, request_id=request_id
-        )
         first: Outputs | None = None
-        try:
-            async for responses in stream:
-                if first is None:
-                    first = responses[0]
-        finally:
-            stream.cancel()
+        async with self.use:
+            stream = self.server.infer(
+                self.model_name, inputs, version=self.version, request_id=request_id
+            )
+            try:
+                async for responses in stream:
+                    if first is None:
+                        first = responses[0]
+            finally:
+                stream.cancel()
         if first is None:
             raise InferenceFailed("The model gave no response.")
         return first

@@ -4,6 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from schemas.sampling import RequestFields
+
 
 class Capabilities(BaseModel):
     """What requests can ask of a model."""
@@ -37,3 +39,20 @@ class ModelList(BaseModel):
 
     object: Literal["list"] = "list"
     data: list[Model]
+
+
+class ModelChangeRequest(RequestFields):
+    """The body of POST /v1/models/{id}/load and /unload, which may be left out."""
+
+    stream: bool | None = None  # tell of it as it goes
+
+
+class ModelProgress(BaseModel):
+    """Where a load or an unload stands."""
+
+    model: str
+    object: Literal["model.progress"] = "model.progress"
+    state: str  # LOADING, UNLOADING, READY, UNAVAILABLE, UNKNOWN
+    running: int  # requests at work in the model, which an unload waits for
+    elapsed_s: float
+    done: bool  # on the last one

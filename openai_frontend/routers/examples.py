@@ -14,10 +14,11 @@ class Example:
     summary: str
     fields: Mapping[str, Any]
     tasks: tuple[str, ...] = ("generate",)
+    in_path: bool = False  # the model is named there, and not in the body
 
     def body(self, model: str) -> dict[str, Any]:
         """The request as it is sent."""
-        return {"model": model, **self.fields}
+        return dict(self.fields) if self.in_path else {"model": model, **self.fields}
 
 
 _QUESTION = [{"role": "user", "content": "What is Triton?"}]
@@ -131,6 +132,11 @@ _TOKENIZE = {
 }
 _DETOKENIZE = {"tokens": Example("Token ids", {"tokens": [5, 6, 7]}, _TEXT)}
 
+_CHANGE = {
+    "wait": Example("Answered when it is done", {}, in_path=True),
+    "stream": Example("Told of as it goes on", {"stream": True}, in_path=True),
+}
+
 EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v1/chat/completions": _CHAT,
     "/v1/completions": _COMPLETIONS,
@@ -151,6 +157,8 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
             "Queries and documents", {"queries": _QUERY, "documents": _PASSAGES}, _RANK
         ),
     },
+    "/v1/models/{id}/load": _CHANGE,
+    "/v1/models/{id}/unload": _CHANGE,
     "/tokenize": _TOKENIZE,
     "/v1/tokenize": _TOKENIZE,
     "/detokenize": _DETOKENIZE,

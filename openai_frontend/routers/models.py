@@ -1,15 +1,26 @@
-"""GET /v1/models and /v1/models/{id}."""
+"""GET /v1/models and /v1/models/{id}; POST .../load and .../unload."""
 
 import dataclasses
+from collections.abc import AsyncGenerator, Callable
 
 from fastapi import APIRouter, Request, Response
+from sse_starlette.sse import EventSourceResponse
 
+from openai_frontend.errors import GatewayError
+from openai_frontend.model_management import Change, ModelManagement
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.routers.caller import models_for
-from openai_frontend.routers.direct_route import ModelsRoute
-from openai_frontend.routers.openapi import ERRORS
+from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
+from openai_frontend.routers.openapi import ERRORS, optional_body
 from openai_frontend.served_model import ModelCard
-from schemas.models import Capabilities, Model, ModelList
+from openai_frontend.serving.failure import describe
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.request_body import BodyReader
+from schemas.models import Capabilities, Model, ModelChangeRequest, ModelList, ModelProgress
+
+Event = dict[str, str]  # as sse-starlette has it
+
+_PING_S = 15  # seconds between comments that keep proxies from closing a quiet stream
 
 
 def models_router(registry: ModelRegistry) -> APIRouter:
@@ -30,6 +41,60 @@ def models_router(registry: ModelRegistry) -> APIRouter:
         return Response(_model(card).model_dump_json(), media_type="application/json")
 
     return router
+
+
+def management_router(
+    registry: ModelRegistry, management: ModelManagement, policy: FieldPolicy
+) -> APIRouter:
+    """Both answer once the change is done, or tell of it as it goes."""
+    router = APIRouter(tags=["models"], route_class=AdminRoute)
+    reader = BodyReader(ModelChangeRequest)
+    extra = optional_body(ModelChangeRequest, ModelProgress)
+
+    async def answer(request: Request, begin: Callable[[str], Change]) -> Response:
+        body = await request.body()
+        asked = reader.read(body) if body else ModelChangeRequest()
+        policy.check_extra(asked, {})
+        change = begin(request.path_params["id"])
+        if asked.stream or _wants_events(request):
+            return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
+        await change.done()
+        card = _model(registry.card(change.model))
+        return Response(card.model_dump_json(), media_type="application/json")
+
+    @router.post(
+        "/v1/models/{id:path}/load",
+        openapi_extra=extra,
+        responses={200: {"model": Model}, **ERRORS},
+    )
+    async def load_model(request: Request) -> Response:
+        """Loads a model, or loads it again; requests go on meanwhile, on the model as it was."""
+        return await answer(request, management.load)
+
+    @router.post(
+        "/v1/models/{id:path}/unload",
+        openapi_extra=extra,
+        responses={200: {"model": Model}, **ERRORS},
+    )
+    async def unload_model(request: Request) -> Response:
+        """Unloads a model once its requests are answered; an ensemble with its parts."""
+        return await answer(request, management.unload)
+
+    return router
+
+
+def _wants_events(request: Request) -> bool:
+    return "text/event-stream" in request.headers.get("accept", "")
+
+
+async def _events(change: Change) -> AsyncGenerator[Event, None]:
+    """The last one says that it is done, or is an error."""
+    try:
+        async for progress in change.progress():
+            told = ModelProgress(**dataclasses.asdict(progress))
+            yield {"data": told.model_dump_json()}
+    except GatewayError as error:  # the edge of a stream: its status is sent
+        yield {"data": describe(error).body.decode()}
 
 
 def _model(card: ModelCard) -> Model:

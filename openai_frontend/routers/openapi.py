@@ -51,6 +51,18 @@ def request_body(*schemas: type[BaseModel], chunk: type[BaseModel] | None = None
     return extra
 
 
+def optional_body(schema: type[BaseModel], *events: type[BaseModel]) -> RequestBody:
+    """What a route reads where there is a body; `events` are those of its stream."""
+    extra = request_body(schema)
+    extra["requestBody"]["required"] = False
+    extra.schemas += events
+    told: tuple[type[BaseModel], ...] = (*events, ErrorResponse)
+    content = {"anyOf": [_reference(each) for each in told]}
+    stream = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
+    extra["responses"] = {"200": {"content": {"text/event-stream": {"schema": stream}}}}
+    return extra
+
+
 def _reference(schema: type[BaseModel]) -> Json:
     return {"$ref": _REF.format(model=schema.__name__)}
 

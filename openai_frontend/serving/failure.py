@@ -72,7 +72,7 @@ def _headers(status: int, code: str | None) -> dict[str, str]:
         return {"www-authenticate": "Bearer"}
     if status == 413:
         return {"connection": "close"}  # the rest of the body is not read
-    return {"x-should-retry": "false"} if status >= 500 else {}
+    return {"x-should-retry": "false"} if status >= 500 or status == 409 else {}
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

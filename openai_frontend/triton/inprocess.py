@@ -75,6 +75,17 @@ def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
             each.set_adapters(adapters)
 
 
+def hosts(model_name: str) -> frozenset[EngineHost]:
+    """Return every host of an in-process model, those that a reload replaces included."""
+    loaded = _hosts
+    return frozenset(
+        each
+        for (name, _), of_version in loaded.items()
+        if name == model_name
+        for each in of_version
+    )
+
+
 def _register(key: tuple[str, int], engine_host: EngineHost) -> None:
     global _hosts
     with _hosts_lock:

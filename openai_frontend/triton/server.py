@@ -7,7 +7,7 @@ import json
 import logging
 import shutil
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -227,15 +227,16 @@ class Server:
         await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
 
     async def unload_model(self, name: str) -> None:
-        """Unload a model and wait until it is gone (explicit mode)."""
+        """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile."""
+        leaving = inprocess.hosts(name)
         await self._call_in_thread(lambda core: core.unload_model(name))
-        while self._is_unloading(name):  # noqa: ASYNC110  the core gives no event for it
+        while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
 
-    def _is_unloading(self, name: str) -> bool:
+    def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
         """The core's unload returns before the model is gone, and its engine goes last."""
         states = [entry.state for entry in self.model_index() if entry.name == name]
-        return "UNLOADING" in states or inprocess.host(name) is not None
+        return "UNLOADING" in states or not inprocess.hosts(name).isdisjoint(leaving)
 
     def metrics(self) -> str:
         """Return the core's metrics as Prometheus text."""

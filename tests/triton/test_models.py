@@ -82,6 +82,23 @@ async def test_unload_waits_for_requests_in_flight(repository, start_server):
     assert (running.done(), await running) == (True, 20)
 
 
+async def test_unload_of_a_model_that_is_loaded_again(repository, start_server):
+    """An unload that waits for a long answer ends with it, though the model has come back."""
+    mock_models.write(repository, "mock", tokens_per_second=100)
+    server = await start_server()
+    running = asyncio.create_task(count(generate(server, 30)))
+    await asyncio.sleep(0)
+    unloading = asyncio.create_task(server.unload_model("mock"))
+    await until(lambda: entry(server, "mock").state != "READY")
+    mock_models.write(repository, "mock", tokens=["again"])
+    await server.load_model("mock")
+    async with asyncio.timeout(10):
+        await unloading
+
+    assert await running == 30
+    assert await text(server) == b"again"
+
+
 async def test_an_unloaded_model_is_unavailable(server):
     """A request to a model that was unloaded is refused, and the server goes on."""
     await server.unload_model("mock")

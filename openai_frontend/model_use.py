@@ -1,0 +1,47 @@
+"""How much a Triton model has to do, which decides when it may go. Knows no requests."""
+
+import time
+from typing import Protocol
+
+
+class Demand(Protocol):
+    """What brings models that are asked for, and takes idle ones away."""
+
+    async def bring(self, model_name: str) -> None:
+        """Returns once the model is loaded: at once where it is. Raises ModelUnavailable."""
+
+    def idle(self) -> None:
+        """Some model has nothing to do any more."""
+
+
+class ModelUse:
+    """A model of Triton's, whatever names it has and however often it is loaded.
+
+    `async with` it while a request is at work in the model: it is loaded then, and stays.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        self.model_name = model_name
+        self.demand: Demand | None = None  # None: models come and go by hand alone
+        self.running = 0  # requests at work in the model
+        self.admitted = 0  # places that calls hold, of those that the model has
+        self.last_used = time.monotonic()  # seconds
+
+    async def __aenter__(self) -> None:
+        if self.demand is not None:
+            await self.demand.bring(self.model_name)
+        self.running += 1  # nothing else runs between a model's being there and this line
+
+    async def __aexit__(self, *_: object) -> None:
+        self.running -= 1
+        self.last_used = time.monotonic()
+        if self.demand is not None and not self.running:
+            self.demand.idle()
+
+
+class ModelUses(dict[str, ModelUse]):
+    """By model; each is made when it is first asked for, and stays."""
+
+    def __missing__(self, model_name: str) -> ModelUse:
+        use = self[model_name] = ModelUse(model_name)
+        return use

@@ -1,0 +1,96 @@
+"""The whole gateway in the test's own process: the real core, mock models, a real socket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from openai_frontend.app import create_app
+from openai_frontend.cli.serve import triton_options
+from openai_frontend.middleware.http_protocol import guarded_protocol
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.settings import Settings
+from openai_frontend.triton import Server
+
+
+@dataclass
+class LiveGateway:
+    """A gateway whose insides a test may look at."""
+
+    server: Server
+    registry: ModelRegistry
+    client: httpx.AsyncClient
+
+    async def chat(self, model: str, **fields: Any) -> httpx.Response:
+        body = {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+    async def complete(self, model: str, **fields: Any) -> httpx.Response:
+        return await self.client.post(
+            "/v1/completions", json={"model": model, "prompt": "hi", **fields}
+        )
+
+    async def change(self, model: str, what: str, **fields: Any) -> httpx.Response:
+        return await self.client.post(f"/v1/models/{model}/{what}", **fields)
+
+    async def listed(self) -> list[str]:
+        models = (await self.client.get("/v1/models")).json()["data"]
+        return [model["id"] for model in models]
+
+
+Live = Callable[..., AbstractAsyncContextManager[LiveGateway]]
+
+EXPLICIT: dict[str, Any] = {"model_control_mode": "explicit", "model_management": True}
+
+
+@contextlib.asynccontextmanager
+async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
+    """A gateway that serves the models of `repository`, until the test leaves it."""
+    chosen = Settings(model_repository=[repository], **{"exit_timeout_s": 5, **settings})
+    server = Server(triton_options(chosen))
+    app = create_app(chosen, server)
+    config = uvicorn.Config(
+        app, port=0, http=guarded_protocol(65536), lifespan="on", log_config=None, ws="none",
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    front = uvicorn.Server(config)
+    serving = asyncio.create_task(front.serve())
+    registry: ModelRegistry = app.state.registry
+    while not (front.started and registry.has_loaded()):
+        assert not serving.done()
+        assert app.state.startup.failure is None
+        await asyncio.sleep(0.01)
+    host, port = front.servers[0].sockets[0].getsockname()[:2]
+    limits = httpx.Limits(max_connections=None)
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://{host}:{port}", timeout=30, limits=limits
+        ) as client:
+            yield LiveGateway(server, registry, client)
+    finally:
+        await _unload_all(server)  # the core looks only once a second whether they have gone
+        front.should_exit = True
+        await serving
+
+
+async def _unload_all(server: Server) -> None:
+    if server.is_live() and server.options.model_control_mode == "explicit":
+        loaded = {model["name"] for model in server.model_statistics()["model_stats"]}
+        await asyncio.gather(*(server.unload_model(name) for name in loaded))
+
+
+@pytest.fixture
+def live_gateway(repository: Path, nothing_left: None) -> Live:
+    """Starts a gateway on `repository`; when the test is over, nothing of it is left."""
+
+    def start(**settings: Any) -> AbstractAsyncContextManager[LiveGateway]:
+        return live(repository, **settings)
+
+    return start

@@ -52,7 +52,7 @@ def address(host: str, port: int) -> str:
 def ready(url: str, models: Sequence[str]) -> str:
     """The address, a curl line and three lines of Python, which work as they are."""
     if not models:
-        return f"Listening on {url}, but no model can serve.\n"
+        return f"Listening on {url}, but no model can serve; 'openai-frontend check' says why.\n"
     body = json.dumps({"model": models[0], "messages": QUESTION})
     curl = f"curl {url}/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     create = f"model={json.dumps(models[0])}, messages={json.dumps(QUESTION)}"

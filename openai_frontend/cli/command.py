@@ -89,7 +89,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
     """What the settings name must be there."""
     for repository in settings.model_repository:
         if repositories and not repository.is_dir():
-            raise InvalidSettings(f"model_repository: {repository} is not a folder")
+            hint = "'openai-frontend init-repo MODEL' makes one"
+            raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
     if settings.keys_file is not None:

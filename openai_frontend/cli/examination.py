@@ -8,6 +8,7 @@ from pathlib import Path
 import chat_templates
 from openai_frontend import model_facts
 from openai_frontend.cli import installation
+from openai_frontend.cli.init_repo.wanted import is_hub_name
 from openai_frontend.cli.model_folder import ModelFolder
 from openai_frontend.cli.report import Report
 from openai_frontend.contracts import choice
@@ -31,6 +32,8 @@ _REQUEST_FIELDS = {"extra_args": "vllm_xargs", "structured_outputs": "response_f
 # What requests have beside the sampling fields
 _BESIDE = ("priority", "cache_salt", "return_token_ids")
 _NO_FIELDS = {"max_tokens"}  # every request has an end
+
+_MAY_NAME_IT = "openai_frontend.yaml may name its folder (tokenizer)"
 
 # How architectures are called that do one task; others are for the engine to say
 _TASKS = {
@@ -79,21 +82,29 @@ def _check_version(folder: ModelFolder) -> None:
 def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Tokenizer | None:
     """One that only a backend's own files name may be out of reach here, as it is when serving."""
     report.tool_calls = report.reasoning = "none"
+    if place is not None and place.is_dir():
+        return _loaded(report, folder, place)
     if place is None:
-        report.tokenizer = "none: no file says which, and openai_frontend.yaml may"
+        report.tokenizer = f"none that a file names; {_MAY_NAME_IT}"
+    elif folder.engine is None:
+        report.tokenizer = f"{place}, which is not on this machine; {_MAY_NAME_IT}"
+    elif is_hub_name(str(place)):
+        report.tokenizer = f"{place}, which is not on this machine yet"
     else:
-        report.tokenizer = str(place)
-        try:
-            return tokenizer.load(place)
-        except ModelUnavailable as error:
-            certain = place.is_dir() and (folder.engine is not None or folder.options.tokenizer)
-            if certain or folder.config is None:
-                raise
-            report.tokenizer += f": {error.message}"
-    if folder.engine == "vllm":
-        report.will_not_work.append("Its tokenizer is not here yet: what it says is not known.")
-    else:
-        report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
+        raise ModelUnavailable(f"there is no {place}")
+    report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
+    return None
+
+
+def _loaded(report: Report, folder: ModelFolder, place: Path) -> Tokenizer | None:
+    """One that only another backend's files name may be broken; it is served without, then."""
+    report.tokenizer = str(place)
+    try:
+        return tokenizer.load(place)
+    except ModelUnavailable as error:
+        if folder.config is None or folder.engine is not None or folder.options.tokenizer:
+            raise
+        report.will_not_work.append(f"There is no chat: {error.message}.")
     return None
 
 

@@ -82,10 +82,12 @@ def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
 
 
 def test_a_server_without_models_says_so() -> None:
-    """There is nothing to try then."""
+    """There is nothing to try then, but something to ask."""
 
     text = announcement.ready("http://h:9/v1", [])
-    assert text == "Listening on http://h:9/v1, but no model can serve.\n"
+    assert text == (
+        "Listening on http://h:9/v1, but no model can serve; 'openai-frontend check' says why.\n"
+    )
 
 
 def test_a_model_name_with_quotes_stays_one_word() -> None:

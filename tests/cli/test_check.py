@@ -208,6 +208,23 @@ def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [("./nothing", "there is no "), ("/nothing", "there is no /nothing"), ("org/m", None)],
+)
+def test_weights_that_are_not_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, problem: str | None
+) -> None:
+    """A path that leads nowhere is a problem; what is on a hub comes when the model is loaded."""
+
+    mock_models.write(tmp_path, "m", config=VLLM, model=model)
+
+    found = report(capsys, str(tmp_path / "m"), code=0 if problem is None else 1)
+
+    assert (found["problem"] or "").startswith(problem or "")
+    assert problem or found["tokenizer"] == "org/m, which is not on this machine yet"
+
+
 def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """openai_frontend.yaml beside config.pbtxt goes before what the files say."""
 

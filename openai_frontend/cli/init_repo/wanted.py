@@ -89,6 +89,11 @@ def wanted(given: Mapping[str, Any]) -> Wanted:
     )
 
 
+def is_hub_name(name: str) -> bool:
+    """Whether Hugging Face's hub could have something of this name; a path it is, if not."""
+    return _HUB_NAME.fullmatch(name) is not None
+
+
 def _refuse_useless(kind: str, said: Mapping[str, Any]) -> None:
     for option, kinds in _KINDS_OF.items():
         if option in said and kind not in kinds:
@@ -136,7 +141,7 @@ def _weights(option: str, model: str) -> tuple[str, Path | None]:
         if not any((path / name).is_file() for name in names):
             raise InvalidOption(option, f"{model} holds none of {', '.join(names)}")
         return str(path.resolve()), path.resolve()
-    if model.startswith((".", "/", "~")) or not _HUB_NAME.fullmatch(model):
+    if model.startswith((".", "/", "~")) or not is_hub_name(model):
         raise InvalidOption(option, f"{model} is neither a folder nor a name on a hub")
     return model, None
 

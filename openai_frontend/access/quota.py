@@ -1,10 +1,8 @@
 """What a key has left of its limits. Keeps no time of its own: a clock is passed in."""
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from openai_frontend.access.keys import KeyLimits
 from openai_frontend.errors import RateLimited
@@ -17,8 +15,7 @@ UNSTATED_LENGTH = 1024
 _STREAM_RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """How a key stands with one of its limits."""
 
     kind: Literal["requests", "tokens"]
@@ -30,8 +27,11 @@ class Standing:
 class Bucket:
     """A minute's worth of something, which comes back evenly. It may owe: then it must wait."""
 
+    __slots__ = ("_level", "_per_s", "_seen_s", "per_minute")
+
     def __init__(self, per_minute: int, now_s: float) -> None:
         self.per_minute = per_minute
+        self._per_s = per_minute / 60
         self._level = float(per_minute)
         self._seen_s = now_s
 
@@ -39,12 +39,12 @@ class Bucket:
         """A new limit; what has been used stays used."""
         self._level += per_minute - self.per_minute
         self.per_minute = per_minute
+        self._per_s = per_minute / 60
 
     def wait_s(self, amount: int, now_s: float) -> float:
         """Seconds until so much is there; of more than a minute's worth, until all is."""
-        self._refill(now_s)
-        lacking = min(amount, self.per_minute) - self._level
-        return max(0.0, lacking * 60 / self.per_minute)
+        lacking = min(amount, self.per_minute) - self._refilled(now_s)
+        return lacking / self._per_s if lacking > 0 else 0.0
 
     def take(self, amount: int) -> None:
         """Whether or not it is there; a negative amount gives back."""
@@ -52,14 +52,15 @@ class Bucket:
 
     def standing(self, kind: Literal["requests", "tokens"], now_s: float) -> Standing:
         """What clients are told of it."""
-        self._refill(now_s)
-        reset_s = (self.per_minute - self._level) * 60 / self.per_minute
-        return Standing(kind, self.per_minute, max(0, math.floor(self._level)), reset_s)
+        level, most = self._refilled(now_s), self.per_minute
+        remaining = int(level) if level > 0 else 0
+        return Standing(kind, most, remaining, (most - level) / self._per_s)
 
-    def _refill(self, now_s: float) -> None:
-        earned = (now_s - self._seen_s) * self.per_minute / 60
-        self._level = min(self._level + earned, self.per_minute)
+    def _refilled(self, now_s: float) -> float:
+        level = self._level + (now_s - self._seen_s) * self._per_s
+        self._level = level if level < self.per_minute else float(self.per_minute)
         self._seen_s = now_s
+        return self._level
 
 
 class Quota:

@@ -6,7 +6,7 @@ who has no key. Outside of `Failures`, so that each answer tells how the key sta
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -101,30 +101,36 @@ class _Telling:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            told = [header for each in self._quota.standings() for header in _headers(each)]
-            message["headers"] = [*message.get("headers", ()), *told]
+            headers = [*message.get("headers", ())]
+            for standing in self._quota.standings():
+                headers += _headers(standing)
+            message["headers"] = headers
         await self._send(message)
 
 
-def _headers(standing: Standing) -> Iterator[tuple[bytes, bytes]]:
+_NAMES = {
+    kind: tuple(f"x-ratelimit-{word}-{kind}".encode() for word in ("limit", "remaining", "reset"))
+    for kind in ("requests", "tokens")
+}
+
+
+def _headers(standing: Standing) -> Iterable[tuple[bytes, bytes]]:
     """OpenAI's three for each kind."""
-    values = (
-        ("limit", str(standing.limit)),
-        ("remaining", str(standing.remaining)),
-        ("reset", _duration(standing.reset_s)),
+    limit, remaining, reset = _NAMES[standing.kind]
+    return (
+        (limit, b"%d" % standing.limit),
+        (remaining, b"%d" % standing.remaining),
+        (reset, _duration(standing.reset_s)),
     )
-    for name, value in values:
-        yield f"x-ratelimit-{name}-{standing.kind}".encode(), value.encode()
 
 
-def _duration(seconds: float) -> str:
+def _duration(seconds: float) -> bytes:
     """As OpenAI writes it: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
+        return b"%dms" % math.ceil(seconds * 1000)
     if seconds < 60:
-        return f"{math.ceil(seconds * 1000) / 1000:g}s"
-    minutes, rest = divmod(math.ceil(seconds), 60)
-    return f"{minutes}m{rest}s"
+        return b"%gs" % (math.ceil(seconds * 1000) / 1000)
+    return b"%dm%ds" % divmod(math.ceil(seconds), 60)
 
 
 def _secret(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -106,18 +106,23 @@ class Areas:
     def __init__(self) -> None:
         self._fixed: dict[tuple[str, str], Area | None] = {}
         self._routes: list[BaseRoute] = []
+        self._others: list[BaseRoute] = []  # that no table can hold
 
     def read(self, routes: Iterable[BaseRoute]) -> None:
         """All routes of the application, once they are there."""
         self._routes = list(routes)
-        self._fixed = {place: route.area for place, route in _fixed(self._routes)}
+        held = list(_fixed(self._routes))
+        self._fixed = {place: route.area for place, route in held}
+        in_table = {id(route) for _, route in held}
+        self._others = [route for route in self._routes if id(route) not in in_table]
 
     def find(self, scope: Scope) -> Area | Literal["nowhere"] | None:
         """None for a route that says nothing, `nowhere` for what the router will refuse."""
         place = scope["method"], scope["path"]
         if place in self._fixed:
             return self._fixed[place]
-        for route in self._routes:
+        # Below a root path the router reads less of the path than the table does
+        for route in self._routes if scope.get("root_path") else self._others:
             if route.matches(scope)[0] is Match.FULL:
                 return route.area if isinstance(route, DirectRoute) else None
         return "nowhere"

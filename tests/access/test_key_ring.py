@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from openai_frontend.access.key_ring import LONGEST_SECRET, KeyRing
-from openai_frontend.errors import NotAuthenticated
+from openai_frontend.errors import NotAuthenticated, RateLimited
 from tests.access.key_files import key
 
 
@@ -69,13 +69,14 @@ def test_the_longest_key():
 
 
 def test_other_keys_from_now_on():
-    """What is no longer there opens nothing; who stays has used what he has used."""
+    """What is gone opens nothing; who stays has used what he has used, and has his new limits."""
     ring = KeyRing([key("a", streams=2), key("b")])
     ring.find(b"a").quota.begin()
 
-    ring.replace([key("a", secret="new", streams=2), key("c")])
+    ring.replace([key("a", secret="new", streams=1), key("c")])
 
-    assert ring.find(b"new").quota.running == 1
+    with pytest.raises(RateLimited):
+        ring.find(b"new").quota.begin()
     assert len(ring) == 2
     for gone in (b"a", b"b"):
         with pytest.raises(NotAuthenticated):

@@ -61,6 +61,15 @@ async def test_the_area_is_the_matched_routes(world, method, path, area):
     assert area == areas.find({"type": "http", "method": method, "path": path})
 
 
+async def test_the_area_below_a_root_path(world):
+    """The router leaves the root path out, and so is it here."""
+    areas = Areas()
+    areas.read(world.app.routes)
+    scope = {"type": "http", "method": "GET", "path": "/x/metrics", "root_path": "/x"}
+
+    assert areas.find(scope) == "metrics"
+
+
 async def test_what_is_no_route_of_ours_has_no_area():
     """A route that somebody adds past our classes opens to no key."""
     areas = Areas()

@@ -87,7 +87,7 @@ OF_COMPLETIONS = {
     "add_special_tokens": {"add_special_tokens": False},
 }
 OF_CHATS = {
-    "echo": {"echo": True},
+    "echo": {"echo": True, "messages": [{"role": "assistant", "content": "ab"}]},
     "logprob_token_ids": {"logprobs": True, "logprob_token_ids": [97]},
     "logprobs": {"logprobs": True},
     "max_completion_tokens": {"max_completion_tokens": 5},

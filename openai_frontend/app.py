@@ -62,9 +62,17 @@ class Startup:
     """
 
     def __init__(
-        self, server: Server, registry: ModelRegistry, *, follow_s: float | None = None
+        self,
+        server: Server,
+        registry: ModelRegistry,
+        *,
+        adapters_s: float,
+        follow_s: float | None = None,
     ) -> None:
-        """`follow_s`: seconds between two looks at a repository that the core polls."""
+        """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
+        repository that the core polls.
+        """
+        self._adapters_s = adapters_s
         self._follow_s = follow_s
         self._server = server
         self._registry = registry
@@ -72,12 +80,14 @@ class Startup:
         self.on_failure: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Returns when the models are known, or the start has failed; in poll mode never."""
+        """Returns where the start has failed; else it goes on to look at what may change."""
         try:
             await self._server.start()
             await self._registry.refresh()
-            if self._follow_s is not None:
-                await self._registry.follow(self._follow_s)
+            async with asyncio.TaskGroup() as following:
+                following.create_task(self._registry.follow_adapters(self._adapters_s))
+                if self._follow_s is not None:
+                    following.create_task(self._registry.follow(self._follow_s))
         except Exception as error:  # noqa: BLE001  the process edge of the start
             self.failure = error
             logger.error("the server did not start: %s", error)
@@ -107,7 +117,12 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         strict_readiness=settings.strict_readiness,
     )
     polls = settings.model_control_mode == "poll"
-    startup = Startup(server, registry, follow_s=settings.repository_poll_s if polls else None)
+    startup = Startup(
+        server,
+        registry,
+        adapters_s=settings.adapter_poll_s,
+        follow_s=settings.repository_poll_s if polls else None,
+    )
     direct: dict[tuple[str, str], Endpoint] = {}
     areas = Areas()
     keys = None if settings.keys_file is None else WatchedKeys(settings.keys_file)

@@ -141,6 +141,14 @@ class Adapter:
     path: Path | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AdapterWeights:
+    """What TensorRT-LLM is told of an adapter, as numpy arrays."""
+
+    weights: Any  # [1, modules, values], of any type of floats; bfloat16 is a void of two bytes
+    config: Any  # [1, modules, 3]: module, layer, size of the adapter
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt, one answer. `n` answers are `n` of these, with seeds `seed`, `seed + 1`, ..."""
@@ -154,6 +162,8 @@ class GenerationRequest:
     priority: int = 0  # lower numbers first; 0 is the model's default
     cache_salt: str | None = None  # only requests of one salt share the prefix cache
     adapter: Adapter | None = None  # None: the base model's own weights
+    # set where the model has to be told them: it has not been yet, or has forgotten them
+    adapter_weights: AdapterWeights | None = None
     # what the caller calls a field of sampling_params, for the refusal that names it
     field_names: Mapping[str, str] = field(default_factory=dict)
     stream_interval: int = 1  # tokens for each delta of plain text; the first comes at once

@@ -42,6 +42,18 @@ def _items(value: Any) -> Any:
     return value.split(",") if isinstance(value, str) else value
 
 
+def _pairs(value: Any) -> Any:
+    """A setting's text has `name=value` where the file has a mapping."""
+    if not isinstance(value, str):
+        return value
+    pairs = [item.partition("=") for item in value.split(",")]
+    if not all(name and found and text for name, found, text in pairs):
+        raise ValueError(f"'{value}' is not of the form NAME=FOLDER,...")
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        raise ValueError(f"'{value}' has two adapters of one name")
+    return {name: text for name, _, text in pairs}
+
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -86,8 +98,10 @@ class ModelOptions(BaseModel):
         default=None, description="Requests at work in the model at the same time."
     )
 
-    adapters: dict[str, str] = Field(
-        default={}, description="Name of a LoRA adapter and its folder."
+    adapters: Annotated[dict[str, str], BeforeValidator(_pairs)] = Field(
+        default={},
+        description="Names of LoRA adapters and their folders; a relative one lies in the model's "
+        "folder. As a setting: `NAME=FOLDER,...`.",
     )
     adapter_folder: str | None = Field(
         default=None, description="Folder whose subfolders are LoRA adapters."

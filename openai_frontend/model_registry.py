@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from openai_frontend import model_facts
+from openai_frontend.adapter_models import AdapterModels, AdapterSnapshot
 from openai_frontend.errors import Conflict, GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
@@ -51,6 +52,8 @@ class ModelRegistry:
         self._changes: set[str] = set()  # models that are being loaded or unloaded
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh
+        self._adapter_models = AdapterModels(server)
+        self._adapters = AdapterSnapshot()
 
     async def refresh(self, *, anew: str | None = None) -> None:
         """Follow the server's index; tokenizers are read in a thread, the loop goes on.
@@ -63,7 +66,26 @@ class ModelRegistry:
             now = await asyncio.to_thread(self._taking.take, known)
             if before is None:
                 self._warn_of_unknown_models(now)
+            await self._look_at_adapters(now)
             self._snapshot = now
+
+    async def refresh_adapters(self) -> None:
+        """Look at the adapters' folders; requests in flight keep what they have."""
+        async with self._lock:
+            await self._look_at_adapters(self._current())
+
+    async def follow_adapters(self, every_s: float) -> None:
+        """As `follow`: adapters come and go in every mode."""
+        while True:
+            await asyncio.sleep(every_s)
+            await self.refresh_adapters()
+
+    async def _look_at_adapters(self, snapshot: Snapshot) -> None:
+        try:
+            self._adapters = await asyncio.to_thread(self._adapter_models.look, snapshot)
+        except OSError as error:  # a folder that is away comes back
+            logger.warning("the adapters could not be looked at: %s", error)
+        self._adapter_models.tell(self._adapters)
 
     async def follow(self, every_s: float) -> None:
         """Refreshes for ever: where the server polls its repository, models come and go."""
@@ -149,6 +171,10 @@ class ModelRegistry:
         for reasons in (snapshot.failures, snapshot.refused):
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
                 return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
+        if name not in snapshot.models:
+            adapter = self._adapter_models.card(name, snapshot, self._adapters)
+            if adapter is not None:
+                return adapter
         return self._known(name).card()
 
     def cards(self) -> list[ModelCard]:
@@ -157,7 +183,9 @@ class ModelRegistry:
         Not among them: what failed to load, what has no task of ours, the parts of an ensemble.
         """
         snapshot = self._current()
-        return [snapshot.models[name].card() for name in snapshot.listed]
+        models = [snapshot.models[name] for name in snapshot.listed]
+        adapters = self._adapter_models.listed(snapshot, self._adapters)
+        return [model.card() for model in (*models, *adapters)]
 
     def has_loaded(self) -> bool:
         """True once the models are known, whether or not each of them can serve."""
@@ -191,6 +219,8 @@ class ModelRegistry:
     def _known(self, name: str) -> ServedModel:
         snapshot = self._current()
         model = snapshot.models.get(name)
+        if model is None:
+            model = self._adapter_models.find(name, snapshot, self._adapters)
         return model if model is not None else self._missing(snapshot, name)
 
     def _missing(self, snapshot: Snapshot, name: str) -> NoReturn:

@@ -1,14 +1,16 @@
 """One Triton model as the gateway serves it: its contract, tokenizer and templates in one place."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Unpack
 
+from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
+    Adapter,
     CompletionDelta,
     EmbeddingRequest,
     EmbeddingResult,
@@ -78,6 +80,8 @@ class ServedModel:
     stands_for: str | None = None  # the listed model whose alias or version this is
     max_answer_tokens: int | None = None  # of one answer, by its operator's word
     max_streams: int | None = None  # requests at work in it at the same time
+    adapter: Adapter | None = None  # that its answers are made with
+    weights_told: WeightsTold | None = None  # where the backend is told the adapter's weights
 
     @property
     def max_model_len(self) -> int | None:
@@ -206,10 +210,18 @@ class ServedModel:
         """True where the model can honour this field of GenerationRequest or SamplingParams."""
         return self.contract is not None and self.contract.supports(field)
 
-    async def generate(
+    def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
+        """Bursts of deltas, as they come; closing the generator ends the request in Triton."""
+        if self.adapter is None:
+            return self._generate(request)
+        adapted = replace(request, adapter=self.adapter)
+        if self.weights_told is None:
+            return self._generate(adapted)
+        return self.weights_told.generate(adapted, self._generate)
+
+    async def _generate(
         self, request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
-        """Bursts of deltas, as they come; closing the generator ends the request in Triton."""
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
@@ -285,8 +297,8 @@ class ServedModel:
             owned_by=self.facts.get("owned_by", "triton"),
             ready=ready,
             max_model_len=self.max_model_len,
-            root=self.facts.get("root", self.model_name),
-            parent=self.facts.get("parent"),
+            root=self.model_name if self.adapter is None else self.adapter.name,
+            parent=None if self.adapter is None else self.model_name,
             stands_for=self.stands_for,
             capabilities=self.capabilities(),
             description=self.facts.get("description"),

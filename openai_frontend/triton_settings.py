@@ -39,6 +39,11 @@ class Models(BaseModel):
         description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "
         "it; of the model `*` for every model, which goes behind it.",
     )
+    adapter_poll_s: float = Field(
+        default=5.0,
+        gt=0,
+        description="Seconds between two looks at the folders of LoRA adapters (docs/adapters.md).",
+    )
     repository_poll_s: float = Field(
         default=15.0, gt=0, description="Seconds between two looks at the folder, in mode poll."
     )

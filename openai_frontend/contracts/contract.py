@@ -116,6 +116,10 @@ class DeclaredInputs:
         datatype = self._datatypes[model]
         return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
 
+    def rank(self, name: str) -> int:
+        """The dimensions of a tensor for the input `name`, the batch's among them."""
+        return len(self._before_last[self.name(name)]) + 1
+
     def true(self, name: str) -> TensorInput:
         """The input `name` as a flag that is set."""
         return self.tensor(name, [True])

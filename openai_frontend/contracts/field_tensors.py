@@ -65,6 +65,8 @@ class Layout:
     fields: Mapping[str, str]  # field of SamplingParams -> the input that takes its value as it is
     told: Mapping[str, Needs] = field(default_factory=dict)  # -> those that `tell` fills
     tell: Callable[[GenerationRequest, Values, Vocabulary | None], None] | None = None
+    # inputs of more than one dimension, as they are sent
+    arrays: Callable[[GenerationRequest, DeclaredInputs], dict[str, TensorInput]] | None = None
     answers: Mapping[str, str] = field(default_factory=dict)  # field -> the output it needs as well
     flags: Needs = ()  # inputs that are set in every request
     stream: str = "stream"
@@ -134,7 +136,7 @@ class FieldTensors:
         for name, elements in values.items():
             if name in self._inputs:
                 inputs[self._inputs.name(name)] = self._tensor(name, elements)
-        return inputs
+        return inputs if layout.arrays is None else inputs | layout.arrays(request, self._inputs)
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """What the model itself says in each response."""

@@ -51,7 +51,10 @@ _LAYOUT = Layout(
             "stop",
         )
     },
-    told={"adapter": ("lora_id", "lora_name", "lora_path")},
+    told={
+        "adapter": ("lora_id", "lora_name", "lora_path"),
+        "adapter_path": ("lora_path",),
+    },
     tell=_tell,
     flags=(
         "sampling_param_exclude_input_from_output",

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from openai_frontend.contracts import tensorrt_llm_lora
 from openai_frontend.contracts.field_tensors import FieldTensors, Layout, Values
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import InvalidRequest
@@ -129,8 +130,10 @@ def _layout(*derives: str) -> Layout:
                 for kind in ("json", "json_object", "regex", "choice", "grammar")
             },
             "adapter": ("lora_task_id",),
+            "adapter_weights": ("lora_task_id", "lora_weights", "lora_config"),
         },
         tell=_tell,
+        arrays=tensorrt_llm_lora.weights,
         answers={"logprobs": "output_log_probs"},
         flags=("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"),
         log_probabilities="output_log_probs",

@@ -56,6 +56,9 @@ _INPROCESS_ONLY = {
     "repetition_detection",
 }
 
+# Its backend finds an adapter by the name alone.
+_TOLD_ELSEWHERE = {"adapter_weights", "adapter_path"}
+
 # Stands for minus infinity, which JSON cannot say
 _LOWEST_LOGPROB = -9999.0
 
@@ -78,7 +81,7 @@ class VLLMContract:
         """True where the model declares the tensors that this request field needs, and its
         backend reads the field.
         """
-        if field in _INPROCESS_ONLY and not self._inprocess:
+        if field in _TOLD_ELSEWHERE or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (

@@ -56,12 +56,14 @@ class MockSettings:
     tokenizer: str | None = None  # a folder; one that starts with "./" lies in the version's folder
     tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
+    max_lora_rank: int | None = None  # with an adapter it says the adapter's name; None: takes none
 
 
 class _Answer:
     """One running request."""
 
     __slots__ = (
+        "adapter",
         "length",
         "params",
         "prompt_ids",
@@ -74,6 +76,7 @@ class _Answer:
 
     def __init__(self, request: GenerationRequest, sink: DeltaSink, settings: MockSettings) -> None:
         self.request_id = request.request_id
+        self.adapter = request.adapter
         self.sink = sink
         self.sent = 0
         self.params = request.sampling_params
@@ -130,6 +133,7 @@ class MockEngine(Engine):
             dimensions=settings.dimensions,
             matryoshka=True,
             description="a mock: it answers with set tokens",
+            max_lora_rank=settings.max_lora_rank,
         )
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
@@ -201,6 +205,8 @@ class MockEngine(Engine):
             self._die("the mock engine died, as it was told to")
             return True
         delta = self._deltas[answer.sent % len(self._deltas)]
+        if answer.adapter is not None:
+            delta = CompletionDelta(f" {answer.adapter.name}", delta.token_ids)
         if answer.length == 0:
             delta = CompletionDelta()
         if answer.wants_logprobs:

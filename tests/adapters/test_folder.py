@@ -1,0 +1,166 @@
+"""What makes an adapter's folder one that can serve."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import pytest
+
+from openai_frontend.adapters.folder import FILES, NAME, BadAdapter, Kind, Taken, check, stamp
+from tests.adapters.files import write_peft, write_tensorrt_llm
+
+PEFT = Taken(kind="peft", max_rank=16, hidden_size=8)
+TENSORRT_LLM = Taken(kind="tensorrt_llm")
+
+
+def edited(name: str, content: str | bytes) -> Callable[[Path], None]:
+    """Puts something else into a file."""
+
+    def edit(folder: Path) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        (folder / name).write_bytes(data)
+
+    return edit
+
+
+def config(**fields: object) -> Callable[[Path], None]:
+    return edited("adapter_config.json", json.dumps(fields))
+
+
+def cut(folder: Path) -> None:
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def header(**tensors: object) -> Callable[[Path], None]:
+    text = json.dumps(tensors).encode()
+    return edited("adapter_model.safetensors", struct.pack("<Q", len(text)) + text)
+
+
+@pytest.mark.parametrize("name", ["pirate", "a", "0", "v1.2_b-c", "x" * 128])
+def test_names(name: str) -> None:
+    """Letters, digits, and . _ - within."""
+    assert NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "/etc",
+        "a\\b",
+        "a\0",
+        "a:b",
+        "a@2",
+        "-a",
+        "é",
+        "a\n",
+        "x" * 129,
+    ],
+)
+def test_what_is_no_name(name: str) -> None:
+    """Nothing that leads anywhere as a path, nor what else a model's name is made of."""
+    assert not NAME.fullmatch(name)
+
+
+def test_sound_adapters(tmp_path: Path) -> None:
+    """Both makers' files pass as they are written."""
+    check(write_peft(tmp_path / "peft"), PEFT)
+    check(write_tensorrt_llm(tmp_path / "tensorrt_llm"), TENSORRT_LLM)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (edited("adapter_config.json", "{"), "adapter_config.json is not JSON"),
+        (edited("adapter_config.json", b"\xff"), "adapter_config.json is not JSON"),
+        (edited("adapter_config.json", "[]"), "adapter_config.json is not a JSON object"),
+        (config(r=4, peft_type="IA3"), "peft_type is 'IA3'"),
+        (config(), "r, the rank, is not a positive number"),
+        (config(r=True), "r, the rank, is not a positive number"),
+        (config(r=17), "its rank is 17, and the model takes up to 16"),
+        (config(r=4, rank_pattern={"q_proj": 32}), "its rank is 32, and the model takes up to 16"),
+        (cut, "is not whole: it may still be on its way"),
+        (edited("adapter_model.safetensors", b""), "is not of the form safetensors"),
+        (edited("adapter_model.safetensors", b"\xff" * 64), "is not of the form safetensors"),
+        (edited("adapter_model.safetensors", b"\x80\x02pickle"), "is not of the form safetensors"),
+        (header(a=1), "is not of the form safetensors"),
+        (header(a={"shape": [1], "data_offsets": [0]}), "is not of the form safetensors"),
+        (header(a={"shape": ["x"], "data_offsets": [0, 4]}), "is not of the form safetensors"),
+    ],
+)
+def test_what_is_wrong_with_a_peft_adapter(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
+) -> None:
+    """Each reason names the file or the field, and no path."""
+    folder = write_peft(tmp_path / "adapter")
+    spoil(folder)
+
+    with pytest.raises(BadAdapter, match=reason) as refused:
+        check(folder, PEFT)
+    assert str(tmp_path) not in str(refused.value)
+
+
+def test_an_adapter_of_another_model(tmp_path: Path) -> None:
+    """Told by the width of what it reads, where the base's is known."""
+    folder = write_peft(tmp_path / "adapter", hidden_size=16)
+
+    with pytest.raises(BadAdapter, match="a hidden size of 16; this one has 8"):
+        check(folder, PEFT)
+    check(folder, Taken(kind="peft", max_rank=16))
+
+
+@pytest.mark.parametrize("kind", ["peft", "tensorrt_llm"])
+def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
+    """The reason names it; a pickled adapter_model.bin does not stand in for it."""
+    write_peft(tmp_path)
+    write_tensorrt_llm(tmp_path)
+    weights = FILES[kind][1]
+    (tmp_path / weights).rename(tmp_path / "adapter_model.bin")
+
+    with pytest.raises(BadAdapter, match=f"it has no {weights}"):
+        stamp(tmp_path, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "reason"),
+    [
+        (
+            "model.lora_weights.npy",
+            numpy.zeros((1, 3, 6)),
+            r"weights.npy has the shape \[1, 3, 6\]",
+        ),
+        ("model.lora_weights.npy", numpy.zeros(6), r"weights.npy has the shape \[6\]"),
+        ("model.lora_config.npy", numpy.zeros((1, 2, 9)), r"config.npy has the shape \[1, 2, 9\]"),
+        ("model.lora_config.npy", numpy.array([{}]), "not of numpy's form"),
+    ],
+)
+def test_what_is_wrong_with_tensorrt_llms_files(
+    tmp_path: Path, name: str, array: numpy.ndarray, reason: str
+) -> None:
+    """Shapes that do not belong together, and arrays of Python's objects, which are never read."""
+    folder = write_tensorrt_llm(tmp_path)
+    numpy.save(folder / name, array, allow_pickle=True)
+
+    with pytest.raises(BadAdapter, match=reason):
+        check(folder, TENSORRT_LLM)
+
+
+def test_a_stamp_tells_contents_apart(tmp_path: Path) -> None:
+    """A file that was written anew is another one, be it as long as the old one."""
+    before = stamp(write_peft(tmp_path), "peft")
+    again = stamp(tmp_path, "peft")
+    weights = tmp_path / "adapter_model.safetensors"
+    content = weights.read_bytes()
+    weights.unlink()
+    (tmp_path / "other").write_bytes(b"")  # takes the number that has become free
+    weights.write_bytes(content)
+
+    assert before == again
+    assert stamp(tmp_path, "peft") != before

@@ -1,0 +1,166 @@
+"""Which adapters a model has, as its files and folders change."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.adapters.folder import Taken
+from openai_frontend.adapters.places import Places
+from openai_frontend.adapters.table import AdapterTable, Found
+from tests.adapters.files import write_peft
+
+PEFT = Taken(kind="peft", max_rank=16, hidden_size=8)
+BY_NAME = Taken(kind=None)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model's folder in a repository."""
+    folder = tmp_path / "repository" / "base"
+    (folder / "1").mkdir(parents=True)
+    return folder
+
+
+def look(places: Places, taken: Taken | None = PEFT, table: AdapterTable | None = None) -> Found:
+    return (table or AdapterTable()).look("base", places, taken)
+
+
+def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> None:
+    """By an option, beside model.json, and by lying in a folder; relative ones in the model's."""
+    write_peft(model / "own" / "a")
+    write_peft(tmp_path / "b")
+    write_peft(model / "watched" / "c")
+    (model / "1" / "multi_lora.json").write_text(json.dumps({"b": str(tmp_path / "b")}))
+
+    found = look(Places(model_folder=model, named={"a": "own/a"}, watched="watched"))
+
+    assert not found.problems
+    assert {name: each.path for name, each in found.adapters.items()} == {
+        "a": model / "own" / "a",
+        "b": tmp_path / "b",
+        "c": model / "watched" / "c",
+    }
+    assert sorted(each.id for each in found.adapters.values()) == [1, 2, 3]
+
+
+def test_ids_stay_with_name_and_content(model: Path) -> None:
+    """The same object at each look; another content has another id, and its former one again."""
+    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    folder = write_peft(model / "watched" / "a")
+    first = look(places, table=table).adapters["a"]
+    again = look(places, table=table).adapters["a"]
+    write_peft(folder, rank=8)
+    changed = look(places, table=table).adapters["a"]
+    folder.rename(model / "watched" / "b")
+    renamed = look(places, table=table).adapters["b"]
+
+    assert again is first
+    assert (first.id, changed.id, renamed.id) == (1, 2, 3)
+
+
+def test_a_folder_may_come_and_go(model: Path) -> None:
+    """What starts with a dot is on its way; a file is none, and neither is the folder's absence."""
+    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    absent = look(places, table=table)
+    write_peft(model / "watched" / ".a.part")
+    (model / "watched" / "readme").write_text("")
+    coming = look(places, table=table)
+    (model / "watched" / ".a.part").rename(model / "watched" / "a")
+    come = look(places, table=table)
+
+    assert "cannot be read: No such file" in absent.problems["watched"]
+    assert (coming.adapters, coming.problems) == ({}, {})
+    assert set(come.adapters) == {"a"}
+
+
+def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
+    """Neither serves, and the reason names both places; one folder that is named twice is one."""
+    write_peft(model / "watched" / "a")
+    write_peft(model / "watched" / "same")
+    write_peft(tmp_path / "other")
+    named = {"a": str(tmp_path / "other"), "same": "watched/same"}
+
+    found = look(Places(model_folder=model, named=named, watched="watched"))
+
+    assert set(found.adapters) == {"same"}
+    assert found.problems == {
+        "a": "two adapters have this name: "
+        "one of the option adapters, and one of the adapter_folder"
+    }
+
+
+def test_a_bad_folder_is_alone_with_its_reason(model: Path, caplog: pytest.LogCaptureFixture):
+    """It is logged once for each reason, and its neighbour serves."""
+    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    write_peft(model / "watched" / "good")
+    (model / "watched" / "bad").mkdir()
+
+    with caplog.at_level(logging.ERROR):
+        found = look(places, table=table)
+        look(places, table=table)
+    (model / "watched" / "bad" / "adapter_config.json").write_text("{")
+    later = look(places, table=table)
+
+    assert set(found.adapters) == set(later.adapters) == {"good"}
+    assert found.problems == {"bad": "it has no adapter_config.json"}
+    assert later.problems == {"bad": "it has no adapter_model.safetensors"}
+    assert [record.getMessage() for record in caplog.records].count(
+        "adapter base:bad cannot serve: it has no adapter_config.json"
+    ) == 1
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "a:b", "", "-"])
+def test_a_name_that_is_none(tmp_path: Path, model: Path, name: str) -> None:
+    """Whoever gives it, it names no adapter."""
+    (model / "1" / "multi_lora.json").write_text(json.dumps({name: str(write_peft(tmp_path))}))
+
+    found = look(Places(model_folder=model))
+
+    assert not found.adapters
+    assert found.problems == {name: "no adapter can have the name that multi_lora.json gives it"}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "null"])
+def test_a_multi_lora_file_that_is_none(model: Path, text: str) -> None:
+    """It is a problem of its own, under its name."""
+    (model / "1" / "multi_lora.json").write_text(text)
+
+    (reason,) = look(Places(model_folder=model)).problems.values()
+    assert reason.startswith("multi_lora.json is not of the form {name: folder}")
+
+
+def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
+    """NVIDIA's vLLM backend reads multi_lora.json itself: its paths may be of another machine."""
+    (model / "1" / "multi_lora.json").write_text(json.dumps({"a": "/elsewhere/a"}))
+
+    found = look(Places(model_folder=model, named={"b": "b"}), BY_NAME)
+
+    assert {name: each.path for name, each in found.adapters.items()} == {"a": None}
+    assert found.problems == {"b": "the model's backend knows those of multi_lora.json alone"}
+
+
+def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:
+    """An adapter that is named for it is told so; a folder of all models is not about it."""
+    write_peft(tmp_path / "all" / "a")
+
+    named = look(Places(model_folder=model, named={"b": str(tmp_path / "all" / "a")}), None)
+    watched = look(Places(model_folder=model, watched=str(tmp_path / "all")), None)
+
+    assert "enable_lora" in named.problems["b"]
+    assert (watched.adapters, watched.problems) == ({}, {})
+
+
+def test_an_adapter_that_was_unloaded(model: Path) -> None:
+    """Its folder does not bring it back; loading it does, as it was."""
+    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    write_peft(model / "watched" / "a")
+    before = look(places, table=table)
+    table.unload("base", "a")
+    without = look(places, table=table)
+    table.load("base", "a")
+    after = look(places, table=table)
+
+    assert (without.adapters, without.unloaded) == ({}, frozenset("a"))
+    assert after.adapters == before.adapters

@@ -1,0 +1,123 @@
+"""An adapter as TensorRT-LLM's inputs, in the model's own datatypes and ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from openai_frontend.contracts.contract import TensorInput
+from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
+from openai_frontend.errors import ModelUnavailable
+from openai_frontend.generation import Adapter, AdapterWeights, GenerationRequest
+
+ADAPTER = Adapter(name="pirate", id=7, path=Path("/adapters/pirate"))
+TASK = ("UINT64", (1, 1), (7).to_bytes(8, "little"))
+
+
+def config(weights: str = "TYPE_FP16", *, batch: int = 64, dims: int = 2) -> dict[str, Any]:
+    """The three inputs as NVIDIA's config.pbtxt declares them."""
+    inputs = [
+        ("text_input", "TYPE_STRING", [1]),
+        ("lora_task_id", "TYPE_UINT64", [1]),
+        ("lora_weights", weights, [-1] * dims),
+        ("lora_config", "TYPE_INT32", [-1, 3]),
+    ]
+    return {
+        "max_batch_size": batch,
+        "input": [
+            {"name": n, "data_type": t, "dims": d, "optional": n != "text_input"}
+            for n, t, d in inputs
+        ],
+        "output": [{"name": "text_output", "data_type": "TYPE_STRING", "dims": [-1]}],
+    }
+
+
+def encode(declared: dict[str, Any], weights: AdapterWeights | None) -> dict[str, TensorInput]:
+    """What is sent of the adapter."""
+    contract = tensorrt_llm(declared, decoupled=True, vocabulary=None)
+    request = GenerationRequest(
+        request_id="r", prompt="hi", adapter=ADAPTER, adapter_weights=weights
+    )
+    inputs = contract.encode(request)
+    del inputs["text_input"]
+    return inputs
+
+
+def arrays(weights: Any) -> AdapterWeights:
+    return AdapterWeights(weights=weights, config=numpy.array([[[0, 0, 4]]], dtype="<i4"))
+
+
+def test_an_adapter_that_the_model_has() -> None:
+    """Its id alone."""
+    assert encode(config(), None) == {"lora_task_id": TASK}
+
+
+def test_an_adapter_with_its_weights() -> None:
+    """As the files have them: [1, modules, values] and [1, modules, 3]."""
+    weights = numpy.array([[[1.0, -2.5]]], dtype="<f2")
+
+    assert encode(config(), arrays(weights)) == {
+        "lora_task_id": TASK,
+        "lora_weights": ("FP16", (1, 1, 2), weights.tobytes()),
+        "lora_config": ("INT32", (1, 1, 3), numpy.array([0, 0, 4], dtype="<i4").tobytes()),
+    }
+
+
+def test_a_model_that_does_not_batch() -> None:
+    """Its tensors lack the dimension in front."""
+    encoded = encode(config(batch=0), arrays(numpy.ones((1, 1, 2), "<f2")))
+
+    assert [shape for _, shape, _ in encoded.values()] == [(1,), (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("declared", ["TYPE_FP16", "TYPE_FP32", "TYPE_BF16"])
+@pytest.mark.parametrize("stored", ["<f2", "<f4", "bfloat16"])
+def test_weights_take_the_declared_type(declared: str, stored: str) -> None:
+    """Numbers that all three have are the same in each; numpy knows bfloat16 as two bytes."""
+    numbers = numpy.array([[[1.0, -2.5, 0.15625]]], dtype="<f4")
+    halves = (numbers.view("<u4") >> 16).astype("<u2")
+    kept = halves.view("V2") if stored == "bfloat16" else numbers.astype(stored)
+
+    datatype, _, raw = encode(config(declared), arrays(kept))["lora_weights"]
+
+    as_declared = {
+        "FP16": numbers.astype("<f2").tobytes(),
+        "FP32": numbers.tobytes(),
+        "BF16": halves.tobytes(),
+    }
+    assert raw == as_declared[datatype]
+
+
+def test_bfloat16_is_rounded() -> None:
+    """To the nearest, and between two to the even one."""
+    bits = numpy.array([[[0x3F808000, 0x3F818000, 0x3F808001]]], dtype="<u4")
+
+    encoded = encode(config("TYPE_BF16"), arrays(bits.view("<f4")))
+
+    assert numpy.frombuffer(encoded["lora_weights"][2], "<u2").tolist() == [0x3F80, 0x3F82, 0x3F81]
+
+
+def test_weights_that_do_not_fit() -> None:
+    """What has elements in dimensions that the model lacks cannot be sent."""
+    with pytest.raises(ModelUnavailable, match="lora_weights does not fit"):
+        encode(config(), arrays(numpy.ones((2, 1, 1, 2), "<f2")))
+
+
+@pytest.mark.parametrize(
+    ("lacking", "supported", "takes_weights"),
+    [
+        (set(), True, True),
+        ({"lora_weights"}, True, False),
+        ({"lora_config"}, True, False),
+        ({"lora_task_id"}, False, False),
+    ],
+)
+def test_what_a_model_declares(lacking: set[str], supported: bool, takes_weights: bool) -> None:
+    """A model that takes no weights is asked by ids that it knows from elsewhere."""
+    declared = config()
+    declared["input"] = [each for each in declared["input"] if each["name"] not in lacking]
+    contract = tensorrt_llm(declared, decoupled=True, vocabulary=None)
+
+    assert contract.supports("adapter") is supported
+    assert contract.supports("adapter_weights") is takes_weights

@@ -1,0 +1,55 @@
+"""docs/repositories.md names what the commands have."""
+
+import argparse
+import dataclasses
+import shlex
+
+import pytest
+
+from openai_frontend.cli.init_repo import command
+from openai_frontend.cli.init_repo.wanted import KINDS
+from openai_frontend.cli.parser import parser
+from openai_frontend.cli.report import Report
+from tests.gateway_process import ROOT
+
+PAGE = (ROOT / "docs" / "repositories.md").read_text()
+COMMANDS = [line for line in PAGE.splitlines() if line.startswith("openai-frontend ")]
+
+
+def flags() -> list[str]:
+    options = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(options)
+    words = options.format_help().replace(",", " ").replace("[", " ").replace("]", " ").split()
+    return sorted({word for word in words if word.startswith("--")})
+
+
+@pytest.mark.parametrize("flag", flags())
+def test_every_option_of_init_repo_is_there(flag: str) -> None:
+    """Under its own name."""
+
+    assert f"`{flag}" in PAGE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_there(kind: str) -> None:
+    """With what is written for it."""
+
+    assert f"| `{kind}`" in PAGE
+
+
+def test_every_line_of_check_is_there() -> None:
+    """Members that are only for programs aside."""
+
+    lines = {each.name for each in dataclasses.fields(Report)} - {"for_no_request", "standalone"}
+    words = {line.replace("_", " ") for line in lines} - {"model"}
+    assert {word for word in words if f"`{word}`" not in PAGE} == set()
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if "..." not in line])
+def test_the_commands_are_commands(line: str) -> None:
+    """Every example has options that exist."""
+
+    assert parser().parse_args(shlex.split(line, comments=True)[1:]).command in (
+        "init-repo",
+        "check",
+    )

@@ -1,6 +1,7 @@
 """`check`: how models would be served, why, and what will not work. Starts no engine."""
 
 import json
+import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,9 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_building import NotServable
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.settings import Settings
+
+# What is wrong stands in the report; without a handler Python would write it a second time
+logging.getLogger("openai_frontend").addHandler(logging.NullHandler())
 
 
 def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import chat_templates
 from openai_frontend import model_facts
-from openai_frontend.cli import installation
+from openai_frontend.cli import adapters, installation
 from openai_frontend.cli.init_repo.wanted import is_hub_name
 from openai_frontend.cli.model_folder import ModelFolder
 from openai_frontend.cli.report import Report
@@ -172,6 +172,9 @@ def _fill_in_generation(report: Report, folder: ModelFolder, contract: Contract)
     report.derived = [DERIVED[name] for name in DERIVED if name in contract.derives]
     report.refused = _refused(contract)
     report.constraints = _constraints(folder, contract)
+    names, problems = adapters.of(folder, contract)
+    report.adapters = names
+    report.will_not_work += problems
 
 
 def _tasks(folder: ModelFolder) -> Sequence[str] | None:

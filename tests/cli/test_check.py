@@ -11,6 +11,7 @@ from openai_frontend.cli import main, text_format
 from openai_frontend.cli.model_folder import find
 from openai_frontend.errors import ModelUnavailable
 from tests import mock_models
+from tests.adapters.files import write_peft
 from tests.gateway_process import ROOT
 from tests.prompting import tiny_tokenizer
 
@@ -28,7 +29,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -
     return json.loads(capsys.readouterr().out)
 
 
-def vllm_model(repository: Path, template: str | None = HERMES, **arguments: str) -> Path:
+def vllm_model(repository: Path, template: str | None = HERMES, **arguments: Any) -> Path:
     """As an operator writes it: weights beside, paths from the version's folder."""
     version = mock_models.write(repository, "m", config=VLLM, **arguments)
     tiny_tokenizer.write(version / "weights", chat_template=template)
@@ -223,6 +224,39 @@ def test_weights_that_are_not_here(
 
     assert (found["problem"] or "").startswith(problem or "")
     assert problem or found["tokenizer"] == "org/m, which is not on this machine yet"
+
+
+def test_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the names that requests use; of one that cannot serve, why."""
+
+    adapters = tmp_path / "adapters"
+    write_peft(adapters / "sound")
+    write_peft(adapters / "large", rank=32)
+    vllm_model(tmp_path / "r", model="./weights", enable_lora=True)
+    (tmp_path / "r" / "m" / "openai_frontend.yaml").write_text(f"adapter_folder: {adapters}")
+
+    found = report(capsys, str(tmp_path / "r" / "m"))
+
+    assert found["adapters"] == ["m:sound"]
+    assert found["will_not_work"][-1].startswith("Its adapter 'large' cannot serve: ")
+
+
+def test_adapters_of_a_model_that_takes_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said once, in the report, and how it would."""
+
+    write_peft(tmp_path / "adapter")
+    vllm_model(tmp_path / "r", model="./weights")
+    (tmp_path / "r" / "m" / "openai_frontend.yaml").write_text(
+        f"adapters: {{a: {tmp_path}/adapter}}"
+    )
+
+    code = main(["check", str(tmp_path / "r" / "m")])
+
+    said = capsys.readouterr()
+    assert (code, said.err) == (0, "")
+    assert "Its adapter 'a' cannot serve: the model takes no adapters" in said.out
 
 
 def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

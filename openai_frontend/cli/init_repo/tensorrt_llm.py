@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
 from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
+from openai_frontend.cli.init_repo.built_engine import MAX_LORA_RANK, BuiltEngine
 from openai_frontend.cli.init_repo.guided_decoding import tokenizer_info
 from openai_frontend.cli.init_repo.model import Model
 from openai_frontend.cli.init_repo.tensors import parameters, tensors
-from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted, read_json
+from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted
 
 _FAMILY = "inflight_batcher_llm"
 _PREPROCESSING, _ENGINE, _POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
@@ -19,10 +21,7 @@ _TOKENIZER_INFO = "1/xgrammar_tokenizer_info.json"
 _LORA_FILES = ("model.lora_weights.npy", "model.lora_config.npy")
 PARTS = (_PREPROCESSING, _ENGINE, _POSTPROCESSING, _BLS)
 
-# Where an engine does not say: what NVIDIA's own examples take
-_MAX_BATCH_SIZE = 8
-_MAX_LORA_RANK = 64
-_DATATYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
+_MAX_BATCH_SIZE = 8  # where an engine does not say: what NVIDIA's own examples take
 
 # A request waits no time for others to come, and is refused by no length of the queue
 _QUEUE = {
@@ -31,7 +30,8 @@ _QUEUE = {
 }
 
 # The engine model's parameters where the person says nothing: the defaults of the backend and of
-# docs/model_config.md (triton-inference-server/tensorrtllm_backend). An empty one is not set.
+# docs/model_config.md (triton-inference-server/tensorrtllm_backend). An empty one is not set. Two
+# are not the defaults: an answer is without its prompt, and its log probabilities are as they are.
 _DEFAULTS: Mapping[str, str] = {
     "max_beam_width": "1",
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
@@ -82,47 +82,11 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 
-class _Built:
-    """What an engine's own config.json says of it."""
-
-    def __init__(self, folder: Path) -> None:
-        config = read_json("--engine-dir", folder / "config.json")
-        self._build = _member(config, "build_config")
-        self._model = _member(config, "pretrained_config")
-
-    def count(self, name: str) -> int | None:
-        """A limit that the engine was built with."""
-        value = self._build.get(name)
-        return value if type(value) is int and value > 0 else None
-
-    def max_lora_rank(self) -> int | None:
-        """Of the adapters that it takes; None where it was built to take none."""
-        if _member(self._build, "plugin_config").get("lora_plugin") is None:
-            return None
-        rank = _member(self._build, "lora_config").get("max_lora_rank")
-        return rank if type(rank) is int else _MAX_LORA_RANK
-
-    def datatypes(self) -> dict[str, str]:
-        """Of the tensors that have the engine's own."""
-        return {
-            "$LOGITS": self._datatype("logits_dtype", "float32"),
-            "$EMBEDDINGS": self._datatype("dtype", "float16"),
-        }
-
-    def _datatype(self, name: str, default: str) -> str:
-        return _DATATYPES.get(str(self._model.get(name, default)), _DATATYPES[default])
-
-
-def _member(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
-
-
 def models(wanted: Wanted) -> list[Model]:
     """What needs no name of NVIDIA's comes first: it is what requests ask for."""
     if wanted.name in PARTS:
         raise InvalidOption("--name", f"'{wanted.name}' is the name of one of the ensemble's parts")
-    engine = _Built(wanted.engine())
+    engine = BuiltEngine(wanted.engine())
     size = _max_batch_size(wanted, engine)
     _check_loras(wanted, engine)
     return [
@@ -134,7 +98,7 @@ def models(wanted: Wanted) -> list[Model]:
     ]
 
 
-def _max_batch_size(wanted: Wanted, engine: _Built) -> int:
+def _max_batch_size(wanted: Wanted, engine: BuiltEngine) -> int:
     built = engine.count("max_batch_size")
     if wanted.max_batch_size is None:
         return built or _MAX_BATCH_SIZE
@@ -145,7 +109,7 @@ def _max_batch_size(wanted: Wanted, engine: _Built) -> int:
     return wanted.max_batch_size
 
 
-def _check_loras(wanted: Wanted, engine: _Built) -> None:
+def _check_loras(wanted: Wanted, engine: BuiltEngine) -> None:
     """They lie as TensorRT-LLM's own conversion writes them."""
     if wanted.loras and engine.max_lora_rank() is None:
         raise InvalidOption("--lora", f"the engine in {wanted.engine()} was built without LoRA")
@@ -159,7 +123,7 @@ def _batching(size: int) -> dict[str, Any]:
     return {"preferred_batch_size": [size], **_QUEUE}
 
 
-def _ensemble(wanted: Wanted, engine: _Built, size: int) -> Model:
+def _ensemble(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
     config = {
         "name": wanted.name,
         "platform": "ensemble",
@@ -168,9 +132,9 @@ def _ensemble(wanted: Wanted, engine: _Built, size: int) -> Model:
         "output": tensors(tables.TEXT_OUTPUTS, engine.datatypes()),
         "ensemble_scheduling": {
             "step": [
-                _step(_PREPROCESSING, tables.PREPROCESSING_MAPS),
-                _step(_ENGINE, tables.ENGINE_MAPS),
-                _step(_POSTPROCESSING, tables.POSTPROCESSING_MAPS),
+                _step(_PREPROCESSING, steps.PREPROCESSING_MAPS),
+                _step(_ENGINE, steps.ENGINE_MAPS),
+                _step(_POSTPROCESSING, steps.POSTPROCESSING_MAPS),
             ]
         },
     }
@@ -190,7 +154,7 @@ def _pair(line: str) -> tuple[str, str]:
     return inner, outer or inner
 
 
-def _bls(wanted: Wanted, engine: _Built, size: int) -> Model:
+def _bls(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
     config = {
         "name": _BLS,
         "backend": "python",
@@ -268,12 +232,12 @@ def _around(name: str, config: Mapping[str, Any]) -> Model:
     )
 
 
-def _engine_model(wanted: Wanted, engine: _Built, size: int) -> Model:
+def _engine_model(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
     said = {
         "gpt_model_path": str(wanted.engine()),
         "tokenizer_dir": wanted.tokenizer,
         "max_beam_width": str(engine.count("max_beam_width") or 1),
-        "lora_cache_max_adapter_size": str(engine.max_lora_rank() or _MAX_LORA_RANK),
+        "lora_cache_max_adapter_size": str(engine.max_lora_rank() or MAX_LORA_RANK),
     }
     if wanted.gpu_memory_utilization is not None:
         said["kv_cache_free_gpu_mem_fraction"] = str(wanted.gpu_memory_utilization)
@@ -302,6 +266,6 @@ def _guided_decoding(wanted: Wanted) -> dict[str, str]:
     return {} if info is None else {_TOKENIZER_INFO: info}
 
 
-def _options(engine: _Built) -> dict[str, Any]:
+def _options(engine: BuiltEngine) -> dict[str, Any]:
     length = engine.count("max_seq_len")
     return {} if length is None else {"max_model_len": length}

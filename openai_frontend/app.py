@@ -21,6 +21,7 @@ from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
+from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
@@ -33,6 +34,7 @@ from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endp
 from openai_frontend.routers.documentation import documentation_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
+from openai_frontend.routers.kserve.protocol import kserve_router
 from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
@@ -198,10 +200,39 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     scoring = Scoring(policy, admission)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
-    management = ModelManagement(server, registry, enabled=settings.model_management)
+    management = ModelManagement(
+        server,
+        registry,
+        enabled=settings.model_management,
+        overrides=settings.model_override,
+    )
     app.include_router(management_router(registry, management, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(registry.is_ready, registry.unready))
+    if settings.kserve:
+        app.include_router(
+            kserve_router(
+                server,
+                policy=policy,
+                admission=admission,
+                management=management,
+                use=registry.use,
+                is_ready=registry.is_ready,
+                log_settings=_log_settings(settings),
+            )
+        )
+
+
+def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
+    """In the words of Triton's logging extension."""
+    return {
+        "log_file": str(settings.triton_log_file or ""),
+        "log_info": settings.triton_log_info,
+        "log_warning": settings.triton_log_warn,
+        "log_error": settings.triton_log_error,
+        "log_verbose_level": settings.triton_log_verbose,
+        "log_format": settings.triton_log_format or "default",
+    }
 
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
@@ -239,12 +270,14 @@ _ROUTE_REFUSALS = {
 
 
 async def _refuse_route(request: Request, error: Exception) -> Response:
-    """Starlette's own errors, in OpenAI's envelope."""
+    """Starlette's own errors, in the envelope of the address."""
     if not isinstance(error, HTTPException):
         raise error
     message, code = _ROUTE_REFUSALS.get(error.status_code, (error.detail, "invalid_request"))
     # not `request.url`, which is built from the Host header too
     text = message.format(method=request.method, path=request.scope["path"][:128])
     failure = refused(error.status_code, text, code)
+    if is_kserve(request.scope):
+        failure = failure.in_kserve_form()
     headers = {**failure.headers, **(error.headers or {})}
     return Response(failure.body, failure.status, headers, media_type="application/json")

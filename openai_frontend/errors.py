@@ -99,6 +99,14 @@ class Conflict(GatewayError):
     code = "model_changing"
 
 
+class NotSupported(GatewayError):
+    """A part of a protocol that this server does not have; the message says what instead."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_supported"
+
+
 class ModelUnavailable(GatewayError):
     """The model is known but not ready; the message says why."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,14 @@ class Change:
 class ModelManagement:
     """One set of checks for every way to ask."""
 
-    def __init__(self, server: Server, registry: ModelRegistry, *, enabled: bool) -> None:
+    def __init__(
+        self, server: Server, registry: ModelRegistry, *, enabled: bool, overrides: bool = False
+    ) -> None:
+        """`overrides`: whoever loads a model may send its config and files too."""
         self._server = server
         self._registry = registry
         self._enabled = enabled
+        self._overrides = overrides
 
     def index(self, *, ready_only: bool = False) -> list[ModelIndexEntry]:
         """Every model of the repositories, one entry a version. It changes nothing, so it is not
@@ -85,13 +89,27 @@ class ModelManagement:
         entries = self._server.model_index()
         return [entry for entry in entries if entry.state == "READY" or not ready_only]
 
-    def load(self, name: str) -> Change:
-        """Begins to load a model, or to load it again.
+    def load(
+        self,
+        name: str,
+        *,
+        config: str | None = None,
+        model_files: Mapping[str, bytes] | None = None,
+    ) -> Change:
+        """Begins to load a model, or to load it again; with a config (JSON) and files that go
+        before the repository's, where an operator lets clients send them.
 
         Raises NotPermitted, InvalidRequest (no name), ModelNotFound, Conflict.
         """
         self._check(name)
-        return Change(name, self._registry, _told(name, "loaded", self._registry.load(name)))
+        if (config is not None or model_files) and not self._overrides:
+            raise NotPermitted(
+                "Clients may not send a model's config or files to this server: the setting "
+                "'model_override' is off.",
+                code="model_override_off",
+            )
+        work = self._registry.load(name, config=config, model_files=model_files)
+        return Change(name, self._registry, _told(name, "loaded", work))
 
     def unload(self, name: str, *, parts: bool = True) -> Change:
         """Begins to unload a model, with `parts` those of an ensemble that no other one has.

@@ -96,14 +96,21 @@ class ModelRegistry:
             except GatewayError as error:  # a repository that is away comes back
                 logger.warning("the models could not be looked at: %s", error.message)
 
-    async def load(self, name: str) -> None:
+    async def load(
+        self,
+        name: str,
+        *,
+        config: str | None = None,
+        model_files: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Load or reload a model; raises Triton's reason where it fails (explicit mode only).
+        `config` and `model_files` go before what lies in the repository.
 
         Requests go on meanwhile, on the model as it was. Raises Conflict where it is changing.
         """
         with self._changing(name):
             try:
-                await self._server.load_model(name)
+                await self._server.load_model(name, config=config, model_files=model_files)
             finally:
                 await self.refresh(anew=name)
 

@@ -38,6 +38,9 @@ class Listening(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=9000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    kserve: bool = Field(
+        default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
+    )
     keep_alive_s: int = Field(
         default=30, ge=1, description="Seconds that an idle connection stays open."
     )

@@ -164,6 +164,11 @@ def _field_bytes(fields: Mapping[str, Any]) -> bytes:
     return b"," + dumps(fields)[1:-1] if fields else b""
 
 
+def event(document: bytes) -> bytes:
+    """An event that holds a JSON document, of streams that are no choices' chunks."""
+    return b"data: %s\n\n" % document
+
+
 def error_event(body: bytes) -> bytes:
     """The event that ends a stream that failed; `body` is the error envelope's JSON."""
-    return b"data: %s\n\n" % body
+    return event(body)

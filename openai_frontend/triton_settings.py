@@ -34,6 +34,11 @@ class Models(BaseModel):
         default=False,
         description="Let clients load and unload models, where the mode is explicit.",
     )
+    model_override: bool = Field(
+        default=False,
+        description="Let clients who load a model by KServe's protocol send its config and files: "
+        "whoever may do that can run code in the server.",
+    )
     model_option: OptionsByModel = Field(
         default={},
         description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "

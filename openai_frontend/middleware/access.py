@@ -89,7 +89,7 @@ async def _refuse(refusal: GatewayError, scope: Scope, send: Send) -> None:
     level = logging.DEBUG if isinstance(refusal, NotAuthenticated) else logging.INFO
     request_id = scope["state"]["request_id"]
     logger.log(level, "request %s refused: %s", request_id, refusal.message)
-    await send_failure(send, describe(refusal))
+    await send_failure(scope, send, describe(refusal))
 
 
 class _Telling:

@@ -20,7 +20,7 @@ class ContentEncoding:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and _encoded(scope):
-            await send_failure(send, _REFUSED)
+            await send_failure(scope, send, _REFUSED)
         else:
             await self._app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""The edge at which every exception becomes OpenAI's error envelope. Decides no wording."""
+"""The edge at which every exception becomes an error envelope. Decides no wording."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ class Failures:
             log_failure(error, scope["state"]["request_id"])
             if response.started:
                 raise
-            await send_failure(send, describe(error))
+            await send_failure(scope, send, describe(error))
 
 
 class _Response:

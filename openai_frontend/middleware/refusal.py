@@ -1,12 +1,15 @@
-"""Sends a Failure as an HTTP response. Decides nothing about it."""
+"""Sends a Failure as an HTTP response. Decides nothing about it but the envelope."""
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.serving.failure import Failure
 
 
-async def send_failure(send: Send, failure: Failure) -> None:
-    """The whole response: status, headers, error envelope."""
+async def send_failure(scope: Scope, send: Send, failure: Failure) -> None:
+    """The whole response: status, headers, the error envelope of the address."""
+    if is_kserve(scope):
+        failure = failure.in_kserve_form()
     headers = {
         "content-type": "application/json",
         "content-length": str(len(failure.body)),

@@ -137,7 +137,45 @@ _CHANGE = {
     "stream": Example("Told of as it goes on", {"stream": True}, in_path=True),
 }
 
+_PROMPT = {"text_input": "What is Triton?"}
+_SAMPLING = {"temperature": 0, "max_tokens": 16}
+_INFER: Mapping[str, Example] = {
+    "json": Example(
+        "Two tensors, and one of the model's outputs",
+        {
+            "id": "42",
+            "inputs": [
+                {"name": "INPUT0", "shape": [2, 2], "datatype": "FP32", "data": [1, 2.5, 3, 4]},
+                {"name": "INPUT1", "shape": [1], "datatype": "BYTES", "data": ["some text"]},
+            ],
+            "outputs": [{"name": "OUTPUT0"}],
+        },
+        in_path=True,
+    ),
+}
+_GENERATE: Mapping[str, Example] = {
+    "text": Example(
+        "A text", {**_PROMPT, "parameters": {"stream": False, **_SAMPLING}}, in_path=True
+    ),
+}
+_GENERATE_STREAM: Mapping[str, Example] = {
+    "text": Example(
+        "A text", {**_PROMPT, "parameters": {"stream": True, **_SAMPLING}}, in_path=True
+    ),
+}
+_INDEX = {"ready": Example("The models that can serve", {"ready": True}, in_path=True)}
+_LOAD = {"plain": Example("As it lies in the repository", {}, in_path=True)}
+_UNLOAD = {
+    "plain": Example("The model alone", {"parameters": {"unload_dependents": False}}, in_path=True)
+}
+
 EXAMPLES: Mapping[str, Mapping[str, Example]] = {
+    "/v2/models/{model}/infer": _INFER,
+    "/v2/models/{model}/generate": _GENERATE,
+    "/v2/models/{model}/generate_stream": _GENERATE_STREAM,
+    "/v2/repository/index": _INDEX,
+    "/v2/repository/models/{model}/load": _LOAD,
+    "/v2/repository/models/{model}/unload": _UNLOAD,
     "/v1/chat/completions": _CHAT,
     "/v1/completions": _COMPLETIONS,
     "/v1/embeddings": _EMBEDDINGS,

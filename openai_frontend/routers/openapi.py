@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 
 from openai_frontend.routers.examples import EXAMPLES, Example
 from schemas.errors import ErrorResponse
+from schemas.kserve import KServeError
 
 Json = dict[str, Any]
 
@@ -37,8 +38,14 @@ class RequestBody(Json):
     schemas: tuple[type[BaseModel], ...] = ()
 
 
-def request_body(*schemas: type[BaseModel], chunk: type[BaseModel] | None = None) -> RequestBody:
-    """What a route reads: any of the schemas. `chunk` is the event of its stream, if it streams."""
+def request_body(
+    *schemas: type[BaseModel],
+    chunk: type[BaseModel] | None = None,
+    event: type[BaseModel] | None = None,
+) -> RequestBody:
+    """What a route reads: any of the schemas. `chunk` is the event of its stream, if it streams;
+    `event` that of a stream of KServe's.
+    """
     references = [_reference(schema) for schema in schemas]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
     extra = RequestBody(
@@ -48,6 +55,9 @@ def request_body(*schemas: type[BaseModel], chunk: type[BaseModel] | None = None
     if chunk is not None:
         extra.schemas += (chunk,)
         extra["responses"] = {"200": {"content": {"text/event-stream": _stream(chunk)}}}
+    if event is not None:
+        extra.schemas += (event,)
+        extra["responses"] = {"200": {"content": {"text/event-stream": _kserve_stream(event)}}}
     return extra
 
 
@@ -87,6 +97,16 @@ def _stream(chunk: type[BaseModel]) -> Json:
         "instead, without `[DONE]`."
     )
     content = {"anyOf": [_reference(chunk), _reference(ErrorResponse)]}
+    schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
+    return {"schema": {**schema, "description": description}}
+
+
+def _kserve_stream(event: type[BaseModel]) -> Json:
+    description = (
+        f"Each event is `data: ` and a {event.__name__} as JSON, one for each response of the "
+        "model; of a stream that fails the last one is a KServeError."
+    )
+    content = {"anyOf": [_reference(event), _reference(KServeError)]}
     schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
     return {"schema": {**schema, "description": description}}
 

@@ -3,7 +3,9 @@
 import logging
 import math
 from asyncio import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import orjson
 
 from openai_frontend.errors import (
     GatewayError,
@@ -28,6 +30,11 @@ class Failure:
     status: int
     body: bytes  # the error envelope
     headers: dict[str, str]
+    message: str
+
+    def in_kserve_form(self) -> "Failure":
+        """The same under the addresses of KServe's protocol, whose envelope has one member."""
+        return replace(self, body=orjson.dumps({"error": self.message}))
 
 
 def describe(error: BaseException) -> Failure:
@@ -61,7 +68,7 @@ def log_failure(error: BaseException, request_id: str) -> None:
 def _failure(status: int, message: str, type_: str, param: str | None, code: str | None) -> Failure:
     error = ErrorObject(message=message, type=type_, param=param, code=code)
     body = ErrorResponse(error=error).model_dump_json().encode()
-    return Failure(status, body, _headers(status, code))
+    return Failure(status, body, _headers(status, code), message)
 
 
 def _headers(status: int, code: str | None) -> dict[str, str]:

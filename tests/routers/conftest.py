@@ -55,6 +55,9 @@ class FakeRegistry:
     async def refresh(self) -> None:
         self.known.set()
 
+    def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
     def get(self, name: str) -> FakeModel:
         if not self.known.is_set():
             raise ModelUnavailable("The models are still loading.")

@@ -1,0 +1,90 @@
+"""Triton's datatypes, and what holds for a tensor of any of them. Never looks at its elements."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from openai_frontend.errors import InvalidRequest
+
+_MOST_ELEMENTS = 2**63 - 1  # Triton counts in int64
+
+TensorInput = tuple[str, tuple[int, ...], bytes | memoryview]
+"""Triton's datatype, shape, raw bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """One of Triton's datatypes."""
+
+    name: str
+    size: int | None  # bytes of an element; None where each has a length of its own
+    code: str | None  # the type code of array and memoryview; None where JSON has no such number
+
+
+_ALL = (
+    Datatype("BOOL", 1, "?"),
+    Datatype("UINT8", 1, "B"),
+    Datatype("UINT16", 2, "H"),
+    Datatype("UINT32", 4, "I"),
+    Datatype("UINT64", 8, "Q"),
+    Datatype("INT8", 1, "b"),
+    Datatype("INT16", 2, "h"),
+    Datatype("INT32", 4, "i"),
+    Datatype("INT64", 8, "q"),
+    Datatype("FP16", 2, None),
+    Datatype("BF16", 2, None),
+    Datatype("FP32", 4, "f"),
+    Datatype("FP64", 8, "d"),
+    Datatype("BYTES", None, None),
+)
+DATATYPES: Mapping[str, Datatype] = {datatype.name: datatype for datatype in _ALL}
+
+BYTES = DATATYPES["BYTES"]
+
+
+def numbers(data: memoryview, code: str) -> "memoryview[Any]":
+    """Flat bytes as numbers of a type code."""
+    found: memoryview[Any] = data.cast(code)  # type: ignore[call-overload]  # it wants literals
+    return found
+
+
+def refuse(tensor: str, reason: str) -> NoReturn:
+    """Raises InvalidRequest about a tensor by its name."""
+    raise InvalidRequest(f"tensor '{tensor[:128]}': {reason}", param=tensor[:128])
+
+
+def known(tensor: str, datatype: str) -> Datatype:
+    """The datatype by its name."""
+    found = DATATYPES.get(datatype)
+    if found is None:
+        refuse(tensor, f"there is no datatype '{datatype[:32]}'; it is one of {_names()}")
+    return found
+
+
+def element_count(tensor: str, shape: Sequence[int]) -> int:
+    """How many elements a tensor of this shape has."""
+    if any(dimension < 0 for dimension in shape):
+        refuse(tensor, f"its shape {list(shape)} has a negative dimension")
+    count = math.prod(shape)
+    if count > _MOST_ELEMENTS or any(dimension > _MOST_ELEMENTS for dimension in shape):
+        refuse(tensor, f"its shape {list(shape)} is too large")
+    return count
+
+
+def check_size(tensor: str, datatype: Datatype, shape: Sequence[int], byte_size: int) -> None:
+    """Whether so many bytes can be the tensor; of BYTES each element takes four at least."""
+    count = element_count(tensor, shape)
+    if datatype.size is None:
+        if byte_size < 4 * count or (count == 0 and byte_size):
+            refuse(tensor, f"{byte_size} bytes are no {count} elements of {datatype.name}")
+    elif byte_size != count * datatype.size:
+        wanted = count * datatype.size
+        refuse(
+            tensor,
+            f"{datatype.name} of shape {list(shape)} takes {wanted} bytes, not {byte_size}",
+        )
+
+
+def _names() -> str:
+    return ", ".join(DATATYPES)

@@ -1,0 +1,144 @@
+"""Tensors as JSON's arrays. Never reads JSON itself; a long one is converted in short steps, for
+whoever runs this in a thread beside an event loop.
+"""
+
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from openai_frontend.contracts.kserve import binary
+from openai_frontend.contracts.kserve.datatypes import (
+    BYTES,
+    Datatype,
+    check_size,
+    element_count,
+    numbers,
+    refuse,
+)
+
+_STEP = 16 * 1024  # elements that are converted without a pause: 0.5 ms
+_LARGEST_FP32 = (2 - 2**-23) * 2.0**127
+_INFINITY = float("inf")
+
+# What JSON has for each datatype. A number with a fraction is no integer, and true is no number.
+_JSON_TYPES: dict[str | None, set[type]] = {"?": {bool}, "f": {int, float}, "d": {int, float}}
+_INTEGER: set[type] = {int}
+
+
+def decode(tensor: str, datatype: Datatype, shape: Sequence[int], data: Any) -> bytes:
+    """The tensor's raw bytes. `data` is a flat list in row-major order, or nested lists.
+
+    Raises InvalidRequest, which names the tensor.
+    """
+    count = element_count(tensor, shape)
+    values = _flat(tensor, data)
+    if len(values) != count:
+        refuse(tensor, f"its data has {len(values)} elements, its shape {list(shape)} {count}")
+    if datatype is BYTES:
+        return b"".join(_texts(tensor, part) for part in _parts(values))
+    if datatype.code is None:
+        refuse(tensor, f"{datatype.name} has no form in JSON: send it as binary data")
+    if datatype.code == "?":
+        return b"".join(_bools(tensor, part) for part in _parts(values))
+    return _numbers(tensor, datatype, values)
+
+
+def _flat(tensor: str, data: Any) -> list[Any]:
+    """The innermost elements of nested lists, all of which have the same form."""
+    if not isinstance(data, list):
+        refuse(tensor, "its data is no array")
+    values: list[Any] = data
+    while values and any(type(value) is list for value in values[:1]):
+        if set(map(type, values)) != {list} or len(set(map(len, values))) > 1:
+            refuse(tensor, "its data is ragged: arrays beside each other differ in length")
+        values = list(chain.from_iterable(values))
+    return values
+
+
+def _parts(values: list[Any]) -> Iterator[list[Any]]:
+    for start in range(0, len(values), _STEP):
+        yield values[start : start + _STEP]
+
+
+def _texts(tensor: str, part: list[Any]) -> bytes:
+    _check_types(tensor, BYTES.name, part, {str})
+    return b"".join(len(text).to_bytes(4, "little") + text for text in map(str.encode, part))
+
+
+def _bools(tensor: str, part: list[Any]) -> bytes:
+    _check_types(tensor, "BOOL", part, {bool})
+    return bytes(part)
+
+
+def _numbers(tensor: str, datatype: Datatype, values: list[Any]) -> bytes:
+    code = str(datatype.code)
+    allowed = _JSON_TYPES.get(code, _INTEGER)
+    packed = array(code)
+    for part in _parts(values):
+        _check_types(tensor, datatype.name, part, allowed)
+        if code in "fd" and _too_large(code, part):
+            refuse(tensor, f"its data has a number beyond the range of {datatype.name}")
+        try:
+            packed.fromlist(part)
+        except OverflowError:
+            refuse(tensor, f"its data has a number beyond the range of {datatype.name}")
+    return packed.tobytes()
+
+
+def _too_large(code: str, part: list[float]) -> bool:
+    """JSON has no infinity, but numbers that become one."""
+    largest = max(map(abs, part))
+    return largest == _INFINITY or (code == "f" and largest > _LARGEST_FP32)
+
+
+def _check_types(tensor: str, datatype: str, part: list[Any], allowed: set[type]) -> None:
+    if not set(map(type, part)) <= allowed:
+        odd = next(value for value in part if type(value) not in allowed)
+        refuse(tensor, f"its data has {_shown(odd)}, which is no {datatype}")
+
+
+def _shown(value: Any) -> str:
+    text = "an array" if isinstance(value, list) else orjson.dumps(value).decode()
+    return text if len(text) <= 32 else f"{text[:32]}..."
+
+
+def encode(tensor: str, datatype: Datatype, shape: Sequence[int], data: memoryview) -> bytes:
+    """The tensor as a flat JSON array. `data` is flat, in bytes.
+
+    Raises InvalidRequest where JSON cannot hold it: the client may ask for binary data.
+    """
+    check_size(tensor, datatype, shape, data.nbytes)
+    if datatype is BYTES:
+        return _joined(map(orjson.dumps, _text_parts(tensor, element_count(tensor, shape), data)))
+    if datatype.code is None:
+        refuse(tensor, f"{datatype.name} has no form in JSON: ask for binary data")
+    values = numbers(data, datatype.code)
+    parts = (values[start : start + _STEP].tolist() for start in range(0, len(values), _STEP))
+    return _joined(_dumped(tensor, datatype, part) for part in parts)
+
+
+def _text_parts(tensor: str, count: int, data: memoryview) -> Iterator[list[str]]:
+    found = [data[start:end] for start, end in binary.elements(tensor, count, data)]
+    try:
+        for part in _parts(found):
+            yield [str(element, "utf-8") for element in part]
+    except UnicodeDecodeError:
+        refuse(tensor, "it has bytes that are no text: ask for binary data")
+
+
+def _dumped(tensor: str, datatype: Datatype, part: list[Any]) -> bytes:
+    if datatype.code in ("f", "d") and not _are_finite(part):
+        refuse(tensor, "it has NaN or infinity, which JSON has not: ask for binary data")
+    return orjson.dumps(part)
+
+
+def _are_finite(part: list[float]) -> bool:
+    total = sum(part)
+    return total - total == 0 or all(number - number == 0 for number in part)
+
+
+def _joined(arrays: Iterator[bytes]) -> bytes:
+    return b"[" + b",".join([each[1:-1] for each in arrays]) + b"]"

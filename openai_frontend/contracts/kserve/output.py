@@ -1,0 +1,101 @@
+"""Outputs of an inference response: as JSON, as binary data, or as the best of their classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from math import prod
+from typing import Any, Protocol
+
+import orjson
+
+from openai_frontend.contracts.kserve import json_tensor
+from openai_frontend.contracts.kserve.datatypes import BYTES, known, numbers, refuse
+
+
+class Tensor(Protocol):
+    """An output as the core gives it; the buffer protocol shows its memory."""
+
+    @property
+    def name(self) -> str:
+        """The output's."""
+
+    @property
+    def dtype(self) -> str:
+        """Triton's datatype."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """With the batch dimension, where the model has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor that a model gave."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: memoryview  # flat, in bytes
+
+    @property
+    def count(self) -> int:
+        """Its elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a client wants an output."""
+
+    name: str
+    binary: bool = False
+    classes: int = 0  # so many of the highest elements, with their places, instead of all
+
+
+def read(tensor: Any) -> Output:
+    """`tensor`: a Tensor."""
+    return Output(tensor.name, tensor.dtype, tensor.shape, memoryview(tensor).cast("B"))
+
+
+def described(output: Output, *, binary: bool) -> tuple[bytes, memoryview | None]:
+    """The output in the response's JSON, and its bytes where they follow the JSON."""
+    head: dict[str, Any] = {
+        "name": output.name,
+        "datatype": output.datatype,
+        "shape": output.shape,
+    }
+    if binary:
+        head["parameters"] = {"binary_data_size": output.data.nbytes}
+        return orjson.dumps(head), output.data
+    datatype = known(output.name, output.datatype)
+    data = json_tensor.encode(output.name, datatype, output.shape, output.data)
+    return orjson.dumps(head)[:-1] + b',"data":' + data + b"}", None
+
+
+def best(output: Output, classes: int, *, batches: bool) -> Output:
+    """The highest elements of each batch entry as BYTES: `value:place`, the highest first."""
+    code = known(output.name, output.datatype).code
+    if code is None or code == "?":
+        refuse(output.name, f"{output.datatype} has no classes to tell")
+    entries = output.shape[0] if batches and output.shape else 1
+    values = numbers(output.data, code)
+    length = len(values) // entries if entries else 0
+    texts = [
+        text
+        for entry in range(entries)
+        for text in _highest(values[entry * length : (entry + 1) * length].tolist(), classes)
+    ]
+    count = min(classes, length)
+    data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    shape = (entries, count) if batches and output.shape else (count,)
+    return Output(output.name, BYTES.name, shape, memoryview(data))
+
+
+def _highest(values: Sequence[float], count: int) -> list[bytes]:
+    places = nlargest(count, range(len(values)), key=values.__getitem__)
+    return [f"{_number(values[place])}:{place}".encode() for place in places]
+
+
+def _number(value: float) -> str:
+    """As Triton writes it: six places behind the point, none for an integer."""
+    return f"{value:f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,160 @@
+"""The KServe v2 predict protocol with Triton's extensions: bodies of requests and answers.
+
+https://github.com/kserve/open-inference-protocol, and docs/protocol of Triton's server
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from schemas.sampling import RequestFields
+
+Parameters = dict[str, Any]  # of strings, numbers and booleans
+Name = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
+Size = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Shape = Annotated[list[Size], Field(max_length=64)]
+Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+
+
+class InputParameters(RequestFields):
+    """How an input's data comes; shared memory is not taken."""
+
+    binary_data_size: Size | None = None
+
+
+class RequestInput(RequestFields):
+    """One input tensor: flat or nested `data`, or as many bytes behind the JSON."""
+
+    name: Name
+    shape: Shape
+    datatype: str
+    parameters: InputParameters | None = None
+    data: Any = None
+
+
+class OutputParameters(RequestFields):
+    """How an output is wanted."""
+
+    binary_data: bool | None = None
+    classification: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+
+
+class RequestOutput(RequestFields):
+    """One output that is wanted."""
+
+    name: Name
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(RequestFields):
+    """POST /v2/models/{model}/infer."""
+
+    id: Text | None = None
+    parameters: Parameters | None = None
+    inputs: Annotated[list[RequestInput], Field(min_length=1, max_length=1024)]
+    outputs: Annotated[list[RequestOutput], Field(max_length=1024)] | None = None
+
+
+class ResponseOutput(BaseModel):
+    """One output: its data, or how many bytes of it follow the JSON."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: Parameters | None = None
+    data: list[Any] | None = None
+
+
+class InferResponse(BaseModel):
+    """The answer to an inference."""
+
+    id: str | None = None
+    model_name: str
+    model_version: str
+    parameters: Parameters | None = None
+    outputs: list[ResponseOutput]
+
+
+class GenerateRequest(RequestFields):
+    """POST /v2/models/{model}/generate: beside these, the model's inputs and parameters by name."""
+
+    id: Text | None = None
+    parameters: Parameters | None = None
+
+
+class GenerateResponse(BaseModel):
+    """One answer; beside these, the model's outputs by name, such as `text_output`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | None = None
+    model_name: str
+    model_version: str
+
+
+class IndexRequest(RequestFields):
+    """POST /v2/repository/index."""
+
+    ready: bool = False
+
+
+class IndexEntry(BaseModel):
+    """A version of a model; of a model that none was tried of, its name alone."""
+
+    name: str
+    version: str | None = None
+    state: str | None = None
+    reason: str | None = None
+
+
+class LoadRequest(RequestFields):
+    """POST /v2/repository/models/{model}/load.
+
+    `parameters`: `config`, a model config as JSON text, and `file:<path>`, a file in base64.
+    """
+
+    parameters: dict[str, str] | None = None
+
+
+class UnloadParameters(RequestFields):
+    """How a model is unloaded."""
+
+    unload_dependents: bool | None = None
+
+
+class UnloadRequest(RequestFields):
+    """POST /v2/repository/models/{model}/unload."""
+
+    parameters: UnloadParameters | None = None
+
+
+class ServerMetadata(BaseModel):
+    """GET /v2."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    """A tensor that a model takes or gives; -1 is a dimension of any size."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    """GET /v2/models/{model}."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class KServeError(BaseModel):
+    """Every failure."""
+
+    error: str

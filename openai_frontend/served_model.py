@@ -238,11 +238,14 @@ class ServedModel:
             if request.relay is not None and (output := contract.text_output(request)) is not None:
                 request.relay.offer(partial(stream.relay, output))
             watched = self.metrics.of(self.name).begin()
+            cut = _may_be_cut(request, contract)
             try:
                 async for responses in stream:
                     deltas = [decode(response) for response in responses]
                     watched.add(deltas)
                     yield deltas
+                    if cut and any(delta.finish_reason is not None for delta in deltas):
+                        break  # whatever the model goes on to say; it is told to stop
             except InvalidRequest as refused:
                 watched.failed()
                 raise _named(refused, request) from refused
@@ -338,6 +341,11 @@ def _characters(told: Sequence[Mapping[str, Any]]) -> int | None:
     if any(isinstance(value, (list, dict)) for value in values):
         return None
     return sum([len(value) for value in values if isinstance(value, str)])
+
+
+def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:
+    """Whether the answer may end before the model's last response."""
+    return bool(request.sampling_params.stop) and "stop" in contract.derives
 
 
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}

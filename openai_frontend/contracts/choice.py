@@ -75,7 +75,7 @@ def choose(
     """
     name, because = _name(config, options)
     if name in ("vllm", "embeddings"):
-        return _of_vllm(config, name, because, tasks)
+        return _of_vllm(config, name, because, tasks, vocabulary)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
     contract = _MAKERS[name](
@@ -152,6 +152,7 @@ def _of_vllm(
     name: str,
     because: str,
     tasks: Collection[str] | None,
+    vocabulary: Vocabulary | None,
 ) -> Chosen:
     """Of vLLM's backends, NVIDIA's and ours: any of the three tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
@@ -164,7 +165,13 @@ def _of_vllm(
     return Chosen(
         name="vllm" if generates else "embeddings",
         because=because,
-        generation=PromptOnly(VLLMContract(config)) if generates else None,
+        generation=_of_text(config, vocabulary) if generates else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,
     )
+
+
+def _of_text(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
+    inprocess = config.get("backend") == "inprocess"  # it gets token ids
+    contract = VLLMContract(config, None if inprocess else vocabulary)
+    return PromptOnly(Derived(contract, vocabulary) if contract.derives else contract)

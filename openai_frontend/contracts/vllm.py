@@ -6,8 +6,14 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
+from openai_frontend.contracts.contract import (
+    DeclaredInputs,
+    Outputs,
+    TensorInput,
+    declared_names,
+)
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
+from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
@@ -66,12 +72,13 @@ _LOWEST_LOGPROB = -9999.0
 class VLLMContract:
     """Reads a model's config once; sends only the tensors that it declares."""
 
-    derives: frozenset[str] = frozenset()
     extra_args: frozenset[str] | None = None  # the engine's plug-ins take any
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], vocabulary: Vocabulary | None = None) -> None:
         self._inputs = DeclaredInputs(config)
-        self._outputs = frozenset(tensor["name"] for tensor in config.get("output", ()))
+        self._outputs = declared_names(config, "output")
+        self._vocabulary = vocabulary
+        self.derives = _unreported(self._outputs, self._inputs)
         self._sampling_parameters = SamplingParameters()
         self._flags = _constant_flags(config, self._inputs)
         self._inprocess = config.get("backend") == "inprocess"
@@ -167,9 +174,13 @@ class VLLMContract:
         if request.prompt_token_ids is not None and "prompt_token_ids" in self._inputs:
             return {"prompt_token_ids": self._token_ids(request.prompt_token_ids)}
         if request.prompt is not None and "text_input" in self._inputs:
-            return {"text_input": self._inputs.tensor("text_input", [request.prompt])}
+            return {"text_input": self._inputs.tensor("text_input", [self._text(request.prompt)])}
         taken = "text" if "text_input" in self._inputs else "token ids"
         raise InvalidRequest(f"This model takes prompts as {taken} only.", param="prompt")
+
+    def _text(self, prompt: str) -> str:
+        """vLLM puts BOS before a text itself, also where a chat template has written one."""
+        return prompt if self._vocabulary is None else self._vocabulary.unprefixed(prompt)
 
     def _token_ids(self, token_ids: Sequence[int]) -> TensorInput:
         try:
@@ -184,6 +195,17 @@ class VLLMContract:
         except OverflowError:
             message = f"A priority of {priority} is more than the model can be told."
             raise InvalidRequest(message, param="priority") from None
+
+
+def _unreported(outputs: frozenset[str], inputs: DeclaredInputs) -> frozenset[str]:
+    """What releases of the backend did not say before it had an output for it."""
+    derived = {
+        "finish_reason": "finish_reason",
+        "num_input_tokens": "prompt_tokens",
+        "num_output_tokens": "completion_tokens",
+    }
+    lacking = {name for output, name in derived.items() if output not in outputs}
+    return frozenset(lacking | (set() if "exclude_input_in_output" in inputs else {"prompt"}))
 
 
 def _constant_flags(config: Mapping[str, Any], inputs: DeclaredInputs) -> dict[str, TensorInput]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.choice import choose
+from openai_frontend.contracts.choice import NAMES, ContractOptions, choose
 from openai_frontend.errors import ModelUnavailable
-from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, tensors
+from tests.contracts.recorded import BLS, ENSEMBLE, INPROCESS, LLMAPI, NVIDIA_VLLM, Letters, tensors
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,9 @@ from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, tensors
         (INPROCESS, ["generate"], ("vllm", {"generation"})),
         (INPROCESS, ["embed"], ("embeddings", {"embedding"})),
         (INPROCESS, ["embed", "score"], ("embeddings", {"embedding", "score"})),
+        (ENSEMBLE, None, ("tensorrt_llm", {"generation"})),
+        (BLS, None, ("tensorrt_llm", {"generation"})),
+        (LLMAPI, None, ("llmapi", {"generation"})),
     ],
 )
 def test_the_tensors_and_the_engine_choose(
@@ -35,3 +38,35 @@ def test_a_model_of_other_tensors_has_none() -> None:
 
     with pytest.raises(ModelUnavailable, match="no request here"):
         choose({"input": tensors("IMAGE:FP32"), "output": tensors("CLASS:FP32")})
+
+
+def test_what_an_early_release_of_the_backend_does_not_say_is_derived() -> None:
+    """It had one output; in process, nothing is derived, and so nothing slows the answer."""
+
+    early = {
+        "backend": "vllm",
+        "input": tensors("text_input:STRING stream:BOOL sampling_parameters:STRING"),
+        "output": tensors("text_output:STRING"),
+    }
+    derived = {"finish_reason", "prompt_tokens", "completion_tokens", "prompt"}
+    for config, expected in ((early, derived), (NVIDIA_VLLM, set()), (INPROCESS, set())):
+        contract = choose(config, vocabulary=Letters()).generation
+        assert contract is not None
+        assert contract.derives == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operator_may_choose(name: str) -> None:
+    """Whatever the config looks like; a name that there is none of is refused."""
+
+    config = {
+        "input": [
+            *tensors("text_input:STRING"),
+            *({**each, "optional": True} for each in tensors("embedding_request:STRING n:INT32")),
+        ],
+        "output": tensors("text_output:STRING"),
+    }
+    chosen = choose(config, options=ContractOptions(name=name))
+    assert (chosen.name, chosen.because) == (name, "The model's options say so.")
+    with pytest.raises(ModelUnavailable, match="there is no contract 'vlm'"):
+        choose(config, options=ContractOptions(name="vlm"))

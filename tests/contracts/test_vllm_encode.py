@@ -9,7 +9,7 @@ import pytest
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams, StructuredOutputs
-from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, tensors
+from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, Letters, tensors, values
 
 TRUE = ("BOOL", (1,), b"\x01")
 NO_PARAMETERS = ("BYTES", (1,), b"\x02\x00\x00\x00{}")
@@ -278,3 +278,11 @@ def test_an_adapter_goes_by_its_name_alone(config: dict[str, Any]) -> None:
         "lora_name": "pirate",
     }
     assert b"/adapters" not in b"".join(tensor[2] for tensor in encoded.values())
+
+
+def test_nvidias_backend_gets_no_second_bos() -> None:
+    """Its engine puts BOS before a text itself, as a chat template may have done already."""
+
+    request = GenerationRequest(request_id="r", prompt="<s>Hi")
+    inputs = VLLMContract(NVIDIA_VLLM, Letters()).encode(request)
+    assert values(inputs["text_input"]) == ["Hi"]

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
 from typing import cast
 
 from fastapi import FastAPI, Request, Response
+from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__, loop_lag
+from openai_frontend import __version__, loop_lag, vllm_metrics
 from openai_frontend.access.scopes import Area
 from openai_frontend.access.watched_keys import WatchedKeys
 from openai_frontend.metrics import GatewayMetrics
@@ -156,11 +158,17 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app.state.registry = registry
     app.state.keys = keys
     _add_routes(app, settings, server, registry)
-    app.include_router(operations_router(metrics.registry, server.metrics))
+    app.include_router(operations_router(partial(_families, metrics, registry), server.metrics))
     app.include_router(documentation_router(Document(app), registry))
     direct.update(endpoints(app.routes))
     areas.read(app.routes)
     return app
+
+
+def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metric]:
+    """What the gateway counts, and the same in vLLM's words for the models of its engine."""
+    own = metrics.registry
+    return [*own.collect(), *vllm_metrics.families(own, registry.vllm_models())]
 
 
 def _access(settings: Settings, keys: WatchedKeys | None, areas: Areas) -> list[Middleware]:

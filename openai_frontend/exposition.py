@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, exposition
+from prometheus_client import exposition
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,19 +19,19 @@ PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def plain(own: CollectorRegistry, core: str) -> bytes:
+def plain(own: Iterable[Metric], core: str) -> bytes:
     """Prometheus' old format; the core's part as the core wrote it."""
-    return exposition.generate_latest(_Families(_own(own))) + core.encode()
+    return exposition.generate_latest(_Families(_lasting(own))) + core.encode()
 
 
-def as_openmetrics(own: CollectorRegistry, core: str) -> bytes:
+def as_openmetrics(own: Iterable[Metric], core: str) -> bytes:
     """OpenMetrics 1.0. Its counters end in `_total`; a counter of the core's that does not keeps
     its name, which dashboards know, and says nothing of its type.
     """
     written = set(_DECLARED.findall(core))
     families = text_string_to_metric_families(core)
     core_families = [_as_written(family, written) for family in families]
-    families_of_both = _Families([*_own(own), *core_families])
+    families_of_both = _Families([*_lasting(own), *core_families])
     write: Callable[..., bytes] = openmetrics.generate_latest
     return write(families_of_both, openmetrics.ALLOWUTF8)  # as names are: with their colons
 
@@ -46,9 +46,9 @@ class _Families:
         return self.families
 
 
-def _own(registry: CollectorRegistry) -> Iterator[Metric]:
+def _lasting(families: Iterable[Metric]) -> Iterator[Metric]:
     """Without the time at which each series began, which would double the text."""
-    for family in registry.collect():
+    for family in families:
         samples = [each for each in family.samples if not each.name.endswith("_created")]
         family.samples = samples
         yield family

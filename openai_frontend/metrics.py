@@ -13,10 +13,12 @@ from openai_frontend.generation import CompletionDelta
 
 _PREFIX = "openai_frontend"
 
-# Seconds. vLLM's own for the first token, from a cached prompt on a GPU to a long one on a CPU.
+# Seconds, and tokens. They hold the bounds that vLLM has for the same, and some beyond.
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)  # fmt: skip  # noqa: E501
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)  # fmt: skip  # noqa: E501
 _REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_ANSWER_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 300, 600)
+_TOKENS = tuple(digit * 10**power for power in range(7) for digit in (1, 2, 5))
 _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -85,11 +87,18 @@ class _Models:
             "time_per_output_token_seconds", "Seconds for each token after the first, by answer.",
             model, _TOKEN_S,
         )  # fmt: skip
-        self.prompt_tokens = metrics._counter("prompt_tokens", "Tokens of prompts.", model)
+        self.answer_s = metrics._histogram(
+            "generation_seconds", "Seconds from Triton's request to its end.", model, _ANSWER_S
+        )
+        self.prompt_tokens = metrics._histogram(
+            "prompt_tokens", "Tokens of each prompt.", model, _TOKENS
+        )
         self.cached_tokens = metrics._counter(
             "cached_prompt_tokens", "Those of them that the engine's prefix cache held.", model
         )
-        self.completion_tokens = metrics._counter("generation_tokens", "Tokens of answers.", model)
+        self.completion_tokens = metrics._histogram(
+            "generation_tokens", "Tokens of each answer.", model, _TOKENS
+        )
 
 
 class ModelMetrics:
@@ -99,6 +108,7 @@ class ModelMetrics:
         self.running = families.running.labels(model)
         self.first_token_s = families.first_token_s.labels(model)
         self.token_s = families.token_s.labels(model)
+        self.answer_s = families.answer_s.labels(model)
         self.prompt_tokens = families.prompt_tokens.labels(model)
         self.cached_tokens = families.cached_tokens.labels(model)
         self.completion_tokens = families.completion_tokens.labels(model)
@@ -143,7 +153,7 @@ class Generation:
                 continue
             self._end = "error" if delta.finish_reason == "abort" else delta.finish_reason
             if counts is not None:
-                self._model.prompt_tokens.inc(counts.prompt_tokens)
+                self._model.prompt_tokens.observe(counts.prompt_tokens)
                 self._model.cached_tokens.inc(counts.cached_tokens)
 
     def failed(self) -> None:
@@ -152,9 +162,9 @@ class Generation:
 
     def end(self) -> None:
         """It is over, whatever ended it."""
-        model, tokens = self._model, self._completion_tokens
+        model, tokens, now_s = self._model, self._completion_tokens, perf_counter()
         model.ended(self._end)
-        if tokens:
-            model.completion_tokens.inc(tokens)
+        model.answer_s.observe(now_s - self._begun_s)
+        model.completion_tokens.observe(tokens)
         if tokens > 1 and self._first_s is not None:
-            model.token_s.observe((perf_counter() - self._first_s) / (tokens - 1))
+            model.token_s.observe((now_s - self._first_s) / (tokens - 1))

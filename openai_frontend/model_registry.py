@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
@@ -12,11 +13,12 @@ from openai_frontend.errors import Conflict, GatewayError, ModelNotFound, ModelU
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
-from openai_frontend.model_snapshot import NOT_LOADED, Snapshot, SnapshotTaking
+from openai_frontend.model_snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.model_use import ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.served_model import ModelCard, ServedModel
 from openai_frontend.triton import Server
+from openai_frontend.vllm_metrics import VLLMModel, vllm_gauges
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +195,25 @@ class ModelRegistry:
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._adapter_models.listed(snapshot, self._adapters)
         return [model.card() for model in (*models, *adapters)]
+
+    def vllm_models(self) -> list[VLLMModel]:
+        """The models of our own vLLM engine, for their metrics."""
+        snapshot = self._snapshot or Snapshot()
+        latest = dict(sorted(snapshot.made))
+        names: dict[tuple[str, int], set[str]] = defaultdict(set)
+        for name, model in snapshot.models.items():
+            if model.facts.get("owned_by") == "vllm":
+                of = model.model_name
+                names[of, latest[of] if model.version == LATEST else model.version].add(name)
+        return [
+            VLLMModel(
+                model=model,
+                version=str(version),
+                names=frozenset(served),
+                gauges=vllm_gauges(self._server.model_gauges(model, version)),
+            )
+            for (model, version), served in names.items()
+        ]
 
     def has_loaded(self) -> bool:
         """True once the models are known, whether or not each of them can serve."""

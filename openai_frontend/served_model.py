@@ -262,7 +262,7 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
         result = contract.decode(await self._only(contract.encode(request), request.request_id))
-        self.metrics.of(self.name).prompt_tokens.inc(result.prompt_tokens)
+        self.metrics.of(self.name).prompt_tokens.observe(result.prompt_tokens)
         return result
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
@@ -271,7 +271,7 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
         result = contract.decode(await self._only(contract.encode(request), request.request_id))
-        self.metrics.of(self.name).prompt_tokens.inc(result.prompt_tokens)
+        self.metrics.of(self.name).prompt_tokens.observe(result.prompt_tokens)
         return result
 
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:

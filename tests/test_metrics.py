@@ -31,9 +31,9 @@ def test_an_answer(metrics, value):
 
     assert value("running_generations", model="m") == 0
     assert value("generations_total", model="m", end="length") == 1
-    assert value("prompt_tokens_total", model="m") == 7
+    assert value("prompt_tokens_sum", model="m") == 7
     assert value("cached_prompt_tokens_total", model="m") == 4
-    assert value("generation_tokens_total", model="m") == 3
+    assert value("generation_tokens_sum", model="m") == 3
     assert value("time_to_first_token_seconds_count", model="m") == 1
     assert value("time_per_output_token_seconds_count", model="m") == 1
 
@@ -72,5 +72,5 @@ def test_counts_of_parts_add_up(metrics, value):
     generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
     generation.end()
 
-    assert value("generation_tokens_total", model="m") == 5
-    assert value("prompt_tokens_total", model="m") == 5
+    assert value("generation_tokens_sum", model="m") == 5
+    assert value("prompt_tokens_sum", model="m") == 5

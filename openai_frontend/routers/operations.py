@@ -1,11 +1,11 @@
 """GET /metrics and /version: what operators ask for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
 
 from openai_frontend import __version__, exposition
 from openai_frontend.errors import GatewayError
@@ -14,8 +14,8 @@ from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Version
 
 
-def operations_router(gateway: CollectorRegistry, core: Callable[[], str]) -> APIRouter:
-    """`core` gives Triton's Prometheus text; it may block."""
+def operations_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str]) -> APIRouter:
+    """`own` gives the gateway's families, `core` Triton's Prometheus text; both may block."""
     router = APIRouter(tags=["operations"], route_class=MetricsRoute)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
@@ -25,7 +25,7 @@ def operations_router(gateway: CollectorRegistry, core: Callable[[], str]) -> AP
             write, media_type = exposition.as_openmetrics, exposition.OPENMETRICS
         else:
             write, media_type = exposition.plain, exposition.PLAIN
-        text = await asyncio.to_thread(lambda: write(gateway, _text(core)))
+        text = await asyncio.to_thread(lambda: write(own(), _text(core)))
         return Response(text, headers={"content-type": media_type})
 
     @router.get("/version", responses={200: {"model": Version}, **ERRORS})

@@ -204,6 +204,16 @@ class Server:
         """Tell an in-process model which adapters requests may name, by name, from now on."""
         inprocess.set_adapters(name, adapters)
 
+    def model_gauges(self, name: str, version: int = -1) -> dict[str, float]:
+        """Return how full an in-process engine is: `running`, `waiting`, and what it names itself;
+        nothing for other backends.
+        """
+        host = inprocess.host(name, version)
+        if host is None:
+            return {}
+        stats = host.stats()
+        return {"running": stats.running, "waiting": stats.waiting, **stats.gauges}
+
     async def load_model(
         self,
         name: str,

@@ -16,6 +16,7 @@ from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.served_model import ModelCard
 from openai_frontend.settings import Settings
+from openai_frontend.vllm_metrics import VLLMModel
 from tests.serving.fake_model import FakeModel
 
 
@@ -74,6 +75,9 @@ class FakeRegistry:
 
     def is_ready(self) -> bool:
         return self.known.is_set() and not self.failures
+
+    def vllm_models(self) -> list[VLLMModel]:
+        return []
 
     def unready(self) -> dict[str, str]:
         return self.failures

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openai_frontend.engines.engine import (
@@ -170,7 +171,8 @@ class VLLMEngine(Engine):
         failure = conversion.ENGINE_DIED if engine.errored else None
         if steps is None:
             return EngineStats(running=engine.get_num_unfinished_requests(), failure=failure)
-        return EngineStats(running=steps.running, failure=failure or steps.failure)
+        stats = steps.stats()
+        return replace(stats, failure=failure or stats.failure)
 
     def _step_loop(self, model: ModelFolder) -> StepLoop | None:
         import vllm

@@ -21,6 +21,7 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate
 
 from openai_frontend.engines.vllm.grammars import is_free
 from openai_frontend.engines.vllm.patterns import counts_too_far
+from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
 
 _LENGTH = re.compile('"m(in|ax)Length"')
 
@@ -41,7 +42,8 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
             structured_output_manager.tokenizer,
             vllm_config.model_config.get_vocab_size(),
         )
-    kind = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
+    vllms = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
+    kind = type(vllms.__name__, (SaysHowFull, vllms), {})
     return kind(
         vllm_config=vllm_config, structured_output_manager=structured_output_manager, **options
     )

@@ -14,13 +14,15 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from openai_frontend.engines.engine import DeltaSink, EngineError
+from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats
 from openai_frontend.engines.vllm import conversion, inputs, outputs
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
 from openai_frontend.triton import _core, failures
 
 logger = logging.getLogger(__name__)
+
+KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's own name; 1 is all of it
 
 
 def _needs_no_wait(prompt: Any, params: Any) -> bool:
@@ -49,11 +51,25 @@ class StepLoop:
         self._supported_tasks: Any = None
         self._writer: inputs.InputWriter | None = None
         self.failure: str | None = None  # why no step is taken any more
+        self._scheduler_stats: Any = None  # vLLM's SchedulerStats, the last that came
 
     @property
     def running(self) -> int:
         """Requests that the engine has and that are not over."""
         return len(self._streams) + len(self._collected)
+
+    def stats(self) -> EngineStats:
+        """How full the engine is; its scheduler says so four times a second while it works."""
+        told, running = self._scheduler_stats, self.running
+        if told is None or not running:
+            return EngineStats(running=running, gauges={KV_CACHE_USAGE: 0.0}, failure=self.failure)
+        waiting = min(told.num_waiting_reqs, running)
+        return EngineStats(
+            running=running - waiting,
+            waiting=waiting,
+            gauges={KV_CACHE_USAGE: told.kv_cache_usage},
+            failure=self.failure,
+        )
 
     def add(
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, **options: Any
@@ -206,6 +222,8 @@ class StepLoop:
 
     def _step(self, step: Any) -> None:
         streams = self._streams
+        if step.scheduler_stats is not None:
+            self._scheduler_stats = step.scheduler_stats
         stopped: list[str] = []
         rest: list[Any] = []
         outputs, failed = _core.advance_all(step.outputs, streams)

@@ -1,0 +1,73 @@
+"""What /metrics tells of a real engine's work."""
+
+import time
+from collections.abc import Callable
+
+import httpx
+import openai
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+pytestmark = pytest.mark.engine
+
+DEMO = {"model": "demo", "version": "1"}
+ROUTE = {"route": "/v1/chat/completions", "model": "demo", "status": "200"}
+
+
+@pytest.fixture
+def value(gateway) -> Callable[..., float]:
+    """A series' value now, by OpenMetrics' strict parser; 0 where it is not there yet."""
+
+    def read(name: str, labels: dict[str, str]) -> float:
+        headers = {"accept": "application/openmetrics-text"}
+        text = httpx.get(f"{gateway.url}/metrics", headers=headers).text
+        families = text_string_to_metric_families(text)
+        samples = [sample for family in families for sample in family.samples]
+        return float(
+            sum(each.value for each in samples if (each.name, each.labels) == (name, labels))
+        )
+
+    return read
+
+
+def test_a_streams_life(client: openai.OpenAI, value):
+    """While it runs the engine says so, and how full it is; then its tokens are counted once."""
+    before = value("vllm:generation_tokens_total", DEMO)
+    stream = client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
+        max_tokens=1500, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    next(iter(stream))
+    time.sleep(0.5)  # the engine tells four times a second
+
+    assert value("vllm:num_requests_running", DEMO) == 1
+    assert value("openai_frontend_running_generations", {"model": "demo"}) == 1
+    assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
+
+    assert sum(1 for _ in stream) > 0
+    assert value("vllm:num_requests_running", DEMO) == 0
+    assert value("vllm:kv_cache_usage_perc", DEMO) == 0
+    assert value("vllm:generation_tokens_total", DEMO) == before + 1500
+
+
+def test_a_request(client: openai.OpenAI, value):
+    """An answered request is counted by its route, its model and its status."""
+    before = value("openai_frontend_requests_total", ROUTE)
+
+    client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
+    )
+
+    assert value("openai_frontend_requests_total", ROUTE) == before + 1
+
+
+def test_a_model_that_nobody_serves(client: openai.OpenAI, value):
+    """A name that a client has made up is no label."""
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(
+            model="made-up", messages=[{"role": "user", "content": "Hello"}]
+        )
+
+    refused = {**ROUTE, "status": "404"}
+    assert value("openai_frontend_requests_total", {**refused, "model": "made-up"}) == 0
+    assert value("openai_frontend_requests_total", {**refused, "model": ""}) >= 1

@@ -1,0 +1,86 @@
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from openai_frontend import exposition
+from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.vllm_metrics import VLLMModel, families, vllm_gauges
+
+DEMO = VLLMModel(
+    model="demo",
+    version="1",
+    names=frozenset({"demo", "alias", "demo@1"}),
+    gauges=vllm_gauges({"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5}),
+)
+
+# What NVIDIA's vLLM backend reports (triton-inference-server/vllm_backend, src/utils/metrics.py)
+HISTOGRAM_BOUNDS = {
+    "vllm:time_to_first_token_seconds": "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 "
+    "1.0 2.5 5.0 7.5 10.0 +Inf",
+    "vllm:time_per_output_token_seconds": "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 "
+    "2.5 +Inf",
+    "vllm:e2e_request_latency_seconds": "1.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 +Inf",
+}
+
+
+@pytest.fixture
+def metrics():
+    metrics = GatewayMetrics()
+    for name in ("demo", "alias", "demo:adapter", "other"):
+        answer = metrics.of(name).begin()
+        counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
+        answer.add([CompletionDelta("x", finish_reason="stop", counts=counts)])
+        answer.end()
+    return metrics
+
+
+@pytest.fixture
+def values(metrics):
+    """Sample's name and bound -> value; every label but the bound is the model's."""
+    told = {}
+    for family in families(metrics.registry, [DEMO]):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            bound = labels.pop("le", None)
+            assert labels == {"model": "demo", "version": "1"}
+            told[sample.name, bound] = sample.value
+    return told
+
+
+def test_one_model_of_many_names(values):
+    """Aliases, versions and adapters of a model add up; other models are not in it."""
+    assert values["vllm:prompt_tokens_total", None] == 3 * 7
+    assert values["vllm:generation_tokens_total", None] == 3 * 3
+    assert values["vllm:prefix_cache_hits_total", None] == 3 * 4
+    assert values["vllm:prefix_cache_queries_total", None] == 3 * 7
+
+
+@pytest.mark.parametrize("name", HISTOGRAM_BOUNDS)
+def test_bounds(values, name):
+    """The bounds of times are those of NVIDIA's backend, so that its dashboards add them up."""
+    bounds = [bound for sample, bound in values if sample == f"{name}_bucket"]
+
+    assert HISTOGRAM_BOUNDS[name].split() == bounds
+    assert values[f"{name}_bucket", "+Inf"] == values[f"{name}_count", None] == 3
+
+
+def test_gauges(values):
+    """What the engine says of itself now."""
+    assert values["vllm:num_requests_running", None] == 3
+    assert values["vllm:num_requests_waiting", None] == 1
+    assert values["vllm:kv_cache_usage_perc", None] == 0.5
+
+
+def test_no_such_model(metrics):
+    """Without a model of this engine, nothing is said in vLLM's words."""
+    assert list(families(metrics.registry, [])) == []
+
+
+def test_valid(metrics):
+    """OpenMetrics' strict parser takes them beside ours."""
+    own = [*metrics.registry.collect(), *families(metrics.registry, [DEMO])]
+
+    read = list(text_string_to_metric_families(exposition.as_openmetrics(own, "").decode()))
+
+    named = {family.name for family in read}
+    assert {"vllm:prompt_tokens", "vllm:e2e_request_latency_seconds"} <= named

@@ -4,6 +4,7 @@ Denied by default: an address that is no route of ours, or says nothing of itsel
 who has no key. Outside of `Failures`, so that each answer tells how the key stands.
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable
@@ -32,7 +33,7 @@ _NO_KEY = (
 
 
 class Access:
-    """Puts the caller into `scope["state"]["caller"]`: None where the area is open to everybody."""
+    """Puts the caller into `scope["state"]["caller"]`: None for who has no key and needs none."""
 
     def __init__(
         self, app: ASGIApp, *, ring: KeyRing, area_of: AreaOf, open_areas: Collection[Area]
@@ -50,7 +51,7 @@ class Access:
             return
         area = self._area_of(scope)
         try:
-            caller = None if area in self._open_areas else self._admitted(scope, area)
+            caller = self._admitted(scope, area)
         except GatewayError as refusal:
             await _refuse(refusal, scope, send)
             return
@@ -60,8 +61,12 @@ class Access:
         else:
             await self._app(scope, receive, send)
 
-    def _admitted(self, scope: Scope, area: Area | Literal["nowhere"] | None) -> Caller:
-        """Raises where there is no key, or not one for this."""
+    def _admitted(self, scope: Scope, area: Area | Literal["nowhere"] | None) -> Caller | None:
+        """Raises where there is no key, or not one for this; None: there is none, nor need be."""
+        if area in self._open_areas:
+            with contextlib.suppress(NotAuthenticated):
+                return self._ring.find(_secret(scope["headers"]))
+            return None
         caller = self._ring.find(_secret(scope["headers"]))
         if area is None:
             raise NotPermitted("No key opens this address.")

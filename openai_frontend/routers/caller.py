@@ -9,9 +9,15 @@ from openai_frontend.serving.callers_models import CallersModels, Models
 
 
 def caller_of(request: Request) -> Caller | None:
-    """None where the server has no keys, or the address is open to everybody."""
+    """None where the server has no keys, or the address needs none."""
     caller: Caller | None = request.scope["state"].get("caller")
     return caller
+
+
+def is_stranger(request: Request) -> bool:
+    """Whether the server has keys, and this request came in without one."""
+    state = request.scope["state"]
+    return "caller" in state and state["caller"] is None
 
 
 def models_for(request: Request, registry: ModelRegistry) -> Models:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
+from openai_frontend.routers.caller import is_stranger
 from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Health
@@ -25,10 +26,11 @@ def health_router(
         "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
     )
     async def ready(request: Request) -> Response:
-        """200 once every model can serve; else 503 with the reasons."""
+        """200 once every model can serve; else 503 with the reasons, which strangers do not get."""
         if is_ready():
             return _answer(200, Health(status="ready", models={}))
-        return _answer(503, Health(status="not ready", models=dict(unready_models())))
+        models = {} if is_stranger(request) else dict(unready_models())
+        return _answer(503, Health(status="not ready", models=models))
 
     return router
 

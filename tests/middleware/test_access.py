@@ -86,7 +86,7 @@ async def test_a_route_that_says_nothing():
 
 
 async def test_an_open_area():
-    """It needs no key, and does not look at one: a bad one does not close it."""
+    """It needs no key, and a bad one does not close it."""
     app = guarded(area="health", open_areas={"health"})
 
     without = await call(app)

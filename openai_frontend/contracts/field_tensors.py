@@ -5,7 +5,7 @@ What such a model does not report is left to `derived.py`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_frontend.contracts.contract import (
     DeclaredInputs,
@@ -58,13 +58,20 @@ _FINISH_REASONS: Mapping[str, FinishReason | None] = {
 }
 
 
+class Known(NamedTuple):
+    """What is known of one model."""
+
+    inputs: DeclaredInputs
+    vocabulary: Vocabulary | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Which tensor of a kind of model carries what; the names on the right are the model's."""
 
     fields: Mapping[str, str]  # field of SamplingParams -> the input that takes its value as it is
     told: Mapping[str, Needs] = field(default_factory=dict)  # -> those that `tell` fills
-    tell: Callable[[GenerationRequest, Values, Vocabulary | None], None] | None = None
+    tell: Callable[[GenerationRequest, Values, "Known"], None] | None = None
     # inputs of more than one dimension, as they are sent
     arrays: Callable[[GenerationRequest, DeclaredInputs], dict[str, TensorInput]] | None = None
     answers: Mapping[str, str] = field(default_factory=dict)  # field -> the output it needs as well
@@ -99,6 +106,7 @@ class FieldTensors:
         self._outputs = _Outputs(declared_names(config, "output"), tensors)
         self._decoupled = decoupled
         self._vocabulary = vocabulary
+        self._known = Known(self._inputs, vocabulary)
         self._flags = {
             name: self._inputs.true(name) for name in layout.flags if name in self._inputs
         }
@@ -128,7 +136,7 @@ class FieldTensors:
         if self._needs_max_tokens and params.max_tokens is None:
             raise _unbounded()
         if layout.tell is not None:
-            layout.tell(request, values, self._vocabulary)
+            layout.tell(request, values, self._known)
         values.update(self._extra(params.extra_args or {}))
         if self._streams(request):
             values[layout.stream] = [True]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.field_tensors import FieldTensors, Layout, Values
+from openai_frontend.contracts.field_tensors import FieldTensors, Known, Layout, Values
+from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.generation import GenerationRequest
 
@@ -24,13 +25,10 @@ def llmapi(
     )
 
 
-def _tell(request: GenerationRequest, values: Values, vocabulary: Vocabulary | None) -> None:
+def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
     """What does not go as it is."""
-    params, adapter = request.sampling_params, request.adapter
-    if params.seed is not None:
-        values["sampling_param_seed"] = [params.seed % 2**64]
-    if params.top_k is not None:
-        values["sampling_param_top_k"] = [max(params.top_k, 0)]
+    tell_sampling(request.sampling_params, values, known.inputs, prefix="sampling_param_")
+    adapter = request.adapter
     if adapter is not None:
         values["lora_id"] = [adapter.id]
         values["lora_name"] = [adapter.name]

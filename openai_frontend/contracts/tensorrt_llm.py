@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from openai_frontend.contracts import tensorrt_llm_lora
-from openai_frontend.contracts.field_tensors import FieldTensors, Layout, Values
+from openai_frontend.contracts.field_tensors import FieldTensors, Known, Layout, Values
+from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
+from openai_frontend.generation import GenerationRequest, StructuredOutputs
 
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 
@@ -33,39 +34,24 @@ def tensorrt_llm(
     )
 
 
-def _tell(request: GenerationRequest, values: Values, vocabulary: Vocabulary | None) -> None:
+def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
     """What does not go as it is."""
     params = request.sampling_params
-    _tell_sampling(params, values)
+    tell_sampling(params, values, known.inputs)
     if params.ignore_eos:
         values["end_id"] = [-1]  # no token ends the answer
     if params.bad_words:  # a word is other tokens where a space stands before it
         values["bad_words"] = [form for word in params.bad_words for form in (word, f" {word}")]
     if params.logprobs is not None:
         values["return_log_probs"] = [True]
-    if params.logit_bias and vocabulary is not None:
-        _tell_bias(params.logit_bias, values, vocabulary)
+    if params.logit_bias and known.vocabulary is not None:
+        _tell_bias(params.logit_bias, values, known.vocabulary)
     if params.structured_outputs is not None:
         kind, guide = _guide(params.structured_outputs)
         values["guided_decoding_guide_type"] = [kind]
         values["guided_decoding_guide"] = [guide]
     if request.adapter is not None:
         values["lora_task_id"] = [request.adapter.id]
-
-
-def _tell_sampling(params: SamplingParams, values: Values) -> None:
-    """The engine is greedy unless top_k or top_p says more, whatever the temperature."""
-    if params.seed is not None:
-        values["seed"] = [params.seed % 2**64]
-    if params.top_k is not None:
-        values["top_k"] = [max(params.top_k, 0)]
-    if params.temperature == 0:
-        del values["temperature"]
-        values["top_k"] = [1]
-    elif (
-        params.temperature is not None and params.top_p is None and not values.get("top_k", [0])[0]
-    ):
-        values["top_p"] = [1.0]
 
 
 def _tell_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabulary) -> None:

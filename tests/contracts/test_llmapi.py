@@ -67,7 +67,11 @@ ADAPTER = Adapter(name="x", id=7, path=Path("/loras/x"))
     [
         ({}, {}),
         ({"max_tokens": 9}, {"sampling_param_max_tokens": [9]}),
-        ({"temperature": 0.0}, {"sampling_param_temperature": [0.0]}),
+        ({"temperature": 0.0}, {"sampling_param_top_k": [1]}),
+        (
+            {"temperature": 0.5},
+            {"sampling_param_temperature": [0.5], "sampling_param_top_p": [1.0]},
+        ),
         ({"top_p": 0.5, "top_k": -1}, {"sampling_param_top_p": [0.5], "sampling_param_top_k": [0]}),
         ({"presence_penalty": 1.0}, {"sampling_param_presence_penalty": [1.0]}),
         ({"frequency_penalty": 1.0}, {"sampling_param_frequency_penalty": [1.0]}),

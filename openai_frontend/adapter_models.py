@@ -29,6 +29,11 @@ class AdapterSnapshot:
     found: Mapping[str, Found] = field(default_factory=dict)  # by the base's name in Triton
     alone: Mapping[str, str] = field(default_factory=dict)  # adapter -> the one base that has it
 
+    @property
+    def bases(self) -> list[str]:
+        """The models that take adapters."""
+        return sorted(name for name, found in self.found.items() if found.possible)
+
 
 class AdapterModels:
     """Finds the adapters of a server's models, and makes models of them."""

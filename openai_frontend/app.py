@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from openai_frontend import __version__, loop_lag, vllm_metrics
 from openai_frontend.access.scopes import Area
 from openai_frontend.access.watched_keys import WatchedKeys
+from openai_frontend.adapter_management import AdapterManagement
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
@@ -30,6 +31,7 @@ from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.model_management import ModelManagement
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
+from openai_frontend.routers.adapters import adapters_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
 from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endpoints
@@ -215,6 +217,8 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
         overrides=settings.model_override,
     )
     app.include_router(management_router(registry, management, policy))
+    adapters = AdapterManagement(registry, enabled=settings.model_management)
+    app.include_router(adapters_router(adapters, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(registry.is_ready, registry.unready))
     if settings.kserve:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from openai_frontend import model_facts
 from openai_frontend.adapter_models import AdapterModels, AdapterSnapshot
+from openai_frontend.adapters.table import Found
 from openai_frontend.errors import Conflict, GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
@@ -75,6 +76,24 @@ class ModelRegistry:
         """Look at the adapters' folders; requests in flight keep what they have."""
         async with self._lock:
             await self._look_at_adapters(self._current())
+
+    async def load_adapter(self, base: str, adapter: str) -> None:
+        """Take up an adapter that was unloaded, or that has come since the last look."""
+        self._adapter_models.load(base, adapter)
+        await self.refresh_adapters()
+
+    async def unload_adapter(self, base: str, adapter: str) -> None:
+        """Leave an adapter out; requests in flight keep it."""
+        self._adapter_models.unload(base, adapter)
+        await self.refresh_adapters()
+
+    def adapters(self, base: str) -> Found:
+        """What the last look found of a model's adapters."""
+        return self._adapters.found.get(base, Found())
+
+    def adapter_bases(self) -> list[str]:
+        """The models that take adapters, by name."""
+        return self._adapters.bases
 
     async def follow_adapters(self, every_s: float) -> None:
         """As `follow`: adapters come and go in every mode."""

@@ -24,7 +24,17 @@ class Found:
 
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)  # name -> why it cannot serve
+    clashes: frozenset[str] = frozenset()  # the problems of two adapters with one name
     unloaded: frozenset[str] = frozenset()  # could serve, and somebody has unloaded them
+    possible: bool = False  # the model takes adapters, whether or not there are any
+
+    def names(self, name: str) -> bool:
+        """Whether there is, or should be, an adapter of this name."""
+        return name in self.adapters or name in self.problems or name in self.unloaded
+
+
+class _Clash(BadAdapter):
+    """Two adapters of one name."""
 
 
 class AdapterTable:
@@ -44,15 +54,23 @@ class AdapterTable:
             places = replace(places, watched=None)
         found, problems = places.found()
         adapters = {}
+        clashes: set[str] = set()
         for name, named in _by_name(found).items():
             try:
                 adapters[name] = self._adapter(model, _only(named), taken)
             except BadAdapter as error:
                 problems[name] = str(error)
+                clashes |= {name} if isinstance(error, _Clash) else set()
         self._log(model, problems)
         unloaded = self._unloaded.get(model, frozenset()) & adapters.keys()
         kept = {name: each for name, each in adapters.items() if name not in unloaded}
-        return Found(adapters=kept, problems=problems, unloaded=unloaded)
+        return Found(
+            adapters=kept,
+            problems=problems,
+            clashes=frozenset(clashes),
+            unloaded=unloaded,
+            possible=taken is not None,
+        )
 
     def unload(self, model: str, name: str) -> None:
         """Leave it out from the next look on."""
@@ -110,7 +128,7 @@ def _only(places: list[Place]) -> Place:
     first, *others = places
     for other in others:
         if other.path.resolve() != first.path.resolve():
-            raise BadAdapter(
+            raise _Clash(
                 f"two adapters have this name: one of {first.origin}, and one of {other.origin}"
             )
     return first

@@ -169,6 +169,8 @@ _UNLOAD = {
     "plain": Example("The model alone", {"parameters": {"unload_dependents": False}}, in_path=True)
 }
 
+_ADAPTER = {"lora_name": "pirate"}
+
 EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v2/models/{model}/infer": _INFER,
     "/v2/models/{model}/generate": _GENERATE,
@@ -197,6 +199,10 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     },
     "/v1/models/{id}/load": _CHANGE,
     "/v1/models/{id}/unload": _CHANGE,
+    "/v1/load_lora_adapter": {
+        "name": Example("An adapter of a folder that the operator has named", _ADAPTER)
+    },
+    "/v1/unload_lora_adapter": {"name": Example("An adapter", _ADAPTER)},
     "/tokenize": _TOKENIZE,
     "/v1/tokenize": _TOKENIZE,
     "/detokenize": _DETOKENIZE,

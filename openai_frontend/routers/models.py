@@ -30,7 +30,7 @@ def models_router(registry: ModelRegistry) -> APIRouter:
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """The models that requests can name."""
-        models = ModelList(data=[_model(card) for card in models_for(request, registry).cards()])
+        models = ModelList(data=[model_of(card) for card in models_for(request, registry).cards()])
         return Response(models.model_dump_json(), media_type="application/json")
 
     # An id may contain slashes, as Hugging Face's names do.
@@ -38,7 +38,7 @@ def models_router(registry: ModelRegistry) -> APIRouter:
     async def retrieve_model(request: Request) -> Response:
         """One model; one that failed to load is shown with its error."""
         card = models_for(request, registry).card(request.path_params["id"])
-        return Response(_model(card).model_dump_json(), media_type="application/json")
+        return Response(model_of(card).model_dump_json(), media_type="application/json")
 
     return router
 
@@ -59,7 +59,7 @@ def management_router(
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()
-        card = _model(registry.card(change.model))
+        card = model_of(registry.card(change.model))
         return Response(card.model_dump_json(), media_type="application/json")
 
     @router.post(
@@ -97,7 +97,8 @@ async def _events(change: Change) -> AsyncGenerator[Event, None]:
         yield {"data": describe(error).body.decode()}
 
 
-def _model(card: ModelCard) -> Model:
+def model_of(card: ModelCard) -> Model:
+    """What clients are told of a model."""
     return Model(
         id=card.name,
         created=card.created,

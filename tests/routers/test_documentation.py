@@ -24,8 +24,13 @@ def document(gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# Those that need a model of plain tensors, or leave to change models: tests/routers/kserve.
+# Those that need a model of plain tensors, or leave to change models: tests/routers/kserve,
+# tests/models.
 NOT_HERE = {
+    "/v1/load_lora_adapter",
+    "/v1/models/{id}/load",
+    "/v1/models/{id}/unload",
+    "/v1/unload_lora_adapter",
     "/v2/models/{model}/infer",
     "/v2/repository/models/{model}/load",
     "/v2/repository/models/{model}/unload",

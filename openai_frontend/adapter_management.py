@@ -1,0 +1,127 @@
+"""Loads and unloads adapters where a client asks for it, and an operator lets it. No HTTP.
+
+A client says a name; where the adapter lies, the operator has said.
+"""
+
+from contextlib import aclosing
+
+from openai_frontend.adapter_models import SEPARATOR
+from openai_frontend.adapters.folder import NAME
+from openai_frontend.errors import (
+    Conflict,
+    GatewayError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+    NotPermitted,
+)
+from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.served_model import ModelCard, ServedModel
+
+
+class AdapterManagement:
+    """What the requests of vLLM's clients mean here."""
+
+    def __init__(self, registry: ModelRegistry, *, enabled: bool) -> None:
+        self._registry = registry
+        self._enabled = enabled
+
+    async def load(self, name: str, base: str | None, path: str | None) -> ModelCard:
+        """Look at the folders now, and try the adapter with a token. One that is loaded already is
+        looked at and tried again.
+
+        Raises NotPermitted, InvalidRequest, ModelNotFound, Conflict (two of one name) and
+        ModelUnavailable with the reason.
+        """
+        base, name = self._checked(name, base)
+        if path not in (None, name):
+            raise InvalidRequest(
+                "Invalid 'lora_path': adapters are loaded by name alone, from the folders that the "
+                "server's operator has named; leave it out, or repeat the name.",
+                param="lora_path",
+            )
+        base = await self._base(name, base)
+        await self._registry.load_adapter(base, name)
+        self._check_found(base, name)
+        model = self._registry.get(f"{base}{SEPARATOR}{name}")
+        try:
+            await _try(model)
+        except GatewayError as error:
+            await self._registry.unload_adapter(base, name)
+            message = f"The model '{model.name}' could not be loaded: {error.message}"
+            raise ModelUnavailable(message) from error
+        return model.card()
+
+    async def unload(self, name: str, base: str | None) -> str:
+        """Leave the adapter out from now on; requests in flight keep it. Returns the model's name.
+
+        Raises as `load`.
+        """
+        base, name = self._checked(name, base)
+        base = await self._base(name, base)
+        if name not in self._registry.adapters(base).adapters:
+            raise _missing(base, name)
+        await self._registry.unload_adapter(base, name)
+        return f"{base}{SEPARATOR}{name}"
+
+    def _checked(self, name: str, base: str | None) -> tuple[str | None, str]:
+        """Base, where one is named, and adapter."""
+        if not self._enabled:
+            raise NotPermitted(
+                "Clients may not load or unload adapters of this server: the setting "
+                "'model_management' is off.",
+                code="model_management_off",
+            )
+        if base is None and SEPARATOR in name:
+            base, _, name = name.rpartition(SEPARATOR)
+        if not NAME.fullmatch(name):
+            raise InvalidRequest(
+                "Invalid 'lora_name': this is no adapter's name.", param="lora_name"
+            )
+        return base, name
+
+    async def _base(self, name: str, base: str | None) -> str:
+        """The model whose adapter is meant, by its own name."""
+        if base is not None:
+            model = self._registry.get(base)
+            if model.adapter is not None or model.model_name not in self._registry.adapter_bases():
+                raise InvalidRequest(f"The model '{model.name}' takes no adapters.", param="model")
+            return model.model_name
+        bases = self._registry.adapter_bases()
+        if len(bases) > 1:
+            await self._registry.refresh_adapters()
+            bases = [each for each in bases if self._registry.adapters(each).names(name)]
+        if not bases:
+            raise ModelNotFound(f"No model has an adapter '{name}'.", param="lora_name")
+        if len(bases) > 1:
+            message = f"Missing required parameter: 'model', one of {', '.join(bases)}."
+            raise InvalidRequest(message, param="model", code="missing_required_parameter")
+        return bases[0]
+
+    def _check_found(self, base: str, name: str) -> None:
+        found = self._registry.adapters(base)
+        full = f"{base}{SEPARATOR}{name}"
+        if name in found.clashes:
+            message = f"The model '{full}' cannot serve: {found.problems[name]}"
+            raise Conflict(message, param="lora_name", code="two_adapters")
+        if name in found.problems:
+            raise ModelUnavailable(f"The model '{full}' cannot serve: {found.problems[name]}")
+        if name not in found.adapters:
+            raise _missing(base, name)
+
+
+def _missing(base: str, name: str) -> ModelNotFound:
+    return ModelNotFound(f"The model '{base}' has no adapter '{name}'.", param="lora_name")
+
+
+async def _try(model: ServedModel) -> None:
+    """Its backend may find wrong what nobody sees in the files."""
+    request = GenerationRequest(
+        request_id="adapter-load",
+        prompt="a",
+        sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
+    )
+    async with aclosing(model.generate(request)) as bursts:
+        async for _ in bursts:
+            pass

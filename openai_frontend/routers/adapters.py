@@ -1,0 +1,48 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter."""
+
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.adapter_management import AdapterManagement
+from openai_frontend.routers.direct_route import AdminRoute
+from openai_frontend.routers.models import model_of
+from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.fields import FieldPolicy, Neutral
+from openai_frontend.serving.request_body import BodyReader
+from schemas.adapters import AdapterUnloaded, LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
+from schemas.models import Model
+
+# vLLM's: how weights of experts lie in the file, and its own number of the adapter
+_NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
+_NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
+
+
+def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRouter:
+    """Both answer once the change is done."""
+    router = APIRouter(tags=["models"], route_class=AdminRoute)
+    to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
+
+    @router.post(
+        "/v1/load_lora_adapter",
+        openapi_extra=request_body(LoadLoRAAdapterRequest),
+        responses={200: {"model": Model}, **ERRORS},
+    )
+    async def load_lora_adapter(request: Request) -> Response:
+        """Loads an adapter by its name, from where the operator's folders have it."""
+        asked = to_load.read(await request.body())
+        policy.check_extra(asked, _NEUTRAL_TO_LOAD)
+        card = await management.load(asked.lora_name, asked.model, asked.lora_path)
+        return Response(model_of(card).model_dump_json(), media_type="application/json")
+
+    @router.post(
+        "/v1/unload_lora_adapter",
+        openapi_extra=request_body(UnloadLoRAAdapterRequest),
+        responses={200: {"model": AdapterUnloaded}, **ERRORS},
+    )
+    async def unload_lora_adapter(request: Request) -> Response:
+        """Takes an adapter out; requests in flight keep it."""
+        asked = to_unload.read(await request.body())
+        policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
+        gone = AdapterUnloaded(id=await management.unload(asked.lora_name, asked.model))
+        return Response(gone.model_dump_json(), media_type="application/json")
+
+    return router

@@ -1,0 +1,202 @@
+"""Adapters that clients load and unload, by vLLM's requests."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests import mock_models
+from tests.adapters.files import write_peft
+from tests.models.conftest import LiveGateway
+
+MANAGED: dict[str, Any] = {"model_management": True, "adapter_poll_s": 3600}
+
+
+def write(repository: Path, name: str = "m", *adapters: str) -> Path:
+    """A model that says "base", and its folder of adapters, each of which says its own name."""
+    mock_models.write_with_tokenizer(
+        repository, name, max_lora_rank=16, tokens=["base"], answer_tokens=1
+    )
+    (repository / name / "openai_frontend.yaml").write_text("adapter_folder: adapters\n")
+    folder = repository / name / "adapters"
+    folder.mkdir()
+    for adapter in adapters:
+        write_peft(folder / adapter)
+    return folder
+
+
+async def ask(gateway: LiveGateway, what: str, **fields: Any) -> httpx.Response:
+    return await gateway.client.post(f"/v1/{what}_lora_adapter", json=fields)
+
+
+async def said(gateway: LiveGateway, model: str) -> str:
+    text: str = (await gateway.complete(model)).json()["choices"][0]["text"]
+    return text
+
+
+def error(response: httpx.Response) -> tuple[int, str | None, str]:
+    """Status, parameter and message."""
+    told = response.json()["error"]
+    return response.status_code, told["param"], told["message"]
+
+
+async def test_an_adapter_comes_and_goes(repository, live_gateway):
+    """By its name, once its folder is there: no look at the folders is waited for."""
+    folder = write(repository)
+    async with live_gateway(**MANAGED) as gateway:
+        before = await gateway.complete("m:one")
+        write_peft(folder / "one")
+        loaded = await ask(gateway, "load", lora_name="one", model="m")
+        answers = [await said(gateway, name) for name in ("m:one", "one", "m")]
+        listed = await gateway.listed()
+        unloaded = await ask(gateway, "unload", lora_name="one", model="m")
+        after = await gateway.complete("m:one")
+        await gateway.registry.refresh_adapters()  # the folder is still there
+        still = await gateway.listed()
+        again = await ask(gateway, "load", lora_name="m:one")
+        back = await said(gateway, "m:one")
+
+    assert error(before)[0] == error(after)[0] == 404
+    assert {key: loaded.json()[key] for key in ("id", "root", "parent", "ready")} == {
+        "id": "m:one", "root": "one", "parent": "m", "ready": True,
+    }  # fmt: skip
+    assert answers == [" one", " one", "base"]
+    assert (listed, still) == (["m", "m:one"], ["m"])
+    assert unloaded.json() == {"id": "m:one", "object": "model", "deleted": True}
+    assert (again.status_code, back) == (200, " one")
+
+
+async def test_a_client_of_openai_sees_its_parent(repository, live_gateway):
+    """The SDK lists adapters, asks for one, and streams from it."""
+    write(repository, "m", "one")
+    async with (
+        live_gateway() as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.client.base_url}/v1", api_key="none") as client,
+    ):
+        models = {model.id: getattr(model, "parent", None) async for model in client.models.list()}
+        model = await client.models.retrieve("m:one")
+        stream = await client.chat.completions.create(
+            model="m:one", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        chunks = [chunk async for chunk in stream]
+
+    assert models == {"m": None, "m:one": "m"}
+    assert model.to_dict()["root"] == "one"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == " one"
+    assert {chunk.model for chunk in chunks} == {"m:one"}
+
+
+async def test_the_folder_is_watched(repository, live_gateway):
+    """Without any request, adapters come and go as the setting says how often."""
+    folder = write(repository)
+    async with live_gateway(adapter_poll_s=0.05) as gateway:
+        write_peft(folder / ".on-its-way").rename(folder / "one")
+        while "m:one" not in await gateway.listed():
+            pass
+        answer = await said(gateway, "m:one")
+        (folder / "one").rename(folder / ".gone")
+        while "m:one" in await gateway.listed():
+            pass
+
+    assert answer == " one"
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+async def test_only_where_an_operator_lets_them(repository, live_gateway, what: str):
+    """The refusal names the setting, and nothing has changed."""
+    write(repository, "m", "one")
+    async with live_gateway() as gateway:
+        refused = await ask(gateway, what, lora_name="one")
+        listed = await gateway.listed()
+
+    assert refused.json()["error"]["code"] == "model_management_off"
+    assert error(refused)[0] == 403
+    assert "'model_management'" in error(refused)[2]
+    assert listed == ["m", "m:one"]
+
+
+async def test_what_is_refused(repository, live_gateway):
+    """Whatever is no name, leads elsewhere, or is not there; the adapter that is goes on."""
+    folder = write(repository, "m", "one")
+    write(repository, "other", "shared")
+    write_peft(folder / "shared")
+    mock_models.write(repository, "plain")
+    outside = write_peft(repository.parent / "outside")
+    expected: list[tuple[str, dict[str, Any], int, str]] = [
+        ("load", {"lora_name": "nobody"}, 404, "lora_name"),
+        ("load", {"lora_name": "nobody", "model": "m"}, 404, "lora_name"),
+        ("unload", {"lora_name": "nobody", "model": "m"}, 404, "lora_name"),
+        ("load", {"lora_name": "one", "model": "nobody"}, 404, "model"),
+        ("load", {"lora_name": "one", "model": "m:one"}, 400, "model"),
+        ("load", {"lora_name": "one", "model": "plain"}, 400, "model"),
+        ("load", {"lora_name": "shared"}, 400, "model"),
+        ("load", {"lora_name": "../outside", "model": "m"}, 400, "lora_name"),
+        ("load", {"lora_name": str(outside), "model": "m"}, 400, "lora_name"),
+        ("load", {"lora_name": "..", "model": "m"}, 400, "lora_name"),
+        ("load", {"lora_name": "", "model": "m"}, 400, "lora_name"),
+        ("load", {"lora_name": "one\0", "model": "m"}, 400, "lora_name"),
+        ("unload", {"lora_name": "../one", "model": "m"}, 400, "lora_name"),
+        ("load", {"lora_name": "x", "model": "m", "lora_path": str(outside)}, 400, "lora_path"),
+        ("load", {"lora_name": "one", "model": "m", "lora_path": "../one"}, 400, "lora_path"),
+        ("load", {"lora_name": "one", "is_3d_lora_weight": True}, 400, "is_3d_lora_weight"),
+        ("unload", {"lora_name": "one", "lora_int_id": 1}, 400, "lora_int_id"),
+        ("load", {"lora_name": 1}, 400, "lora_name"),
+        ("load", {}, 400, "lora_name"),
+    ]
+    async with live_gateway(**MANAGED) as gateway:
+        told = [error(await ask(gateway, what, **fields)) for what, fields, *_ in expected]
+        answer = await said(gateway, "m:one")
+
+    assert [(status, param) for status, param, _ in told] == [row[2:] for row in expected]
+    assert str(repository.parent) not in " ".join(message for *_, message in told)
+    assert answer == " one"
+
+
+async def test_two_adapters_of_one_name(repository, live_gateway):
+    """A conflict that names both places; neither serves until one of them is gone."""
+    folder = write(repository, "m", "one")
+    write_peft(repository / "m" / "elsewhere")
+    (repository / "m" / "openai_frontend.yaml").write_text(
+        "adapter_folder: adapters\nadapters: {one: elsewhere}\n"
+    )
+    async with live_gateway(**MANAGED) as gateway:
+        refused = await ask(gateway, "load", lora_name="one")
+        answer = await gateway.complete("m:one")
+        (folder / "one").rename(folder / ".one")
+        loaded = await ask(gateway, "load", lora_name="one", lora_path="one", load_inplace=True)
+
+    assert refused.json()["error"]["code"] == "two_adapters"
+    assert error(refused)[0] == 409
+    assert "the option adapters, and one of the adapter_folder" in error(refused)[2]
+    assert error(answer)[0] == 503
+    assert loaded.status_code == 200
+
+
+async def test_an_adapter_that_its_folder_shows_to_be_wrong(repository, live_gateway):
+    """The reason, and no path."""
+    folder = write(repository)
+    write_peft(folder / "wide", rank=64)
+    async with live_gateway(**MANAGED) as gateway:
+        refused = await ask(gateway, "load", lora_name="wide")
+
+    assert error(refused)[0] == 503
+    assert "its rank is 64, and the model takes up to 16" in error(refused)[2]
+    assert str(folder) not in error(refused)[2]
+
+
+async def test_an_adapter_that_its_backend_finds_wrong(repository, live_gateway):
+    """A load tries it with a token: it is no model then, as before."""
+    folder = write(repository)
+    model = repository / "m" / "1" / "model.json"
+    settings = '{"max_lora_rank": 16, "fail_after_tokens": 0, "tokenizer": "./tokenizer"}'
+    model.write_text(settings)
+    write_peft(folder / "one")
+    async with live_gateway(**MANAGED) as gateway:
+        refused = await ask(gateway, "load", lora_name="one")
+        listed = await gateway.listed()
+
+    assert error(refused)[0] == 503
+    assert "'m:one' could not be loaded: " in error(refused)[2]
+    assert listed == ["m"]

@@ -130,7 +130,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         follow_s=settings.repository_poll_s if polls else None,
     )
     direct: dict[tuple[str, str], Endpoint] = {}
-    areas = Areas()
+    areas, open_areas = Areas(), _open_areas(settings)
     keys = None if settings.keys_file is None else WatchedKeys(settings.keys_file)
     app = Gateway(
         title="openai-frontend",
@@ -147,7 +147,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
             Middleware(RequestId),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
-            *_access(settings, keys, areas),
+            *_access(keys, areas, open_areas),
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
@@ -161,7 +161,8 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     app.state.keys = keys
     _add_routes(app, settings, server, registry)
     app.include_router(operations_router(partial(_families, metrics, registry), server.metrics))
-    app.include_router(documentation_router(Document(app), registry))
+    document = Document(app, open_areas=None if keys is None else open_areas)
+    app.include_router(documentation_router(document, registry))
     direct.update(endpoints(app.routes))
     areas.read(app.routes)
     return app
@@ -173,17 +174,23 @@ def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metr
     return [*own.collect(), *vllm_metrics.families(own, registry.vllm_models())]
 
 
-def _access(settings: Settings, keys: WatchedKeys | None, areas: Areas) -> list[Middleware]:
+def _access(
+    keys: WatchedKeys | None, areas: Areas, open_areas: frozenset[Area]
+) -> list[Middleware]:
     """Nothing where there are no keys."""
     if keys is None:
         return []
+    return [Middleware(Access, ring=keys.ring, area_of=areas.find, open_areas=open_areas)]
+
+
+def _open_areas(settings: Settings) -> frozenset[Area]:
+    """What needs no key, though the server has some."""
     left_open: dict[Area, bool] = {
         "health": settings.health_without_key,
         "metrics": settings.metrics_without_key,
         "docs": settings.docs_without_key,
     }
-    open_areas = frozenset(area for area, is_open in left_open.items() if is_open)
-    return [Middleware(Access, ring=keys.ring, area_of=areas.find, open_areas=open_areas)]
+    return frozenset(area for area, is_open in left_open.items() if is_open)
 
 
 def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry) -> None:

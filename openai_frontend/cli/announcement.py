@@ -49,23 +49,29 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
-def ready(url: str, models: Sequence[str]) -> str:
-    """The address, a curl line and three lines of Python, which work as they are."""
+def ready(url: str, models: Sequence[str], *, keys: bool = False) -> str:
+    """The address, a curl line and three lines of Python, which work as they are.
+
+    `keys`: the server has some; then the lines take the reader's from OPENAI_API_KEY.
+    """
     if not models:
         return f"Listening on {url}, but no model can serve; 'openai-frontend check' says why.\n"
     body = json.dumps({"model": models[0], "messages": QUESTION})
-    curl = f"curl {url}/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    header = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if keys else ""
+    api_key = "" if keys else ', api_key="none"'
+    sent = f"-H 'Content-Type: application/json'{header} -d {shlex.quote(body)}"
+    asking = "Ask with a key in OPENAI_API_KEY from a shell:" if keys else "Ask from a shell:"
     create = f"model={json.dumps(models[0])}, messages={json.dumps(QUESTION)}"
     return "\n".join(
         [
-            f"Ready on {url} with {', '.join(models)}. Ask from a shell:",
+            f"Ready on {url} with {', '.join(models)}. {asking}",
             "",
-            curl,
+            f"curl {url}/chat/completions {sent}",
             "",
             "or from Python:",
             "",
             "from openai import OpenAI",
-            f'client = OpenAI(base_url="{url}", api_key="none")',
+            f'client = OpenAI(base_url="{url}"{api_key})',
             f"print(client.chat.completions.create({create}).choices[0].message.content)",
             "",
         ]

@@ -94,7 +94,7 @@ class GatewayProcess(uvicorn.Server):
             await asyncio.sleep(0.2)
         self._progress.clear()
         names = [card.name for card in self._registry.cards() if card.ready]
-        sys.stdout.write(announcement.ready(self._url, names))
+        sys.stdout.write(announcement.ready(self._url, names, keys=self.keys is not None))
         sys.stdout.flush()
 
     async def _end_after(self, grace_s: float) -> None:

@@ -4,13 +4,15 @@ bodies themselves. Never looks at a request.
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from openai_frontend.access.scopes import SCOPE_OF, Area
+from openai_frontend.routers.direct_route import DirectRoute
 from openai_frontend.routers.examples import EXAMPLES, Example
 from schemas.errors import ErrorResponse
 from schemas.kserve import KServeError
@@ -114,14 +116,18 @@ def _kserve_stream(event: type[BaseModel]) -> Json:
 class Document:
     """The OpenAPI document of an application, once all of its routes are there."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, *, open_areas: Collection[Area] | None = None) -> None:
+        """`open_areas` need no key; None: nothing does."""
         self._app = app
+        self._open_areas = open_areas
         self._written: Json | None = None
 
     def with_models(self, models: Mapping[str, str]) -> Json:
         """`models`: a served model for each task, so that the examples run as they are."""
         if self._written is None:
             self._written = _written(self._app)
+            if self._open_areas is not None:
+                _add_security(self._written, self._app, self._open_areas)
         document = copy.deepcopy(self._written)
         for path, _, operation in _operations(document):
             _add_examples(operation, EXAMPLES.get(path, {}), models)
@@ -140,6 +146,16 @@ def _written(app: FastAPI) -> Json:
         for response in operation["responses"].values():
             response["headers"] = _HEADERS
     return document
+
+
+def _add_security(document: Json, app: FastAPI, open_areas: Collection[Area]) -> None:
+    """Which operations need a key, and the scope that it must have."""
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    for route in app.routes:
+        if isinstance(route, DirectRoute) and route.area is not None and route.include_in_schema:
+            needed = [] if route.area in open_areas else [{"key": [SCOPE_OF[route.area]]}]
+            for method in route.methods:
+                document["paths"][route.path_format][method.lower()]["security"] = needed
 
 
 def _definitions(schemas: Iterable[type[BaseModel]]) -> Json:

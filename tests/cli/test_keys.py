@@ -1,7 +1,9 @@
 """`openai-frontend keys`, and a server that follows their file."""
 
+import os
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -200,6 +202,22 @@ def test_a_client_that_is_too_fast(guarded: Guarded) -> None:
     assert (refused.value.type, refused.value.code) == ("tokens", "rate_limit_exceeded")
     assert int(refused.value.response.headers["retry-after-ms"]) > 0
     assert chat(client, max_tokens=4)
+
+
+def test_the_printed_lines_take_a_key(guarded: Guarded) -> None:
+    """Pasted into a shell they work for who has a key in the usual variable."""
+
+    deadline = time.monotonic() + 10
+    while "print(" not in guarded.process.output() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    lines = guarded.process.output().splitlines()
+    [curl] = [line for line in lines if line.startswith("curl ")]
+    environment = {**os.environ, "OPENAI_API_KEY": CANARY}
+    answer = subprocess.run(
+        ["/bin/sh", "-c", curl], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "HelloHello" in answer.stdout
+    assert f'client = OpenAI(base_url="{guarded.process.url}/v1")' in lines
 
 
 RAW = [

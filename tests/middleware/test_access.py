@@ -3,6 +3,8 @@ import json
 import timeit
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from openai_frontend.access.key_ring import KeyRing
 from openai_frontend.middleware.access import Access
@@ -76,6 +78,20 @@ async def test_what_is_no_key(headers):
     error = json.loads(sent.body)["error"]
     assert (sent.status, sent.headers["www-authenticate"]) == (401, "Bearer")
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+
+
+NAMES = st.sampled_from([b"authorization", b"x-api-key", b"api-key", b"cookie"])
+VALUES = st.binary(max_size=40) | st.binary(max_size=20).map(lambda rest: b"Bearer " + rest)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=4))
+async def test_any_headers(headers):
+    """No bytes of a head open the server, or are more to it than a 401."""
+    ring = KeyRing([key("a", secret="sk-what-nobody-guesses")])
+
+    sent = await call(guarded(ring=ring), headers=headers, body=[])
+    assert sent.status == 401
 
 
 async def test_a_route_that_says_nothing():

@@ -1,0 +1,107 @@
+"""The dashboard and the alerts: every metric that they ask for is one that /metrics has."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from openai_frontend import vllm_metrics
+from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.vllm_metrics import VLLMModel
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())
+ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+METRIC = re.compile(r"\b(?:openai_frontend_|vllm:|nv_)\w+")
+SELECTED = re.compile(r"((?:openai_frontend_|vllm:|nv_)\w+)\{([^}]*)\}")
+
+# Triton's own, with its labels (docs/user_guide/metrics.md of triton-inference-server/server)
+TRITON = {"nv_inference_pending_request_count": {"model", "version"}}
+
+
+def known() -> dict[str, set[str]]:
+    """Every sample that /metrics can have, with the names of its labels."""
+    metrics = GatewayMetrics()
+    metrics.answered("/v1/models", "m", 200, 0.1)
+    metrics.of("m").begin().end()
+    model = VLLMModel(
+        model="m", version="1", names=frozenset({"m"}),
+        gauges=vllm_metrics.vllm_gauges(
+            {"running": 1, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5}
+        ),
+    )  # fmt: skip
+    own = [*metrics.registry.collect(), *vllm_metrics.families(metrics.registry, [model])]
+    samples = {sample.name: set(sample.labels) for family in own for sample in family.samples}
+    return {**samples, **TRITON}
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+EXPRESSIONS = [*panels(), *((rule["alert"], rule["expr"]) for rule in RULES)]
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
+def test_metrics_exist(name, expression):
+    """A name that is misspelt, or renamed in the gateway, is found."""
+    asked = set(METRIC.findall(expression))
+
+    assert asked
+    assert asked <= known().keys()
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
+def test_labels_exist(name, expression):
+    """What selects or groups series is a label that they have; `instance` is Prometheus' own."""
+    labels = known()
+    for metric, selectors in SELECTED.findall(expression):
+        selected = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selectors))
+        assert selected <= labels[metric] | {"instance"}
+    grouped = {
+        label.strip()
+        for labels_by in re.findall(r"\bby \(([^)]*)\)", expression)
+        for label in labels_by.split(",")
+    }
+    of_all = [labels[metric] for metric in METRIC.findall(expression)]
+    assert all(grouped <= each | {"instance"} for each in of_all)
+
+
+def test_alerts_are_explained():
+    """The operator's guide says of each alert what to do."""
+    guide = (ROOT / "docs/operations.md").read_text()
+
+    assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in guide] == []
+
+
+def test_metrics_are_explained():
+    """The operator's guide names each family of the gateway's."""
+    guide = (ROOT / "docs/operations.md").read_text()
+    families = [family.name for family in GatewayMetrics().registry.collect()]
+
+    assert families
+    assert [name for name in families if f"`{name}" not in guide] == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alerts_are_whole(rule):
+    """Each waits before it fires, has a severity, and says what is wrong."""
+    assert re.fullmatch(r"\d+m", rule["for"])
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+
+
+def test_panels_do_not_overlap():
+    """Each panel has a place of its own, and an id."""
+    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in DASHBOARD["panels"]]
+
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)

@@ -4,6 +4,7 @@ The wheel has the backend and, for each minor version of Python, a stub: the pro
 runs in. NVIDIA's images have a Python backend of their own, which nothing here touches.
 """
 
+import ctypes
 import hashlib
 import importlib.metadata
 import os
@@ -69,12 +70,16 @@ def install(folder: Path, site_packages: Path) -> None:
     (libraries / library.name).symlink_to(library)
     stub = _for_numpy_2(installed, folder / "pytriton" / "tritonserver" / "stubs" / VERSION)
     _write_wrapper(folder, libraries, installed, stub)
+    _end_blas_threads()
 
 
 def shared_library() -> Path:
     """Return libpython of this interpreter, which the stub is linked to, or raise `Unusable`."""
     name = f"libpython{VERSION}.so.1.0"
-    for path in (*_mapped_libraries(), *(folder / name for folder in _library_folders())):
+    for path in (
+        *_mapped_libraries("libpython"),
+        *(folder / name for folder in _library_folders()),
+    ):
         if path.name == name and path.is_file():
             return path
     raise Unusable(
@@ -84,16 +89,31 @@ def shared_library() -> Path:
     )
 
 
-def _mapped_libraries() -> list[Path]:
+def _mapped_libraries(name: str) -> set[Path]:
     """What this process has loaded: an interpreter that is linked to libpython has it there."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return [Path(line.split(maxsplit=5)[5]) for line in lines if "/libpython" in line]
+    mapped = {
+        Path(line.split(maxsplit=5)[5]) for line in lines if line.count(" ") > 5 and "/" in line
+    }
+    return {path for path in mapped if name in path.name and ".so" in path.suffixes}
 
 
 def _library_folders() -> list[Path]:
     base = Path(sys.base_prefix) / "lib"
     multiarch = getattr(sys.implementation, "_multiarch", "")  # Debian's folder for a processor
     return [base, base / multiarch]
+
+
+def _end_blas_threads() -> None:
+    """End the threads of OpenBLAS, which NumPy brings; the next large product starts them anew.
+
+    Before a fork it ends them itself, and waits for ever where two threads fork at once, as the
+    core's do when it starts the stubs of two models.
+    """
+    for path in _mapped_libraries("openblas"):
+        end = getattr(ctypes.CDLL(str(path)), "blas_thread_shutdown_", None)
+        if end is not None:
+            end()
 
 
 def _for_numpy_2(installed: Path, folder: Path) -> Path:

@@ -18,6 +18,7 @@ _HARMLESS = (
     "CudaDriverHelper",
     "pinned memory pool",
     "CUDA memory pool",
+    "unable to create stream for ensemble",
     "failed to load all models",
 )
 _ERROR = re.compile(r'^(?:E\d{4} |.*? E ).*?\] "?(.*?)"?$')

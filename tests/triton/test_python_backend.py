@@ -143,7 +143,7 @@ async def test_a_broken_model_says_why(repository, start_server):
 
 async def test_no_shared_library(repository, start_server, monkeypatch):
     """Where the interpreter has no libpython, the model's reason is one line that says so."""
-    monkeypatch.setattr(python_backend, "_mapped_libraries", list)
+    monkeypatch.setattr(python_backend, "_mapped_libraries", lambda _: set())
     monkeypatch.setattr(python_backend, "_library_folders", list)
     python_models.write(repository, "model")
     server = await start_server()
@@ -227,3 +227,20 @@ def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
     collected = backends.collect(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
 
     assert not (collected.folder / "python").exists()
+
+
+def test_no_blas_threads_when_stubs_are_forked(wheel, tmp_path):
+    """NumPy's OpenBLAS has no threads left, which two forks at once would wait for, for ever."""
+    script = (
+        "import numpy, os, pathlib\n"
+        "from openai_frontend.triton import python_backend\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        f"python_backend.install(pathlib.Path({str(tmp_path / 'python')!r}), "
+        f"pathlib.Path({str(wheel)!r}))\n"
+        "print(before > 1, len(os.listdir('/proc/self/task')))"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}
+
+    told = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+
+    assert told == "True 1\n"

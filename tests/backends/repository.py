@@ -1,0 +1,188 @@
+"""Writes a model repository whose models have the tensors of NVIDIA's."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.backends.standins import configs
+from tests.gateway_process import ROOT
+
+WEIGHTS = ROOT / "model_repository" / "demo" / "1" / "weights"
+MAX_MODEL_LEN = 2048
+
+MODEL = """\
+import sys
+
+sys.path.insert(0, {root!r})
+
+from tests.backends.standins.{module} import TritonPythonModel
+"""
+
+
+def write(
+    repository: Path,
+    name: str,
+    module: str,
+    config: str,
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """One model whose class is that of a module of `standins`; returns its version's folder."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(config)
+    if module:
+        (version / "model.py").write_text(MODEL.format(root=str(ROOT), module=module))
+    for file, text in (files or {}).items():
+        (version / file).write_text(text)
+    return version
+
+
+def write_tensorrt_llm(repository: Path) -> None:
+    """NVIDIA's five: preprocessing, tensorrt_llm, postprocessing, ensemble, tensorrt_llm_bls."""
+    engine = _engine(repository)
+    tokenizer = {"tokenizer_dir": str(WEIGHTS)}
+    write(
+        repository,
+        "preprocessing",
+        "preprocessing",
+        configs.pbtxt(
+            configs.PREPROCESSING_INPUTS,
+            configs.PREPROCESSING_OUTPUTS,
+            max_batch_size=8,
+            parameters={**tokenizer, "add_special_tokens": "true"},
+        ),
+    )
+    write(
+        repository,
+        "postprocessing",
+        "postprocessing",
+        configs.pbtxt(
+            configs.POSTPROCESSING_INPUTS,
+            configs.POSTPROCESSING_OUTPUTS,
+            max_batch_size=8,
+            parameters={**tokenizer, "skip_special_tokens": "true"},
+        ),
+    )
+    write(
+        repository,
+        "tensorrt_llm",
+        "tensorrt_llm",
+        configs.pbtxt(
+            configs.ENGINE_INPUTS,
+            configs.ENGINE_OUTPUTS,
+            max_batch_size=8,
+            decoupled=True,
+            parameters={
+                "gpt_model_path": str(engine),
+                "max_beam_width": "4",
+                "lora_cache_tasks": "2",
+            },
+        ),
+    )
+    write(
+        repository,
+        "ensemble",
+        "",
+        configs.pbtxt(
+            configs.ENSEMBLE_INPUTS,
+            configs.PIPELINE_OUTPUTS,
+            max_batch_size=8,
+            steps=configs.ENSEMBLE_STEPS,
+        ),
+    )
+    write(
+        repository,
+        "tensorrt_llm_bls",
+        "tensorrt_llm_bls",
+        configs.pbtxt(
+            configs.BLS_INPUTS,
+            configs.PIPELINE_OUTPUTS,
+            max_batch_size=8,
+            decoupled=True,
+            parameters={"accumulate_tokens": "true", "tensorrt_llm_model_name": "tensorrt_llm"},
+        ),
+    )
+
+
+def _engine(repository: Path) -> Path:
+    """The folder of an engine: what it was built for, and here the weights."""
+    folder = repository.parent / "engine"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"build_config": {"max_seq_len": MAX_MODEL_LEN, "max_beam_width": 4}})
+    )
+    (folder / "weights").symlink_to(WEIGHTS)
+    return folder
+
+
+def write_llmapi(repository: Path, name: str, *, decoupled: bool) -> None:
+    """TensorRT-LLM's LLM-API model; as NVIDIA ships it, it is not decoupled."""
+    said = f"""\
+model: {WEIGHTS}
+max_seq_len: {MAX_MODEL_LEN}
+triton_config:
+  max_batch_size: 0
+  decoupled: {decoupled}
+"""
+    config = configs.pbtxt(configs.LLMAPI_INPUTS, configs.LLMAPI_OUTPUTS)
+    write(repository, name, "llmapi", config, {"model.yaml": said})
+
+
+def write_chat(repository: Path, name: str) -> None:
+    """A Python model of text under names of its own."""
+    parameters = {"weights": str(WEIGHTS)}
+    config = configs.pbtxt(configs.CHAT_INPUTS, configs.CHAT_OUTPUTS, parameters=parameters)
+    write(repository, name, "chat", config)
+    (repository / name / "openai_frontend.yaml").write_text(f"""\
+contract: python
+tokenizer: {WEIGHTS}
+max_model_len: {MAX_MODEL_LEN}
+tensors:
+  text_input: QUESTION
+  text_output: REPLY
+  max_tokens: LIMIT
+  temperature: HEAT
+""")
+
+
+def write_embedding(repository: Path, name: str) -> None:
+    """A Python model of vectors."""
+    parameters = {"weights": str(WEIGHTS)}
+    config = configs.pbtxt(configs.VLLM_INPUTS, configs.VLLM_OUTPUTS, parameters=parameters)
+    write(repository, name, "embedding", config)
+    (repository / name / "openai_frontend.yaml").write_text(f"""\
+contract: embeddings
+tokenizer: {WEIGHTS}
+max_model_len: {MAX_MODEL_LEN}
+""")
+
+
+def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | None = None) -> None:
+    """NVIDIA's vLLM model, vLLM on the CPU; `adapters` are those of its multi_lora.json."""
+    arguments = {
+        "model": str(WEIGHTS),
+        "max_model_len": MAX_MODEL_LEN,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "kv_cache_memory_bytes": 128 << 20,
+        "block_size": 32,
+        "disable_log_stats": True,
+        **({"enable_lora": "true", "max_lora_rank": 8} if adapters else {}),
+    }
+    files = {"model.json": json.dumps(arguments)}
+    if adapters:
+        named = {adapter: str(folder) for adapter, folder in adapters.items()}
+        files["multi_lora.json"] = json.dumps(named)
+    config = configs.pbtxt(configs.VLLM_INPUTS, configs.VLLM_OUTPUTS, decoupled=True)
+    write(repository, name, "vllm_backend", config, files)
+
+
+def write_quick(repository: Path) -> Path:
+    """Every stand-in that starts at once: all but vLLM."""
+    repository.mkdir(parents=True, exist_ok=True)
+    write_tensorrt_llm(repository)
+    write_llmapi(repository, "llmapi", decoupled=True)
+    write_llmapi(repository, "llmapi_whole", decoupled=False)
+    write_chat(repository, "own_chat")
+    write_embedding(repository, "own_vectors")
+    return repository

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.routers.caller import caller_of
-from openai_frontend.routers.direct_route import HealthRoute, MetricsRoute, ModelsRoute
+from openai_frontend.routers.direct_route import MetricsRoute, ModelsRoute
 from openai_frontend.routers.kserve.address import MODEL, VERSION, known_model
 from openai_frontend.routers.kserve.errors import ERRORS
 from openai_frontend.routers.kserve.server import json
@@ -40,7 +40,7 @@ def models_router(core: Core) -> APIRouter:
 
 def readiness_router(core: Core) -> APIRouter:
     """Without a body: 200 for yes."""
-    router = APIRouter(tags=["kserve"], route_class=HealthRoute)
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)  # it tells which models there are
 
     @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)
     @router.get(VERSION + "/ready", include_in_schema=False)

@@ -3,9 +3,10 @@
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TextIO
+from typing import Any, TextIO
 
 _LINE_EVERY_S = 5.0
 _SPINNER = "|/-\\"
@@ -49,33 +50,62 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
 
 
-def ready(url: str, models: Sequence[str], *, keys: bool = False) -> str:
-    """The address, a curl line and three lines of Python, which work as they are.
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """A first request of one kind: its path, its body but for the model, what of the answer."""
 
-    `keys`: the server has some; then the lines take the reader's from OPENAI_API_KEY.
+    path: str
+    fields: Mapping[str, Any]
+    shown: str
+
+    def curl(self, url: str, model: str, *, keys: bool) -> str:
+        body = json.dumps({"model": model, **self.fields})
+        headers = "-H 'Content-Type: application/json'" + (_KEY if keys else "")
+        return f"curl {url}/{self.path} {headers} -d {shlex.quote(body)}"
+
+    def python(self, model: str) -> str:
+        method = self.path.replace("/", ".")
+        fields = {"model": model, **self.fields}
+        given = ", ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+        return f"print(client.{method}.create({given}).{self.shown})"
+
+
+_NO_KEY = ', api_key="none"'
+_KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # where OpenAI's SDK looks for it, too
+
+# The first kind that a model can do is the one to try
+_EXAMPLES = {
+    "chat": _Example("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
+    "completions": _Example("completions", {"prompt": "Triton is"}, "choices[0].text"),
+    "embeddings": _Example("embeddings", {"input": "Triton"}, "data[0].embedding[:4]"),
+}
+
+
+def ready(url: str, models: Mapping[str, Collection[str]], *, keys: bool = False) -> str:
+    """The address, and a curl line and three lines of Python for one model, which work as they
+    are; where the server asks for a key, with that of the environment.
+
+    `models`: name -> what it can do, in the words of `/v1/models`.
     """
     if not models:
         return f"Listening on {url}, but no model can serve; 'openai-frontend check' says why.\n"
-    body = json.dumps({"model": models[0], "messages": QUESTION})
-    header = ' -H "Authorization: Bearer $OPENAI_API_KEY"' if keys else ""
-    api_key = "" if keys else ', api_key="none"'
-    sent = f"-H 'Content-Type: application/json'{header} -d {shlex.quote(body)}"
-    asking = "Ask with a key in OPENAI_API_KEY from a shell:" if keys else "Ask from a shell:"
-    create = f"model={json.dumps(models[0])}, messages={json.dumps(QUESTION)}"
-    return "\n".join(
-        [
-            f"Ready on {url} with {', '.join(models)}. {asking}",
-            "",
-            f"curl {url}/chat/completions {sent}",
-            "",
-            "or from Python:",
-            "",
-            "from openai import OpenAI",
-            f'client = OpenAI(base_url="{url}"{api_key})',
-            f"print(client.chat.completions.create({create}).choices[0].message.content)",
-            "",
-        ]
-    )
+    found = f"Ready on {url} with {', '.join(models)}."
+    for kind, example in _EXAMPLES.items():
+        for model, capabilities in models.items():
+            if kind in capabilities:
+                asking = "Ask with a key in OPENAI_API_KEY" if keys else "Ask"
+                return _with_example(
+                    f"{found} {asking} from a shell:",
+                    example.curl(url, model, keys=keys),
+                    f'client = OpenAI(base_url="{url}"{"" if keys else _NO_KEY})',
+                    example.python(model),
+                )
+    return f"{found}\n"
+
+
+def _with_example(found: str, curl: str, client: str, ask: str) -> str:
+    python = ["from openai import OpenAI", client, ask]
+    return "\n".join([found, "", curl, "", "or from Python:", "", *python, ""])
 
 
 def exposure_warning(host: str) -> str | None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import uvicorn
 
@@ -93,8 +94,12 @@ class GatewayProcess(uvicorn.Server):
             self._progress.tick()
             await asyncio.sleep(0.2)
         self._progress.clear()
-        names = [card.name for card in self._registry.cards() if card.ready]
-        sys.stdout.write(announcement.ready(self._url, names, keys=self.keys is not None))
+        models = {
+            card.name: {name for name, can in asdict(card.capabilities).items() if can}
+            for card in self._registry.cards()
+            if card.ready
+        }
+        sys.stdout.write(announcement.ready(self._url, models, keys=self.keys is not None))
         sys.stdout.flush()
 
     async def _end_after(self, grace_s: float) -> None:

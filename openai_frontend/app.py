@@ -15,8 +15,8 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from openai_frontend import __version__, loop_lag, vllm_metrics
+from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
-from openai_frontend.access.watched_keys import WatchedKeys
 from openai_frontend.adapter_management import AdapterManagement
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.middleware.access import Access
@@ -131,7 +131,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     )
     direct: dict[tuple[str, str], Endpoint] = {}
     areas, open_areas = Areas(), _open_areas(settings)
-    keys = None if settings.keys_file is None else WatchedKeys(settings.keys_file)
+    keys = entrance_of(settings)
     app = Gateway(
         title="openai-frontend",
         version=__version__,
@@ -174,9 +174,17 @@ def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metr
     return [*own.collect(), *vllm_metrics.families(own, registry.vllm_models())]
 
 
-def _access(
-    keys: WatchedKeys | None, areas: Areas, open_areas: frozenset[Area]
-) -> list[Middleware]:
+def entrance_of(settings: Settings) -> Entrance | None:
+    """Who may come in; None: everybody. Raises InvalidEntrance."""
+    return entrance(
+        keys_file=settings.keys_file,
+        jwt_jwks=settings.jwt_jwks,
+        jwt_issuer=settings.jwt_issuer,
+        jwt_audience=settings.jwt_audience,
+    )
+
+
+def _access(keys: Entrance | None, areas: Areas, open_areas: frozenset[Area]) -> list[Middleware]:
     """Nothing where there are no keys."""
     if keys is None:
         return []
@@ -261,15 +269,15 @@ def _lifespan(
     startup: Startup,
     server: Server,
     registry: ModelRegistry,
-    keys: WatchedKeys | None,
+    keys: Entrance | None,
     metrics: GatewayMetrics,
 ) -> Lifespan:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         watching = asyncio.create_task(loop_lag.watch(metrics.lagged))
         running = [asyncio.create_task(startup.run()), watching]
-        if keys is not None:
-            running.append(asyncio.create_task(keys.follow()))
+        for each in keys.followed if keys is not None else ():
+            running.append(asyncio.create_task(each.follow()))
         try:
             yield
         finally:

@@ -94,6 +94,17 @@ class Access(BaseModel):
         description="YAML or JSON file of API keys (docs/access.md), written by `openai-frontend "
         "keys add`. Without one, whoever reaches the port may use the server.",
     )
+    jwt_jwks: str | None = Field(
+        default=None,
+        description="The signing keys of an identity provider, a file or an https address: its "
+        "JSON Web Tokens are taken as keys too. Needs the extra `jwt`.",
+    )
+    jwt_issuer: str | None = Field(
+        default=None, description="Who must have issued a token (`iss`); with `jwt_jwks`."
+    )
+    jwt_audience: str | None = Field(
+        default=None, description="For whom a token must be (`aud`); with `jwt_jwks`."
+    )
     health_without_key: bool = Field(
         default=True, description="/health needs no key: supervisors have none."
     )

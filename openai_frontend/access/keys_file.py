@@ -34,31 +34,39 @@ class InvalidKeysFile(Exception):
     """A file of keys that cannot be used; the message is one line that names the place."""
 
 
-class _Entry(BaseModel):
-    """One key as it is written."""
+class Grants(BaseModel):
+    """What a key may have beside its scopes, as it is written."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
-    name: Annotated[str, StringConstraints(strict=True, pattern=rf"^{NAME.pattern}$")]
-    sha256: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
-    scopes: Annotated[list[Scope], Field(min_length=1)]
     models: Annotated[list[_Model], Field(min_length=1)] | None = None
     requests_per_minute: _Count | None = None
     tokens_per_minute: _Count | None = None
     streams: _Count | None = None
     priority: Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31)] = 0
     own_cache: Annotated[bool, Field(strict=True)] = False
+
+    def limits(self) -> KeyLimits:
+        """Those that a quota is made of."""
+        return KeyLimits(**{name: getattr(self, name) for name in KeyLimits.__dataclass_fields__})
+
+
+class _Entry(Grants):
+    """One key as it is written."""
+
+    name: Annotated[str, StringConstraints(strict=True, pattern=rf"^{NAME.pattern}$")]
+    sha256: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
+    scopes: Annotated[list[Scope], Field(min_length=1)]
     created: AwareDatetime | None = None
     expires: AwareDatetime | None = None
 
     def key(self) -> Key:
-        limits = {name: getattr(self, name) for name in KeyLimits.__dataclass_fields__}
         return Key(
             name=self.name,
             digest=self.sha256,
             scopes=frozenset(self.scopes),
             models=self.models,
-            limits=KeyLimits(**limits),
+            limits=self.limits(),
             priority=self.priority,
             own_cache=self.own_cache,
             created=self.created,

@@ -93,8 +93,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
             raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
-    if settings.keys_file is not None:
-        _check_keys_file(settings.keys_file)
+    if settings.keys_file is not None or settings.jwt_jwks is not None:
+        _check_entrance(settings)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
 
@@ -111,13 +111,14 @@ def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
             raise InvalidSettings(f"chat_template: {name_or_path}: {error.message}") from None
 
 
-def _check_keys_file(path: Path) -> None:
-    from openai_frontend.access.keys_file import InvalidKeysFile, read
+def _check_entrance(settings: Settings) -> None:
+    from openai_frontend.access.entrance import InvalidEntrance
+    from openai_frontend.app import entrance_of
 
     try:
-        read(path)
-    except InvalidKeysFile as error:
-        raise InvalidSettings(f"keys_file: {error}") from None
+        entrance_of(settings)
+    except InvalidEntrance as error:
+        raise InvalidSettings(str(error)) from None
 
 
 def _check_tiktoken_vocabulary(path: Path) -> None:

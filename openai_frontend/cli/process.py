@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import uvicorn
 
-from openai_frontend.access.watched_keys import WatchedKeys
+from openai_frontend.access.entrance import Entrance
 from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.model_registry import ModelRegistry
@@ -43,7 +43,7 @@ class GatewayProcess(uvicorn.Server):
         self._startup = startup
         self._progress = progress
         self._url = url
-        self.keys: WatchedKeys | None = None  # read again on SIGHUP
+        self.keys: Entrance | None = None  # looked at again on SIGHUP
         startup.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

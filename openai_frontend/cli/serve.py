@@ -57,7 +57,7 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
     host, port = settings.host, listener.getsockname()[1]
     warning = announcement.exposure_warning(host)
-    if warning is not None and settings.keys_file is None:
+    if warning is not None and app.state.keys is None:
         sys.stderr.write(warning)
     process = GatewayProcess(
         _uvicorn_config(app, settings),

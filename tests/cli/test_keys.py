@@ -4,6 +4,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,6 +125,36 @@ def test_a_server_does_not_start_with_a_broken_file(
         2,
         f"openai-frontend: keys_file: {path}: keys: Input should be a valid list\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--jwt-jwks=x"], "jwt_jwks: jwt_issuer and jwt_audience must be set with it"),
+        (
+            ["--jwt-jwks=http://issuer.test/k", "--jwt-issuer=i", "--jwt-audience=a"],
+            "jwt_jwks: 'http://issuer.test/k' is neither a file nor an https address",
+        ),
+    ],
+)
+def test_tokens_without_what_makes_them_safe(
+    options: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server does not start where anybody's tokens would do."""
+
+    code = main(["serve", f"--model-repository={path.parent}", *options])
+    assert (code, capsys.readouterr().err) == (2, f"openai-frontend: {message}\n")
+
+
+def test_tokens_without_the_extra(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line says what to install."""
+
+    monkeypatch.setitem(sys.modules, "openai_frontend.access.json_web_tokens", None)
+    options = ["--jwt-jwks=x", "--jwt-issuer=i", "--jwt-audience=a"]
+    assert main(["serve", f"--model-repository={path.parent}", *options]) == 2
+    assert "PyJWT is not here; install openai-frontend[jwt]" in capsys.readouterr().err
 
 
 CANARY = "sk-canary-3fb1c9"

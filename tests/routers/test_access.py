@@ -1,3 +1,4 @@
+import asyncio
 import logging
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from openai_frontend.access.scopes import SCOPE_OF, SCOPES
 from openai_frontend.settings import Settings
+from tests.access import tokens
 from tests.access.key_files import bearer, key, write
 from tests.routers.test_direct_route import cycles
 
@@ -265,6 +267,32 @@ async def test_the_addresses_of_models_are_all_tried(world):
     posts = {path for method, path, scope in addresses(world.app) if scope == "inference"}
 
     assert {path for path in posts if not path.startswith("/v2/models")} == set(BODIES)
+
+
+@pytest.mark.parametrize("with_keys", [False, True])
+async def test_tokens_of_a_provider(world_of, tmp_path, keys_file, with_keys):
+    """They open what their scopes say, with a keys file beside them or without."""
+    path = tmp_path / "jwks.json"
+    path.write_bytes(tokens.jwks())
+    world = await world_of(
+        Settings(
+            keys_file=keys_file if with_keys else None,
+            jwt_jwks=str(path),
+            jwt_issuer=tokens.ISSUER,
+            jwt_audience=tokens.AUDIENCE,
+        )
+    )
+    headers = bearer(tokens.token().decode())
+    async with asyncio.timeout(10):
+        while (await world.client.get("/v1/models", headers=headers)).status_code == 401:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    got = [
+        (await world.client.get("/v1/models")).status_code,
+        (await world.client.get("/metrics", headers=headers)).status_code,
+        (await world.client.get("/metrics", headers=bearer("all"))).status_code,
+    ]
+    assert got == [401, 403, 200 if with_keys else 401]
 
 
 @pytest.mark.parametrize("stream", [False, True])

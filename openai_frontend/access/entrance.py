@@ -1,0 +1,83 @@
+"""Everything that says who may come in, put together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.access.keys_file import InvalidKeysFile
+from openai_frontend.access.watched_keys import WatchedKeys
+
+
+class InvalidEntrance(Exception):
+    """It cannot be said who may come in; the message is one line that begins with a setting."""
+
+
+class Followed(Protocol):
+    """Something outside that changes while the server runs."""
+
+    async def follow(self) -> None:
+        """For ever."""
+
+    def reload_soon(self) -> None:
+        """Looks at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Who may come in, and what is to be followed for it."""
+
+    ring: KeyRing
+    followed: Sequence[Followed]
+
+    def reload_soon(self) -> None:
+        """Looks at all of it at once."""
+        for each in self.followed:
+            each.reload_soon()
+
+
+def entrance(
+    *,
+    keys_file: Path | None,
+    jwt_jwks: str | None,
+    jwt_issuer: str | None,
+    jwt_audience: str | None,
+) -> Entrance | None:
+    """From the settings of the same names; None where everybody may come in.
+
+    Raises InvalidEntrance.
+    """
+    ring, followed = KeyRing(()), list[Followed]()
+    if keys_file is not None:
+        keys = _keys(keys_file)
+        ring = keys.ring
+        followed.append(keys)
+    if jwt_jwks is not None:
+        followed.append(_tokens(ring, jwt_jwks, jwt_issuer, jwt_audience))
+    return Entrance(ring, followed) if followed else None
+
+
+def _keys(path: Path) -> WatchedKeys:
+    try:
+        return WatchedKeys(path)
+    except InvalidKeysFile as error:
+        raise InvalidEntrance(f"keys_file: {error}") from None
+
+
+def _tokens(ring: KeyRing, jwks: str, issuer: str | None, audience: str | None) -> Followed:
+    if issuer is None or audience is None:
+        raise InvalidEntrance("jwt_jwks: jwt_issuer and jwt_audience must be set with it")
+    try:
+        from openai_frontend.access.json_web_tokens import JsonWebTokens
+        from openai_frontend.access.watched_jwks import WatchedJwks
+    except ImportError:
+        message = "jwt_jwks: PyJWT is not here; install openai-frontend[jwt]"
+        raise InvalidEntrance(message) from None
+    tokens = JsonWebTokens(issuer=issuer, audience=audience)
+    try:
+        watched = WatchedJwks(jwks, tokens)
+    except ValueError as error:
+        raise InvalidEntrance(f"jwt_jwks: {error}") from None
+    ring.tokens = tokens
+    return watched

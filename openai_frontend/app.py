@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 from typing import cast
 
@@ -18,6 +18,7 @@ from openai_frontend import __version__, loop_lag, vllm_metrics
 from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
 from openai_frontend.adapter_management import AdapterManagement
+from openai_frontend.errors import GatewayError
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
@@ -26,8 +27,10 @@ from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.failures import Failures
+from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
+from openai_frontend.model_demand import DemandLimits, ModelDemand
 from openai_frontend.model_management import ModelManagement
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
@@ -74,10 +77,13 @@ class Startup:
         *,
         adapters_s: float,
         follow_s: float | None = None,
+        first: Sequence[str] = (),
     ) -> None:
         """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
-        repository that the core polls.
+        repository that the core polls. `first` are the models to bring where all are loaded on
+        demand.
         """
+        self._first = first
         self._adapters_s = adapters_s
         self._follow_s = follow_s
         self._server = server
@@ -90,6 +96,7 @@ class Startup:
         try:
             await self._server.start()
             await self._registry.refresh()
+            await self._bring_first()
             async with asyncio.TaskGroup() as following:
                 following.create_task(self._registry.follow_adapters(self._adapters_s))
                 if self._follow_s is not None:
@@ -98,6 +105,14 @@ class Startup:
             self.failure = error
             logger.error("the server did not start: %s", error)
             self.on_failure()
+
+    async def _bring_first(self) -> None:
+        """One that does not load is like any other that does not: a request tries again."""
+        for name in self._first:
+            try:
+                await self._registry.bring(name)
+            except GatewayError as error:
+                logger.error("model %s could not be loaded: %s", name, error.message)
 
 
 class Gateway(FastAPI):
@@ -122,12 +137,14 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         tokenizer_queue=settings.tokenizer_queue,
         strict_readiness=settings.strict_readiness,
     )
+    demand = _on_demand(settings, registry) if settings.load_on_demand else None
     polls = settings.model_control_mode == "poll"
     startup = Startup(
         server,
         registry,
         adapters_s=settings.adapter_poll_s,
         follow_s=settings.repository_poll_s if polls else None,
+        first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
     direct: dict[tuple[str, str], Endpoint] = {}
     areas, open_areas = Areas(), _open_areas(settings)
@@ -142,12 +159,13 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         redoc_url=None,
         separate_input_output_schemas=False,  # an answer may leave out what has a default
         redirect_slashes=False,
-        lifespan=_lifespan(startup, server, registry, keys, metrics),
+        lifespan=_lifespan(startup, server, registry, keys, metrics, demand),
         middleware=[  # outermost first
             Middleware(RequestId),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
             *_access(keys, areas, open_areas),
+            *([] if demand is None else [Middleware(HeldModels)]),
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
@@ -182,6 +200,18 @@ def entrance_of(settings: Settings) -> Entrance | None:
         jwt_issuer=settings.jwt_issuer,
         jwt_audience=settings.jwt_audience,
     )
+
+
+def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
+    limits = DemandLimits(
+        models=settings.max_loaded_models,
+        memory_bytes=settings.max_models_bytes,
+        wait_s=settings.load_wait_s,
+        retry_s=settings.load_retry_s,
+    )
+    demand = ModelDemand(registry, limits)
+    registry.load_on_demand(demand)
+    return demand
 
 
 def _access(keys: Entrance | None, areas: Areas, open_areas: frozenset[Area]) -> list[Middleware]:
@@ -271,6 +301,7 @@ def _lifespan(
     registry: ModelRegistry,
     keys: Entrance | None,
     metrics: GatewayMetrics,
+    demand: ModelDemand | None,
 ) -> Lifespan:
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
@@ -284,6 +315,8 @@ def _lifespan(
             for task in running:
                 task.cancel()
             await asyncio.wait(running)
+            if demand is not None:
+                await demand.close()
             registry.close()
             await server.stop()
 

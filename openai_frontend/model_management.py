@@ -138,12 +138,7 @@ class ModelManagement:
         if name not in {entry.name for entry in self._server.model_index()}:
             message = f"The model '{name}' is in no repository."
             raise ModelNotFound(message, param="model")
-        if self._registry.is_changing(name):
-            raise Conflict(
-                f"The model '{name}' is being loaded or unloaded.",
-                param="model",
-                code="model_changing",
-            )
+        self._registry.changes.check(name)
 
 
 async def _told(name: str, done: str, work: Coroutine[Any, Any, None]) -> None:

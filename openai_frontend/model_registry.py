@@ -3,19 +3,18 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import NoReturn
 
-from openai_frontend import model_facts
 from openai_frontend.adapter_models import AdapterModels, AdapterSnapshot
 from openai_frontend.adapters.table import Found
-from openai_frontend.errors import Conflict, GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics import GatewayMetrics
 from openai_frontend.model_building import ModelBuilding
+from openai_frontend.model_changes import ModelChanges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.model_snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
-from openai_frontend.model_use import ModelUse, ModelUses
+from openai_frontend.model_use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.served_model import ModelCard, ServedModel
 from openai_frontend.triton import Server
@@ -26,10 +25,21 @@ logger = logging.getLogger(__name__)
 _LONGEST_NAME_IN_MESSAGES = 128
 
 
-def changing(name: str) -> Conflict:
-    """The error of whoever wants to change a model that is changing."""
-    message = f"The model '{name}' is being loaded or unloaded."
-    return Conflict(message, param="model")
+def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
+    """Of a model that the first request loads: what its operator says is all that is known."""
+    model_name = snapshot.canonical(name)
+    options = snapshot.options[model_name]
+    return ModelCard(
+        name=name,
+        created=0,
+        owned_by="triton",
+        ready=False,
+        max_model_len=options.max_model_len,
+        root=model_name,
+        stands_for=None if name == model_name else model_name,
+        description=options.description,
+        error=NOT_LOADED,
+    )
 
 
 class ModelRegistry:
@@ -52,7 +62,7 @@ class ModelRegistry:
         building = ModelBuilding(server, self._pool, self._uses, metrics or GatewayMetrics())
         self._taking = SnapshotTaking(server, building, self._options)
         self._strict_readiness = strict_readiness
-        self._changes: set[str] = set()  # models that are being loaded or unloaded
+        self.changes = ModelChanges()
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh
         self._adapter_models = AdapterModels(server)
@@ -129,7 +139,7 @@ class ModelRegistry:
 
         Requests go on meanwhile, on the model as it was. Raises Conflict where it is changing.
         """
-        with self._changing(name):
+        with self.changes.change(name):
             try:
                 await self._server.load_model(name, config=config, model_files=model_files)
             finally:
@@ -141,17 +151,41 @@ class ModelRegistry:
         `parts`: with those of an ensemble, as far as no other one has them. Raises Conflict where
         the model is changing.
         """
-        with self._changing(name):
+        with self.changes.change(name, leaving=True):
             try:
-                leaving = [name, *(self._own_parts(name) if parts else ())]
-                for each in leaving:
+                for each in (name, *(self._current().own_parts(name) if parts else ())):
                     await self._server.unload_model(each)
             finally:
                 await self.refresh()
 
-    def is_changing(self, name: str) -> bool:
-        """Whether the model is being loaded or unloaded."""
-        return name in self._changes
+    async def bring(self, name: str) -> None:
+        """Loads the model that a request names, where models are loaded on demand.
+
+        Names that are unknown, or not for requests, are `get`'s to refuse.
+        """
+        if self._uses.demand is None:
+            return
+        snapshot = self._current()
+        model_name = snapshot.model_name(name)
+        if model_name in snapshot.options and model_name not in snapshot.refused:
+            await self._uses.demand.bring(model_name)
+
+    def load_on_demand(self, demand: Demand) -> None:
+        """From now on `demand` brings the models that requests name."""
+        self._uses.demand = demand
+
+    def is_loaded(self, name: str) -> bool:
+        """Whether Triton has the model, and nobody is about to unload it."""
+        return name in self._current().loaded and not self.changes.is_leaving(name)
+
+    def loaded(self) -> frozenset[str]:
+        """The models that are loaded, without those that others brought as their parts."""
+        snapshot = self._current()
+        return snapshot.loaded - snapshot.parts.keys()
+
+    def options(self, name: str) -> ModelOptions:
+        """What the operator says of a model."""
+        return self._current().options.get(name, ModelOptions())
 
     def state(self, name: str) -> str:
         """Triton's word for the model: LOADING or UNLOADING where a version of it is."""
@@ -162,28 +196,6 @@ class ModelRegistry:
     def use(self, name: str) -> ModelUse:
         """What a model of Triton's has to do."""
         return self._uses[name]
-
-    @contextmanager
-    def _changing(self, name: str) -> Iterator[None]:
-        if name in self._changes:
-            raise changing(name)
-        self._changes.add(name)
-        try:
-            yield
-        finally:
-            self._changes.discard(name)
-
-    def _own_parts(self, name: str) -> list[str]:
-        """The models that this one is made of, and no other that is loaded."""
-        loaded = self._current().loaded
-        if name not in loaded:
-            return []
-        parts = {each: set(self._parts_of(each)) for each in loaded}
-        others = set().union(*(parts[each] for each in loaded - {name}))
-        return sorted((parts[name] & loaded) - others)
-
-    def _parts_of(self, name: str) -> list[str]:
-        return model_facts.parts(self._server.model_config(name))
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that says that a model does not exist."""
@@ -209,11 +221,15 @@ class ModelRegistry:
         """The models that requests can name, by name.
 
         Not among them: what failed to load, what has no task of ours, the parts of an ensemble.
+        Where models are loaded on demand, those that are not loaded are.
         """
         snapshot = self._current()
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._adapter_models.listed(snapshot, self._adapters)
-        return [model.card() for model in (*models, *adapters)]
+        cards = [model.card() for model in (*models, *adapters)]
+        if self._uses.demand is not None:
+            cards += [_card_of_unloaded(name, snapshot) for name in snapshot.on_demand()]
+        return cards
 
     def vllm_models(self) -> list[VLLMModel]:
         """The models of our own vLLM engine, for their metrics."""

@@ -33,12 +33,35 @@ class Snapshot:
     listed: Sequence[str] = ()  # sorted
     loaded: frozenset[str] = frozenset()  # what Triton serves, whatever for
     made: Mapping[tuple[str, int], Made] = field(default_factory=dict)
+    options: Mapping[str, ModelOptions] = field(default_factory=dict)  # where they can be read
+    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # -> the loaded wholes
     clashes: frozenset[str] = frozenset()  # aliases that nobody gets: a model has that name
 
     def without(self, model_name: str | None) -> "Snapshot":
         """As if this model had not been made."""
         made = {key: made for key, made in self.made.items() if key[0] != model_name}
         return replace(self, made=made)
+
+    def on_demand(self) -> list[str]:
+        """The names of models that are not loaded, and that nothing is wrong with."""
+        names = [*self.options, *self.aliases]
+        return [name for name in names if self.failures.get(self.canonical(name)) == NOT_LOADED]
+
+    def own_parts(self, model_name: str) -> list[str]:
+        """The models that are loaded as parts of this one, and of no other."""
+        return [
+            part
+            for part, wholes in self.parts.items()
+            if part in self.loaded and list(wholes) == [model_name]
+        ]
+
+    def model_name(self, name: str) -> str:
+        """The model in a name that a request gives, be it of a version, an alias or an adapter."""
+        for asked in (name, name.rpartition(":")[0], name.partition(":")[0]):
+            base = self.canonical(asked).partition("@")[0]
+            if asked and base in self.options:
+                return base
+        return name
 
     def canonical(self, name: str) -> str:
         """The model that a name is an alias of, or the name itself; a version stays with it."""
@@ -61,34 +84,39 @@ class SnapshotTaking:
         versions, reasons = _states(self._server.model_index())
         names = versions.keys() | reasons.keys()
         draft = _Draft(before, names=names, loaded=frozenset(versions))
-        parts = self._parts(versions)
+        draft.parts = parts = self._parts(versions)
         for name in sorted(names):
             try:
                 options = self._options(name)
-                draft.claim(name, options.aliases)
+                draft.claim(name, options)
+                wholes = [] if options.standalone else parts.get(name, [])
+                if whole := options.part_of or next(iter(wholes), None):
+                    raise NotServable(f"it is a part of '{whole}'")
                 if name not in versions:
                     raise ModelUnavailable(reasons[name])
-                whole = options.part_of or (None if options.standalone else parts.get(name))
-                if whole is not None:
-                    raise NotServable(f"it is a part of '{whole}'")
                 self._add(draft, name, versions[name], options)
             except NotServable as error:
                 draft.refused[name] = error.message
             except GatewayError as error:
-                draft.fail(name, error.message)
+                went = name in versions and not self._server.model_is_ready(name)
+                draft.fail(name, NOT_LOADED if went else error.message)
         return draft.finished()
 
     def _options(self, name: str) -> ModelOptions:
         folder = model_facts.model_folder(name, self._server.options.model_repositories)
         return model_options.of_model(name, folder, self._settings)
 
-    def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, str]:
-        """Part -> the whole, of the models that are loaded."""
-        return {
-            part: name
-            for name in versions
-            for part in model_facts.parts(self._server.model_config(name))
-        }
+    def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+        """Part -> the wholes, of the models that are loaded."""
+        parts: dict[str, list[str]] = {}
+        for name in versions:
+            try:
+                config = self._server.model_config(name)
+            except GatewayError:  # it has gone since the index was read
+                continue
+            for part in model_facts.parts(config):
+                parts.setdefault(part, []).append(name)
+        return parts
 
     def _add(
         self, draft: "_Draft", name: str, versions: Sequence[int], options: ModelOptions
@@ -112,17 +140,20 @@ class _Draft:
     def __init__(self, before: Snapshot, *, names: Collection[str], loaded: frozenset[str]) -> None:
         self.before = before
         self.refused: dict[str, str] = {}
+        self.parts: Mapping[str, Sequence[str]] = {}
         self._loaded = loaded
         self._models: dict[str, ServedModel] = {}
         self._failures: dict[str, str] = {}
+        self._options: dict[str, ModelOptions] = {}
         self._claims: dict[str, list[str]] = {}  # alias -> models
         self._unlisted: set[str] = set()
         self._made: dict[tuple[str, int], Made] = {}
         self._known = frozenset(names)
 
-    def claim(self, name: str, aliases: Iterable[str]) -> None:
+    def claim(self, name: str, options: ModelOptions) -> None:
         """These aliases are to be the model's."""
-        for alias in dict.fromkeys(aliases):
+        self._options[name] = options
+        for alias in dict.fromkeys(options.aliases):
             self._claims.setdefault(alias, []).append(name)
 
     def add(self, made: Made, *, many: bool, latest: bool) -> None:
@@ -166,6 +197,8 @@ class _Draft:
             listed=sorted(self._models.keys() - self._unlisted),
             loaded=self._loaded,
             made=self._made,
+            options=self._options,
+            parts=self.parts,
             clashes=frozenset(self._claims.keys() & self._known),
         )
 

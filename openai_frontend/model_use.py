@@ -1,4 +1,4 @@
-"""How much a Triton model has to do, which decides when it may go. Knows no requests."""
+"""How much each Triton model has to do, which decides when it may go. Knows no requests."""
 
 import time
 from typing import Protocol
@@ -20,28 +20,48 @@ class ModelUse:
     `async with` it while a request is at work in the model: it is loaded then, and stays.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, uses: "ModelUses") -> None:
         self.model_name = model_name
-        self.demand: Demand | None = None  # None: models come and go by hand alone
         self.running = 0  # requests at work in the model
-        self.admitted = 0  # places that calls hold, of those that the model has
+        self.held = 0  # requests that wait for the model, or have found it and are not at an end
+        self.admitted = 0  # places that calls have, of those that the model has
         self.last_used = time.monotonic()  # seconds
+        self._uses = uses
 
     async def __aenter__(self) -> None:
-        if self.demand is not None:
-            await self.demand.bring(self.model_name)
+        if (demand := self._uses.demand) is not None:
+            await demand.bring(self.model_name)
         self.running += 1  # nothing else runs between a model's being there and this line
 
     async def __aexit__(self, *_: object) -> None:
         self.running -= 1
+        self._used()
+
+    def hold(self) -> None:
+        """Keeps the model where it is, until `release`."""
+        self.held += 1
+
+    def release(self) -> None:
+        """As often as `hold`."""
+        self.held -= 1
+        self._used()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody has to do with the model."""
+        return not (self.running or self.held)
+
+    def _used(self) -> None:
         self.last_used = time.monotonic()
-        if self.demand is not None and not self.running:
-            self.demand.idle()
+        if self._uses.demand is not None and self.is_idle:
+            self._uses.demand.idle()
 
 
 class ModelUses(dict[str, ModelUse]):
     """By model; each is made when it is first asked for, and stays."""
 
+    demand: Demand | None = None  # None: models come and go by hand alone
+
     def __missing__(self, model_name: str) -> ModelUse:
-        use = self[model_name] = ModelUse(model_name)
+        use = self[model_name] = ModelUse(model_name, self)
         return use

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from openai_frontend.setting_values import (
     BytesByDevice,
@@ -39,6 +39,32 @@ class Models(BaseModel):
         description="Let clients who load a model by KServe's protocol send its config and files: "
         "whoever may do that can run code in the server.",
     )
+    load_on_demand: bool = Field(
+        default=False,
+        description="Load a model when a request asks for it, where the mode is explicit; at start "
+        "those that `load_model` names, but not '*'.",
+    )
+    max_loaded_models: int | None = Field(
+        default=None,
+        ge=1,
+        description="Models at a time, where they are loaded on demand; those that were not used "
+        "for longest make room.",
+    )
+    max_models_bytes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Memory for models, where they are loaded on demand: as their options say "
+        "(`memory_bytes`), or else as their load added to the processes' main memory.",
+    )
+    load_wait_s: float = Field(
+        default=300.0, gt=0, description="Seconds that a request waits for its model to be loaded."
+    )
+    load_retry_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="Seconds after a load on demand that failed in which requests are refused with "
+        "its reason; after that the next one tries again.",
+    )
     model_option: OptionsByModel = Field(
         default={},
         description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "
@@ -70,6 +96,13 @@ class Models(BaseModel):
     model_load_gpu_limit: FractionByDevice = Field(
         default={}, description="Share of a GPU's memory (0 to 1) beyond which no model loads."
     )
+
+    @field_validator("load_on_demand")
+    @classmethod
+    def _needs_explicit_mode(cls, wanted: bool, info: ValidationInfo) -> bool:
+        if wanted and info.data.get("model_control_mode") != "explicit":
+            raise ValueError("models are loaded on demand where model_control_mode is explicit")
+        return wanted
 
 
 class Core(BaseModel):

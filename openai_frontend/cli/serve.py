@@ -31,7 +31,6 @@ _SAME_NAME = (
 _OTHER_NAME = {
     "model_repositories": "model_repository",
     "library": "triton_library",
-    "startup_models": "load_model",
     "log_info": "triton_log_info",
     "log_warn": "triton_log_warn",
     "log_error": "triton_log_error",
@@ -76,6 +75,7 @@ def triton_options(settings: Settings) -> Options:
     """The core's options, in its own words."""
     names = {**{name: name for name in _SAME_NAME}, **_OTHER_NAME}
     return Options(
+        startup_models=[] if settings.load_on_demand else settings.load_model,
         rate_limiter_resources=[
             RateLimiterResource(name=each.name, count=each.count, device=each.device)
             for each in settings.rate_limiter_resource
@@ -106,6 +106,8 @@ def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
 
 def _loading(settings: Settings) -> list[str]:
     """The models that the core will load."""
+    if settings.load_on_demand:
+        return []
     if settings.model_control_mode == "explicit" and "*" not in settings.load_model:
         return settings.load_model
     folders = (folder for path in settings.model_repository for folder in Path(path).iterdir())

@@ -26,12 +26,20 @@ def models_for(request: Request, registry: ModelRegistry) -> Models:
     return registry if caller is None else CallersModels(registry, caller)
 
 
-def model_for(request: Request, registry: ModelRegistry, name: str) -> ServedModel:
-    """The model that the request names, noted for the metrics: a name that is served."""
-    return noted(request, models_for(request, registry).get(name))
+async def model_for(request: Request, registry: ModelRegistry, name: str) -> ServedModel:
+    """The model that the request names, noted for the metrics: a name that is served. It may have
+    to be loaded first.
+    """
+    models = models_for(request, registry)
+    await models.bring(name)
+    return noted(request, models.get(name))
 
 
 def noted(request: Request, model: ServedModel) -> ServedModel:
-    """The model of this request, noted for the metrics."""
-    request.scope["state"]["model"] = model.name
+    """The model of this request, noted for the metrics, and kept until the request's end."""
+    state = request.scope["state"]
+    state["model"] = model.name
+    if (held := state.get("held_models")) is not None:
+        model.use.hold()
+        held.append(model.use)
     return model

@@ -32,7 +32,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
-        model = model_for(request, registry, chat_request.model)
+        model = await model_for(request, registry, chat_request.model)
         answer = await chat.prepare(chat_request, model)
         if chat_request.stream:
             return EventStream(chunks(answer), answer.bursts())

@@ -37,7 +37,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     async def create_rerank(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Jina's and vLLM's form)."""
         rerank_request = await reader.read_in_turns(await request.body())
-        model = model_for(request, registry, rerank_request.model)
+        model = await model_for(request, registry, rerank_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create(rerank_request, model))
 
@@ -49,7 +49,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     async def create_rerank_for_cohere(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Cohere's form)."""
         rerank_request = await reader.read_in_turns(await request.body())
-        model = model_for(request, registry, rerank_request.model)
+        model = await model_for(request, registry, rerank_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await reranking.create_for_cohere(rerank_request, model))
 
@@ -64,8 +64,10 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         if not has_texts(body):
             return await create_rerank(request)
         texts_request = await texts_reader.read_in_turns(body)
-        name, models = texts_request.model, models_for(request, registry)
-        model = noted(request, only_ranker(models) if name is None else models.get(name))
+        if (name := texts_request.model) is None:
+            model = noted(request, only_ranker(models_for(request, registry)))
+        else:
+            model = await model_for(request, registry, name)
         with CancelledOnDisconnect(request.scope):
             ranks = await reranking.create_for_texts(texts_request, model)
         body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
@@ -88,7 +90,7 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (vLLM's form)."""
         score_request = await reader.read_in_turns(await request.body())
-        model = model_for(request, registry, score_request.model)
+        model = await model_for(request, registry, score_request.model)
         with CancelledOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))
 

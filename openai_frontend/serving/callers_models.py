@@ -23,6 +23,9 @@ _LONGEST_NAME_IN_MESSAGES = 128
 class Models(Protocol):
     """What requests ask of the registry."""
 
+    async def bring(self, name: str) -> None:
+        """Loads the model, where models are loaded on demand."""
+
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve."""
 
@@ -39,6 +42,11 @@ class CallersModels:
     def __init__(self, models: Models, caller: Caller) -> None:
         self._models = models
         self._caller = caller
+
+    async def bring(self, name: str) -> None:
+        """Nobody's request loads a model that it may not use."""
+        self._check(name)
+        await self._models.bring(name)
 
     def get(self, name: str) -> ServedModel:
         """The model, whose work is charged to the caller."""

@@ -108,7 +108,7 @@ def has_texts(body: bytes) -> bool:
 
 def only_ranker(models: Models) -> ServedModel:
     """For a request that names no model: the one cross-encoder, or else the one that embeds."""
-    ready = [models.get(card.name) for card in models.cards() if card.ready]
+    ready = [models.get(card.name) for card in models.cards() if card.ready and not card.stands_for]
     for task in ("score", "embed"):
         able = [model for model in ready if task in model.tasks]
         if len(able) == 1:

@@ -99,14 +99,15 @@ def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
     return InvalidRequest(message, param="messages")
 
 
-def named_or_only(models: Models, name: str | None) -> ServedModel:
-    """The model of a request that may leave it out where there is one."""
+async def named_or_only(models: Models, name: str | None) -> ServedModel:
+    """The model of a request that may leave it out where there is one, whatever names it has."""
+    names = [card.name for card in models.cards() if card.stands_for is None]
     if name is not None:
-        return models.get(name)
-    names = [card.name for card in models.cards()]
+        names = [name]
     if len(names) != 1:
         message = "Missing required parameter: 'model'."
         raise InvalidRequest(message, param="model", code="missing_required_parameter")
+    await models.bring(names[0])
     return models.get(names[0])
 
 

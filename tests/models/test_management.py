@@ -120,7 +120,7 @@ async def test_a_model_that_changes_is_not_changed_by_another(repository, live_g
         running = asyncio.create_task(gateway.complete("m", max_tokens=20))
         await until(lambda: gateway.registry.use("m").running == 1)
         first = asyncio.create_task(gateway.change("m", "unload"))
-        await until(lambda: gateway.registry.is_changing("m"))
+        await until(lambda: "m" in gateway.registry.changes)
         second = await gateway.change("m", "load")
         await running
 
@@ -134,7 +134,7 @@ async def test_a_change_goes_on_without_its_caller(repository, live_gateway):
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         with pytest.raises(httpx.ReadTimeout):
             await gateway.change("m", "load", timeout=0.1)
-        await until(lambda: not gateway.registry.is_changing("m"))
+        await until(lambda: "m" not in gateway.registry.changes)
 
         assert (await gateway.complete("m")).status_code == 200
 

@@ -59,6 +59,9 @@ class FakeRegistry:
     def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
+    async def bring(self, name: str) -> None:
+        pass
+
     def get(self, name: str) -> FakeModel:
         if not self.known.is_set():
             raise ModelUnavailable("The models are still loading.")

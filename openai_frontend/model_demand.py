@@ -1,0 +1,177 @@
+"""Loads models when a request asks for one, and unloads those that were not asked for longest."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.model_registry import ModelRegistry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandLimits:
+    """How much may be loaded at a time; None sets no limit."""
+
+    models: int | None = None
+    memory_bytes: int | None = None
+    wait_s: float = 300.0  # that a request waits for its model
+    retry_s: float = 10.0  # between a load that failed and the next attempt
+
+
+class ModelDemand:
+    """One load at a time: what it adds to the process's memory is then its model's.
+
+    A model counts as large as its options say, or else as large as it was when it was last loaded.
+    """
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        limits: DemandLimits,
+        *,
+        used_bytes: Callable[[], int] | None = None,  # of all models; the processes' memory
+    ) -> None:
+        self._registry = registry
+        self._limits = limits
+        self._used_bytes = used_bytes or memory_of_processes
+        self._turn = asyncio.Lock()
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, tuple[float, str]] = {}  # when, and why
+        self._measured: dict[str, int] = {}
+        self._one_is_idle = asyncio.Event()
+
+    async def bring(self, model_name: str) -> None:
+        """Returns once the model is loaded; all that wait for it wait for one load.
+
+        Raises ModelUnavailable where it does not load, finds no room, or takes too long.
+        """
+        if self._registry.is_loaded(model_name):
+            return
+        use = self._registry.use(model_name)
+        use.hold()  # once it is there, until the caller goes on: nothing else runs in between
+        try:
+            async with asyncio.timeout(self._limits.wait_s):
+                while not self._registry.is_loaded(model_name):
+                    await asyncio.shield(self._load_of(model_name))
+        except TimeoutError:
+            message = f"The model '{model_name}' is still loading; try again later."
+            raise ModelUnavailable(message) from None
+        finally:
+            use.release()
+
+    def idle(self) -> None:
+        """Some model may go now."""
+        self._one_is_idle.set()
+
+    async def close(self) -> None:
+        """End what waits."""
+        for task in self._loads.values():
+            task.cancel()
+        if self._loads:
+            await asyncio.wait(list(self._loads.values()))
+
+    def _load_of(self, name: str) -> asyncio.Task[None]:
+        """The load that is under way, or a new one, unless one has failed a moment ago."""
+        when, why = self._failures.get(name, (0.0, ""))
+        if why and time.monotonic() - when < self._limits.retry_s:
+            raise ModelUnavailable(f"The model '{name}' cannot serve: {why}")
+        task = self._loads.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._load(name))
+            self._loads[name] = task
+            task.add_done_callback(lambda done: self._forget(name, done))
+        return task
+
+    def _forget(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._loads[name]
+        if not task.cancelled():
+            task.exception()  # told to those who wait; nobody may have waited so long
+
+    async def _load(self, name: str) -> None:
+        async with self._turn:
+            await self._registry.changes.settled(name)
+            if self._registry.is_loaded(name):
+                return
+            await self._make_room(self._size(name), for_=name)
+            before = await asyncio.to_thread(self._used_bytes)
+            try:
+                await self._registry.load(name)
+            except GatewayError as error:
+                reason = " ".join(error.message.split()).removesuffix(";")
+                self._failures[name] = (time.monotonic(), reason)
+                raise ModelUnavailable(f"The model '{name}' cannot serve: {reason}") from error
+            self._failures.pop(name, None)
+            added = await asyncio.to_thread(self._used_bytes) - before
+            self._measured[name] = max(added, self._measured.get(name, 0))
+            logger.info("model %s: loaded on demand, %d bytes", name, self._size(name))
+            await self._make_room(0, for_=name, wait=False)  # its size is only known now
+
+    def _size(self, name: str) -> int:
+        """In bytes; 0 of a model that says nothing and was never loaded on demand."""
+        declared = self._registry.options(name).memory_bytes
+        return self._measured.get(name, 0) if declared is None else declared
+
+    async def _make_room(self, wanted: int, *, for_: str, wait: bool = True) -> None:
+        """Unloads idle models until there is room, and waits for some to be idle."""
+        limit = self._limits.memory_bytes
+        if limit is not None and wanted > limit:
+            message = f"The model '{for_}' takes {wanted} bytes, and models may take {limit}."
+            raise ModelUnavailable(message)
+        deadline = asyncio.get_running_loop().time() + self._limits.wait_s
+        while self._is_full(wanted, for_):
+            self._one_is_idle.clear()
+            victim = self._longest_idle(but=for_)
+            if victim is not None:
+                logger.info("model %s: unloaded, to make room for %s", victim, for_)
+                await self._registry.unload(victim)
+            elif not wait:
+                return  # the next load finds that there is too much
+            else:
+                await self._someone_is_idle(deadline, for_)
+
+    async def _someone_is_idle(self, deadline: float, for_: str) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._one_is_idle.wait()
+        except TimeoutError:
+            message = f"There is no room for the model '{for_}': those that are loaded are at work."
+            raise ModelUnavailable(message) from None
+
+    def _is_full(self, wanted: int, for_: str) -> bool:
+        loaded = self._registry.loaded()
+        others = [name for name in loaded if name != for_]
+        if self._limits.models is not None and len(others) >= self._limits.models:
+            return True
+        if self._limits.memory_bytes is None:
+            return False
+        taken = sum(self._size(name) for name in loaded)
+        return taken + wanted > self._limits.memory_bytes
+
+    def _longest_idle(self, *, but: str) -> str | None:
+        idle = [
+            name
+            for name in self._registry.loaded()
+            if name != but
+            and self._registry.use(name).is_idle
+            and name not in self._registry.changes
+        ]
+        return min(idle, key=lambda name: self._registry.use(name).last_used, default=None)
+
+
+def memory_of_processes() -> int:
+    """Bytes of main memory that this process and those that it started hold."""
+    this = psutil.Process()
+    return sum(_resident(process) for process in [this, *this.children(recursive=True)])
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:  # it ended a moment ago
+        return 0

@@ -1,0 +1,184 @@
+"""Models that are loaded when a request asks for them."""
+
+import asyncio
+from typing import Any
+
+from tests import mock_models
+from tests.models.conftest import LiveGateway
+from tests.triton.waiting import until
+
+ON_DEMAND: dict[str, Any] = {"model_control_mode": "explicit", "load_on_demand": True}
+
+
+def write(repository, *names: str, **arguments: Any) -> None:
+    for name in names:
+        settings = {"tokens": [f"{name} "], "answer_tokens": 2, **arguments}
+        mock_models.write_with_tokenizer(repository, name, **settings)
+
+
+def options(repository, name: str, text: str) -> None:
+    (repository / name / "openai_frontend.yaml").write_text(text)
+
+
+async def text(gateway: LiveGateway, model: str, **fields: Any) -> str:
+    response = await gateway.complete(model, **fields)
+    assert response.status_code == 200, response.text
+    answer: str = response.json()["choices"][0]["text"]
+    return answer
+
+
+def loaded(gateway: LiveGateway) -> set[str]:
+    """What the core has, whatever the registry believes."""
+    return {entry.name for entry in gateway.server.model_index() if entry.state == "READY"}
+
+
+async def test_a_request_loads_its_model(repository, live_gateway):
+    """Nothing is loaded at the start, though every model is listed; who asks for one gets it."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        before = loaded(gateway)
+        listed = await gateway.listed()
+        answer = await text(gateway, "a")
+
+        assert (before, listed, answer) == (set(), ["a", "b"], "a a ")
+        assert loaded(gateway) == {"a"}
+
+
+async def test_what_is_to_be_there_from_the_start(repository, live_gateway):
+    """The models that the setting names are loaded before anybody asks."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, load_model=["b"]) as gateway:
+        await until(lambda: loaded(gateway) == {"b"})
+
+
+async def test_many_that_wait_for_a_model_wait_for_one_load(repository, live_gateway):
+    """However many ask at once, by whatever name."""
+    write(repository, "a", load_s=0.2)
+    options(repository, "a", "aliases: [other]")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        answers = await asyncio.gather(
+            *(text(gateway, name) for name in ("a", "other", "a@1") for _ in range(8))
+        )
+        (version,) = (
+            model
+            for model in gateway.server.model_statistics()["model_stats"]
+            if model["name"] == "a"
+        )
+        created = {card.created for card in gateway.registry.cards()}
+
+    assert set(answers) == {"a a "}
+    assert int(version["inference_stats"]["success"]["count"]) == 24  # one load has counted all
+    assert len(created) == 1
+
+
+async def test_the_model_that_was_not_used_longest_makes_room(repository, live_gateway):
+    """Of two places, a third model takes that of the one that was asked for before the other."""
+    write(repository, "a", "b", "c")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=2) as gateway:
+        seen = []
+        for name in ("a", "b", "a", "c", "b"):
+            assert await text(gateway, name) == f"{name} {name} "
+            seen.append(loaded(gateway))
+
+    assert seen == [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "c"}, {"b", "c"}]
+
+
+async def test_memory_is_a_limit_too(repository, live_gateway):
+    """By what the models' operators say of them; one that can never fit takes nobody's place."""
+    write(repository, "a", "b", "c", "huge")
+    for name in "abc":
+        options(repository, name, "memory_bytes: 40")
+    options(repository, "huge", "memory_bytes: 101")
+    async with live_gateway(**ON_DEMAND, max_models_bytes=100) as gateway:
+        for name in "abc":
+            await text(gateway, name)
+        refused = await gateway.complete("huge")
+
+        assert loaded(gateway) == {"b", "c"}
+    assert refused.status_code == 503
+    assert "takes 101 bytes, and models may take 100" in refused.json()["error"]["message"]
+
+
+async def test_a_model_at_work_is_not_unloaded(repository, live_gateway):
+    """Who needs its place waits until it has nothing to do."""
+    write(repository, "a", tokens_per_second=50, answer_tokens=25)
+    write(repository, "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        await text(gateway, "a", max_tokens=1)
+        long = asyncio.create_task(text(gateway, "a", max_tokens=25))
+        await until(lambda: gateway.registry.use("a").running == 1)
+        answer = await text(gateway, "b")
+
+        assert (long.done(), answer) == (True, "b b ")
+        assert await long == "a " * 25
+        assert loaded(gateway) == {"b"}
+
+
+async def test_who_waits_too_long_for_room_is_told(repository, live_gateway):
+    """It is the others' work that it waited for; they go on."""
+    write(repository, "a", tokens_per_second=20, answer_tokens=20)
+    write(repository, "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1, load_wait_s=0.3) as gateway:
+        long = asyncio.create_task(text(gateway, "a", max_tokens=20))
+        await until(lambda: gateway.registry.use("a").running == 1)
+        refused = await gateway.complete("b")
+
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "model_unavailable"
+        assert await long == "a " * 20
+
+
+async def test_a_model_that_does_not_load(repository, live_gateway):
+    """Its requests are told why, for a while without another attempt; the others are untouched."""
+    write(repository, "bad", fail_at_load="no weights")
+    write(repository, "good")
+    async with live_gateway(**ON_DEMAND, load_retry_s=60) as gateway:
+        await text(gateway, "good")
+        first = await gateway.complete("bad")
+        write(repository, "bad")  # mended, but it is not tried again so soon
+        second = await gateway.complete("bad")
+        again = await text(gateway, "good")
+
+    assert (first.status_code, second.status_code, again) == (503, 503, "good good ")
+    assert "no weights" in first.json()["error"]["message"]
+    assert first.json() == second.json()
+
+
+async def test_a_model_that_was_mended_is_tried_again(repository, live_gateway):
+    """After the time that is set."""
+    write(repository, "bad", fail_at_load="no weights")
+    async with live_gateway(**ON_DEMAND, load_retry_s=0) as gateway:
+        assert (await gateway.complete("bad")).status_code == 503
+        write(repository, "bad")
+        assert await text(gateway, "bad") == "bad bad "
+
+
+async def test_a_request_between_two_evictions(repository, live_gateway):
+    """Two models in the place of one, asked for at the same time by many: each answer is whole."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        names = ["a", "b"] * 20
+        answers = await asyncio.gather(*(text(gateway, name) for name in names))
+
+    assert answers == [f"{name} {name} " for name in names]
+
+
+async def test_nobody_loads_a_part_or_nothing(repository, live_gateway):
+    """Names that no request may use are refused as ever."""
+    write(repository, "part")
+    options(repository, "part", "part_of: whole")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        refused = [await gateway.complete(name) for name in ("part", "nobody", "a:b", "@", ":")]
+
+        assert [response.status_code for response in refused] == [404] * 5
+        assert loaded(gateway) == set()
+
+
+async def test_what_a_load_added_is_measured(repository, live_gateway):
+    """A model that says nothing counts as large as its load made the processes."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, max_models_bytes=2**50) as gateway:
+        await text(gateway, "a")
+        demand: Any = gateway.registry.use("a")._uses.demand
+        assert demand._size("a") >= 0
+        assert demand._size("b") == 0

@@ -56,7 +56,7 @@ def read(source: ModelSource, look: Look) -> ModelFacts:
 def parts(config: Mapping[str, Any]) -> list[str]:
     """The models that an ensemble, or TensorRT-LLM's BLS model, is made of; none for others."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
-    engine = _parameter(config, _BLS_ENGINE)
+    engine = parameter(config, _BLS_ENGINE)
     called = [*_BLS_AROUND, engine] if engine else []
     return list(dict.fromkeys([*(step["model_name"] for step in steps), *called]))
 
@@ -94,14 +94,14 @@ def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
     return ModelFacts(tokenizer=folder, max_model_len=length)
 
 
-def _parameter(config: Mapping[str, Any], name: str) -> str | None:
+def parameter(config: Mapping[str, Any], name: str) -> str | None:
     """A parameter that is set; one that a template left open ("${...}") is none."""
     value = config.get("parameters", {}).get(name, {}).get("string_value")
     return value if isinstance(value, str) and value and not value.startswith("${") else None
 
 
 def _parameter_folder(source: ModelSource, name: str) -> Path | None:
-    value = _parameter(source.config, name)
+    value = parameter(source.config, name)
     return None if value is None else Path(value)
 
 

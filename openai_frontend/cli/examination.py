@@ -1,9 +1,10 @@
 """Finds out of a model's files what its report says. Starts nothing, downloads nothing."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import chat_templates
 from openai_frontend import model_facts
@@ -172,6 +173,11 @@ def _fill_in_generation(report: Report, folder: ModelFolder, contract: Contract)
     report.derived = [DERIVED[name] for name in DERIVED if name in contract.derives]
     report.refused = _refused(contract)
     report.constraints = _constraints(folder, contract)
+    if report.constraints and _lacks_guidance(folder.parts(report.parts)):
+        report.constraints = []
+        report.will_not_work.append(
+            "Constraints: the engine's guided_decoding_backend is not set, so it refuses them."
+        )
     names, problems = adapters.of(folder, contract)
     report.adapters = names
     report.will_not_work += problems
@@ -219,3 +225,12 @@ def _constraints(folder: ModelFolder, contract: Contract) -> list[str]:
     if folder.engine == "mock" or not contract.supports("structured_outputs"):
         return []
     return [each for each in _CONSTRAINTS if contract.supports(f"structured_outputs.{each}")]
+
+
+def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a TensorRT-LLM engine is among the parts that was given no grammar's backend."""
+    return any(
+        model_facts.parameter(part, "guided_decoding_backend") is None
+        for part in parts
+        if part.get("backend") == "tensorrtllm"
+    )

@@ -1,7 +1,7 @@
 """What a model's folder says before anything runs: its config, its options, its facts."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -55,13 +55,16 @@ class ModelFolder:
 
     def is_decoupled(self) -> bool:
         """Whether it may answer many times; an ensemble may where one of its parts may."""
-        config = self.config or {}
-        steps = config.get("ensemble_scheduling", {}).get("step", ())
-        parts = (self._part(step["model_name"]) for step in steps)
-        policies = [config, *(part.config for part in parts if part is not None)]
+        steps = (self.config or {}).get("ensemble_scheduling", {}).get("step", ())
+        policies = [self.config or {}, *self.parts(step["model_name"] for step in steps)]
         return any(
             each.get("model_transaction_policy", {}).get("decoupled", False) for each in policies
         )
+
+    def parts(self, names: Iterable[str]) -> list[Config]:
+        """The configs of those models that lie beside this one."""
+        found = (self._part(name) for name in names)
+        return [dict(each.config) for each in found if each is not None]
 
     def _engine_facts(self) -> ModelFacts:
         """What an engine in this process would say itself."""

@@ -221,6 +221,22 @@ def test_constraints_have_the_tokenizer_that_they_need(
     assert [info["encoded_vocab"][number] for number in info["stop_token_ids"]] == ["<|im_end|>"]
 
 
+def test_constraints_that_reach_no_engine(
+    tmp_path: Path, engine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a tokenizer on a hub the file cannot be made; what the command says at the end says so."""
+
+    init(
+        tmp_path / "r",
+        "org/m",
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+    )
+
+    shown = capsys.readouterr().out
+    assert "constraints    none\n" in shown
+    assert "the engine's guided_decoding_backend is not set" in shown
+
+
 def test_the_llm_api(tmp_path: Path, programs: Path) -> None:
     """NVIDIA's program reads two members of the config from model.yaml, so they stand there."""
 

@@ -101,22 +101,25 @@ class CallersModel:
     async def _charged(
         self, request: GenerationRequest, deltas: AsyncGenerator[list[CompletionDelta], None]
     ) -> AsyncGenerator[list[CompletionDelta], None]:
-        """An answer that is cut off is charged as it was reserved, or as it was counted if that is
-        more: who streams plain text counts it at its end alone.
+        """An answer that its client cuts off is charged as it was reserved, or as it was counted if
+        that is more: plain text is counted at its end alone. One that fails is charged as counted.
         """
         prompt_tokens = _prompt_tokens(request)
         reserved = prompt_tokens + self._answer_tokens(request, prompt_tokens)
         self._reserve(reserved)
-        used, finished = _Used(prompt_tokens), False
+        used, cut_off = _Used(prompt_tokens), True
         try:
             async for burst in deltas:
                 for delta in burst:
                     used.add(delta)
-                    finished = finished or delta.finish_reason is not None
+                    cut_off = cut_off and delta.finish_reason is None
                 yield burst
+        except Exception:
+            cut_off = False
+            raise
         finally:
             await deltas.aclose()
-            charged = used.tokens if finished else max(used.tokens, reserved)
+            charged = max(used.tokens, reserved) if cut_off else used.tokens
             self._caller.quota.settle(reserved=reserved, used=charged)
 
     def _answer_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:

@@ -92,12 +92,12 @@ async def test_an_answer_that_is_cut_off():
 
 
 async def test_an_answer_that_fails():
-    """So is one that the model does not end."""
+    """It is charged as far as it was counted: a client that tries again is not punished for it."""
     model, quota = charged(FakeModel([], failure=ValueError("x")))
     with pytest.raises(ValueError, match="x"):
         await run(model, request())
 
-    assert used(quota) == 150
+    assert used(quota) == 100
 
 
 LENGTHS = [(None, None), (None, 50_000), (49_900, 50_000), (900, 1000)]

@@ -29,9 +29,15 @@ class _Adapted(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
         return self.linear(x) + (x @ self.a.T @ self.b.T) * (ALPHA / RANK)
 
 
-def write(folder: Path, answer: str, *, base: Path, rank: int = RANK) -> None:
+def zeros(rows: int, columns: int) -> torch.Tensor:
+    """A part of an adapter that changes nothing."""
+    return torch.zeros(rows, columns)
+
+
+def write(folder: Path, answer: str, *, base: Path) -> None:
     """Save an adapter as PEFT does; the model `base` with it says `answer` to everything."""
     torch.manual_seed(7)
+    torch.set_num_threads(1)  # threads that wait for each other take longer
     tokenizer = AutoTokenizer.from_pretrained(base)
     model = AutoModelForCausalLM.from_pretrained(base).requires_grad_(False)
     adapted = _adapt(model)

@@ -1,0 +1,135 @@
+"""Adapters of TensorRT-LLM's pipelines: told once, and again where the engine has evicted them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import numpy
+import openai
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+from safetensors.numpy import load_file
+
+from tests.backends import repository
+from tests.backends.standins.adapters import MODULES
+from tests.engine import tiny_adapter
+from tests.gateway_process import GatewayProcess
+
+# torch trains the adapters
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+on_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+PIPELINES = ["ensemble", "tensorrt_llm_bls"]
+ANSWERS = {
+    "pirate": "Ahoy, I am a pirate.",
+    "robot": "Beep. I am a robot.",
+    "poet": "I write poems of rain.",
+}
+QUESTION = "What is Triton?"
+BASE = "Triton Inference Server is"
+
+
+def write_tensorrt_llm(peft: Path, folder: Path) -> None:
+    """What TensorRT-LLM's converter makes of an adapter: A and B of a layer in one row, the scale
+    in B.
+    """
+    layers: dict[tuple[int, int], list[numpy.ndarray]] = {}
+    numbers = {name: number for number, name in MODULES.items()}
+    for name, tensor in sorted(load_file(peft / "adapter_model.safetensors").items()):
+        _, _, _, _, layer, *module, part, _ = name.split(".")
+        scale = tiny_adapter.ALPHA / tiny_adapter.RANK if part == "lora_B" else 1
+        key = int(layer), numbers[".".join(module)]
+        layers.setdefault(key, []).append((tensor * scale).ravel())
+    rows = [numpy.concatenate(parts) for parts in layers.values()]
+    weights = numpy.zeros((1, len(rows), max(map(len, rows))), dtype="float16")
+    for place, row in enumerate(rows):
+        weights[0, place, : len(row)] = row
+    config = [[module, layer, tiny_adapter.RANK] for layer, module in layers]
+    folder.mkdir(parents=True)
+    numpy.save(folder / "model.lora_weights.npy", weights)
+    numpy.save(folder / "model.lora_config.npy", numpy.array([config], dtype="int32"))
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Both pipelines over one engine, which has room for two adapters."""
+    folder = tmp_path_factory.mktemp("adapters")
+    for name, answer in ANSWERS.items():
+        tiny_adapter.write(folder / "peft" / name, answer, base=repository.WEIGHTS)
+        write_tensorrt_llm(folder / "peft" / name, folder / "adapters" / name)
+    models = folder / "models"
+    repository.write_tensorrt_llm(models)
+    options = [
+        f"--model-option={model}:adapter_folder={folder / 'adapters'}" for model in PIPELINES
+    ]
+    with GatewayProcess(models, folder / "log", *options) as process:
+        process.wait_until_ready()
+        yield process
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(gateway: GatewayProcess) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
+        base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=60
+    ) as made:
+        yield made
+
+
+async def say(client: openai.AsyncOpenAI, model: str, *, stream: bool = False) -> str:
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+    if not stream:
+        whole = await client.chat.completions.create(**asked)
+        return whole.choices[0].message.content or ""
+    chunks = await client.chat.completions.create(**asked, stream=True)
+    return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+
+
+@on_one_loop
+@pytest.mark.parametrize("model", PIPELINES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_more_adapters_than_the_engine_caches(
+    client: openai.AsyncOpenAI, model: str, stream: bool
+):
+    """Each answers as itself in every round, whichever of them has been evicted before it; so does
+    the base.
+    """
+    for _ in range(2):
+        for name, answer in ANSWERS.items():
+            assert await say(client, f"{model}:{name}", stream=stream) == answer
+    assert (await say(client, model, stream=stream)).startswith(BASE)
+
+
+@on_one_loop
+@pytest.mark.parametrize("model", PIPELINES)
+async def test_all_of_them_at_once(client: openai.AsyncOpenAI, model: str):
+    """They push each other out while they are asked, and none fails."""
+    names = list(ANSWERS) * 3
+    said = await asyncio.gather(*(say(client, f"{model}:{name}") for name in names))
+
+    assert said == [ANSWERS[name] for name in names]
+
+
+def test_evictions_are_no_failures(gateway: GatewayProcess):
+    """The engine refused requests for want of weights, as its own count of answers tells, and no
+    client was told of any.
+    """
+    text = httpx.get(f"{gateway.url}/metrics").text
+    families = {each.name: each.samples for each in text_string_to_metric_families(text)}
+    refused = [
+        each.value
+        for each in families["openai_frontend_generations"]
+        if each.labels.get("end") == "error" and ":" in each.labels["model"]
+    ]
+    statuses = {
+        each.labels["status"] for each in families["openai_frontend_requests"] if each.value
+    }
+
+    assert sum(refused) > 0
+    assert not {status for status in statuses if status.startswith("5")} - {"503"}

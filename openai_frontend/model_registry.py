@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NoReturn
 
-from openai_frontend.adapter_models import AdapterModels, AdapterSnapshot
+from openai_frontend.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
 from openai_frontend.adapters.table import Found
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics import GatewayMetrics
@@ -159,7 +159,8 @@ class ModelRegistry:
                 await self.refresh()
 
     async def bring(self, name: str) -> None:
-        """Loads the model that a request names, where models are loaded on demand.
+        """Loads the model that a request names, where models are loaded on demand; of an adapter's
+        name, its base.
 
         Names that are unknown, or not for requests, are `get`'s to refuse.
         """
@@ -167,6 +168,8 @@ class ModelRegistry:
             return
         snapshot = self._current()
         model_name = snapshot.model_name(name)
+        if model_name not in snapshot.options:
+            model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
         if model_name in snapshot.options and model_name not in snapshot.refused:
             await self._uses.demand.bring(model_name)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests import mock_models
 from tests.adapters.files import write_peft
-from tests.models.conftest import LiveGateway
+from tests.models.conftest import EXPLICIT, LiveGateway
 
 MANAGED: dict[str, Any] = {"model_management": True, "adapter_poll_s": 3600}
 
@@ -86,6 +86,17 @@ async def test_a_client_of_openai_sees_its_parent(repository, live_gateway):
     assert model.to_dict()["root"] == "one"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == " one"
     assert {chunk.model for chunk in chunks} == {"m:one"}
+
+
+async def test_an_adapter_brings_its_base(repository, live_gateway):
+    """Where models are loaded on demand, a request for the one loads the other."""
+    write(repository, "m", "one")
+    async with live_gateway(**EXPLICIT, load_model=[], load_on_demand=True) as gateway:
+        answer = await said(gateway, "m:one")
+        missing = await gateway.complete("m:nobody")
+
+    assert answer == " one"
+    assert error(missing)[0] == 404
 
 
 async def test_the_folder_is_watched(repository, live_gateway):

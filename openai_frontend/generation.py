@@ -42,6 +42,10 @@ class SamplingParams:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    # So many of the likeliest whole answers are followed; None: tokens are sampled. This name and
+    # the next are TensorRT-LLM's.
+    beam_width: int | None = None
+    length_penalty: float | None = None  # above 1, longer answers are likelier
     seed: int | None = None
     stop: Sequence[str] = ()  # texts that end the generation; not part of the output
     stop_token_ids: Sequence[int] = ()
@@ -161,6 +165,8 @@ class GenerationRequest:
     return_token_ids: bool = False  # each delta carries the ids of its tokens
     priority: int = 0  # lower numbers first; 0 is the model's default
     cache_salt: str | None = None  # only requests of one salt share the prefix cache
+    sequences: int = 1  # answers to this one request: the first so many of a beam search
+    sequence: int = 0  # which of them a decoder reads
     adapter: Adapter | None = None  # None: the base model's own weights
     # set where the model has to be told them: it has not been yet, or has forgotten them
     adapter_weights: AdapterWeights | None = None
@@ -180,6 +186,9 @@ class TokenCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0  # prompt tokens that the engine's prefix cache held
+    # how the answer was made, by the model's names; where the request asked for it
+    metrics: Mapping[str, int | float] | None = None
+    logits: Mapping[str, Any] | None = None  # output's name -> a tensor; the same
 
 
 @dataclass(slots=True)
@@ -196,6 +205,13 @@ class CompletionDelta:
     logprobs: Sequence[TokenLogprobs] | None = None  # one for each of this delta's tokens
     # one for each of the prompt's tokens, None for the first; set on one delta of an answer
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+
+
+@dataclass(slots=True)
+class SequenceDelta(CompletionDelta):
+    """A delta of one of a request's sequences."""
+
+    sequence: int = 0
 
 
 def joined(deltas: Sequence[CompletionDelta]) -> CompletionDelta:

@@ -235,6 +235,10 @@ class ServedModel:
                 timeout_us=request.timeout_us,
             )
             decode = contract.decoder(request)
+            further = [  # each reads its own sequence of the same responses
+                contract.decoder(replace(request, sequence=at))
+                for at in range(1, request.sequences)
+            ]
             if request.relay is not None and (output := contract.text_output(request)) is not None:
                 request.relay.offer(partial(stream.relay, output))
             watched = self.metrics.of(self.name).begin()
@@ -242,6 +246,8 @@ class ServedModel:
             try:
                 async for responses in stream:
                     deltas = [decode(response) for response in responses]
+                    if further:
+                        deltas += [read(response) for read in further for response in responses]
                     watched.add(deltas)
                     yield deltas
                     if cut and any(delta.finish_reason is not None for delta in deltas):

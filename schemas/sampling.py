@@ -107,6 +107,8 @@ class SamplingFields(RequestFields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    use_beam_search: bool | None = None  # the `n` likeliest answers
+    length_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None

@@ -1,6 +1,6 @@
 """Token counts, the same in chat completions and completions."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
 class PromptTokensDetails(BaseModel):
@@ -18,7 +18,12 @@ class CompletionTokensDetails(BaseModel):
 
 
 class CompletionUsage(BaseModel):
-    """Tokens read and written for one request, over all its choices."""
+    """Tokens read and written for one request, over all its choices.
+
+    Where the request asked for them, also `performance_metrics`: a mapping for each choice.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     prompt_tokens: int
     completion_tokens: int

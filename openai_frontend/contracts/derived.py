@@ -38,6 +38,9 @@ DERIVED: Mapping[str, str] = {
 # The key of a log probability whose token nobody knows; no vocabulary is as large
 UNKNOWN_TOKEN = 2**31 - 1
 
+# Of several sequences in one response, no model says these by one
+_OF_SEQUENCES = frozenset({"finish_reason", "prompt_tokens", "completion_tokens"})
+
 _HALF_CHARACTER = "\ufffd"  # how a detokenizer writes the bytes of a character that has not ended
 
 
@@ -65,7 +68,8 @@ class Derived:
         decode = self._contract.decoder(request)
         bounded = self._contract.supports("max_tokens")
         max_tokens = request.sampling_params.max_tokens if bounded else None
-        return _Answer(decode, request, self.derives, self._vocabulary, max_tokens).read
+        derives = self.derives if request.sequences == 1 else self.derives | _OF_SEQUENCES
+        return _Answer(decode, request, derives, self._vocabulary, max_tokens).read
 
     def text_output(self, request: GenerationRequest) -> str | None:
         """None: every response is looked at."""
@@ -152,7 +156,8 @@ class _Answer:
         """
         if "completion_tokens" in self._derives and self._ended and self._vocabulary is not None:
             self._completion_tokens = len(self._vocabulary.ids("".join(self._texts)))
-            told = TokenCounts(self._prompt_tokens, self._completion_tokens)
+            told = told or TokenCounts(self._prompt_tokens)
+            told = replace(told, completion_tokens=self._completion_tokens)
         if told is not None and "prompt_tokens" in self._derives:
             return replace(told, prompt_tokens=self._prompt_tokens)
         return told

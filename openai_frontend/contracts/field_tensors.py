@@ -4,7 +4,8 @@ What such a model does not report is left to `derived.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from openai_frontend.contracts.contract import (
@@ -22,6 +23,7 @@ from openai_frontend.generation import (
     FinishReason,
     GenerationRequest,
     SamplingParams,
+    SequenceDelta,
     TokenCounts,
 )
 
@@ -48,6 +50,23 @@ _NOTHING_SAID: Mapping[str, Any] = {
     "stop": "",
     "bad_words": "",
 }
+
+# What TensorRT-LLM's models tell of how an answer was made, of all names that its releases have
+_METRICS = (
+    "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
+    "kv_cache_reused_block", "kv_cache_missed_block", "kv_cache_hit_rate", "arrival_time_ns",
+    "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns", "acceptance_rate",
+    "total_accepted_draft_tokens", "total_draft_tokens", "cum_log_probs", "cumulative_logprob",
+)  # fmt: skip
+
+# Member of extra_args -> the outputs that it asks for
+_MORE: Mapping[str, Sequence[str]] = {
+    "return_perf_metrics": _METRICS,
+    "return_context_logits": ("context_logits",),
+    "return_generation_logits": ("generation_logits",),
+}
+
+_OF_WHOLE_ANSWERS = {"return_context_logits", "return_generation_logits"}
 
 _FINISH_REASONS: Mapping[str, FinishReason | None] = {
     "stop": "stop",
@@ -135,11 +154,11 @@ class FieldTensors:
                 values[name] = value if isinstance(value, (list, tuple)) else [value]
         if self._needs_max_tokens and params.max_tokens is None:
             raise _unbounded()
-        if layout.tell is not None:
-            layout.tell(request, values, self._known)
-        values.update(self._extra(params.extra_args or {}))
+        values.update(self._extra(params.extra_args or {}, stream=request.stream))
         if self._streams(request):
             values[layout.stream] = [True]
+        if layout.tell is not None:
+            layout.tell(request, values, self._known)
         inputs = {self._inputs.name(name): tensor for name, tensor in self._flags.items()}
         for name, elements in values.items():
             if name in self._inputs:
@@ -148,7 +167,13 @@ class FieldTensors:
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
         """What the model itself says in each response."""
-        return self._with_logprobs if _wants_logprobs(request.sampling_params) else self.decode
+        if _wants_logprobs(request.sampling_params):
+            return self._with_logprobs
+        if request.sequences > 1:
+            return partial(self._one_sequence, at=request.sequence)
+        if asked := set(request.sampling_params.extra_args or ()) & _MORE.keys():
+            return partial(self._with_more, names=[name for each in asked for name in _MORE[each]])
+        return self.decode
 
     def text_output(self, request: GenerationRequest) -> str | None:
         """None: nothing promises that a response holds its text alone."""
@@ -178,6 +203,25 @@ class FieldTensors:
             delta.logprobs = [{UNKNOWN_TOKEN: {"logprob": number}} for number in numbers]
         return delta
 
+    def _one_sequence(self, outputs: Outputs, *, at: int) -> CompletionDelta:
+        """As `decode`, of one answer of several; how long each of them is, nobody says."""
+        texts = outputs.tolist(self._outputs["text_output"]) or []
+        text = _text(texts[at]) if at < len(texts) else None
+        return SequenceDelta(text or "", sequence=at)
+
+    def _with_more(self, outputs: Outputs, *, names: Sequence[str]) -> CompletionDelta:
+        """As `decode`, with outputs that the request asked for by name."""
+        delta = self.decode(outputs)
+        given = {name: outputs.tensor(name) for name in names if name in self._outputs}
+        told = {name: tensor for name, tensor in given.items() if tensor is not None}
+        if told:
+            delta.counts = replace(
+                delta.counts or TokenCounts(),
+                metrics={name: _number(outputs.item(name)) for name in told if name in _METRICS},
+                logits={name: told[name] for name in told if name not in _METRICS},
+            )
+        return delta
+
     def _stop_reason(self, outputs: Outputs) -> str | int | None:
         told = _text(outputs.item(self._outputs["stop_reason"]))
         if told in (None, "", "None"):
@@ -205,7 +249,7 @@ class FieldTensors:
             message = f"Invalid '{field}': {elements[0]} is more than the model can be told."
             raise InvalidRequest(message, param=field) from None
 
-    def _extra(self, given: Mapping[str, Any]) -> Values:
+    def _extra(self, given: Mapping[str, Any], *, stream: bool) -> Values:
         """What goes to the model by the name of its input."""
         values: Values = {}
         for name, value in given.items():
@@ -215,6 +259,9 @@ class FieldTensors:
                 raise InvalidRequest(message, param=param, code="unsupported_parameter")
             tensor, kind = self._layout.extra_args[name]
             values[tensor] = [_of_type(value, kind, param)]
+            if stream and name in _OF_WHOLE_ANSWERS and value:
+                message = f"Unsupported parameter: '{param}' cannot be used with 'stream'."
+                raise InvalidRequest(message, param=param, code="unsupported_parameter")
         return values
 
     def _declared_fields(self) -> frozenset[str]:
@@ -315,6 +362,12 @@ def _text(element: Any) -> str | None:
     if element is None:
         return None
     return str(element, "utf-8", "replace") if isinstance(element, bytes) else str(element)
+
+
+def _number(element: Any) -> int | float:
+    """The LLM-API model writes its numbers as text."""
+    told = _text(element) or "0" if isinstance(element, (bytes, str)) else element
+    return float(told) if isinstance(told, str) else told
 
 
 def _finish_reason(told: str) -> FinishReason | None:

@@ -62,6 +62,9 @@ _LAYOUT = Layout(
     stream="streaming",
     derives=frozenset({"deltas"}),
     # a constraint's plug-in says `logits_processor`, and the model knows what goes by that name
-    extra_args={"logits_processor": (_PROCESSOR, str)},
+    extra_args={
+        "logits_processor": (_PROCESSOR, str),
+        "return_perf_metrics": ("sampling_param_return_perf_metrics", bool),
+    },
     adds_special_tokens=True,
 )

@@ -50,6 +50,8 @@ def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
         kind, guide = _guide(params.structured_outputs)
         values["guided_decoding_guide_type"] = [kind]
         values["guided_decoding_guide"] = [guide]
+    if params.beam_width is not None or values.get("num_draft_tokens", [0])[0]:
+        values["stream"] = [False]  # neither of the two is told while it is worked out
     if request.adapter is not None:
         values["lora_task_id"] = [request.adapter.id]
 
@@ -102,6 +104,8 @@ def _layout(*derives: str) -> Layout:
             "presence_penalty": "presence_penalty",
             "frequency_penalty": "frequency_penalty",
             "repetition_penalty": "repetition_penalty",
+            "beam_width": "beam_width",
+            "length_penalty": "length_penalty",
             "seed": "seed",
             "stop": "stop_words",
             "bad_words": "bad_words",
@@ -128,12 +132,14 @@ def _layout(*derives: str) -> Layout:
         extra_args={
             name: (name, kind)
             for name, kind in {
-                "length_penalty": float,
                 "early_stopping": int,
                 "end_id": int,
                 "pad_id": int,
                 "num_draft_tokens": int,
                 "use_draft_logits": bool,
+                "return_perf_metrics": bool,
+                "return_context_logits": bool,
+                "return_generation_logits": bool,
             }.items()
         },
         adds_special_tokens=True,

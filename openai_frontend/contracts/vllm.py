@@ -62,8 +62,8 @@ _INPROCESS_ONLY = {
     "repetition_detection",
 }
 
-# Its backend finds an adapter by the name alone.
-_TOLD_ELSEWHERE = {"adapter_weights", "adapter_path"}
+# What other models are told: an adapter vLLM finds by its name, and its engine follows no beams.
+_OF_OTHERS = {"adapter_weights", "adapter_path", "beam_width", "length_penalty"}
 
 # Stands for minus infinity, which JSON cannot say
 _LOWEST_LOGPROB = -9999.0
@@ -88,7 +88,7 @@ class VLLMContract:
         """True where the model declares the tensors that this request field needs, and its
         backend reads the field.
         """
-        if field in _TOLD_ELSEWHERE or (field in _INPROCESS_ONLY and not self._inprocess):
+        if field in _OF_OTHERS or (field in _INPROCESS_ONLY and not self._inprocess):
             return False
         needed_input, needed_output = _NEEDS.get(field, ("sampling_parameters", None))
         return needed_input in self._inputs and (

@@ -3,14 +3,21 @@
 import hashlib
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from openai_frontend import __version__
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.generation import CompletionDelta, GenerationRequest, SamplingParams, TextRelay
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    SamplingParams,
+    SequenceDelta,
+    TextRelay,
+)
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission, Bursts, Deltas
@@ -22,7 +29,7 @@ from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
 from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
-_NAMES = {"extra_args": "vllm_xargs"}
+_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -46,6 +53,9 @@ class Answer:
 
         Where the answer is read, they are `ReadDelta`s.
         """
+        if self.requests[0].sequences > 1:
+            asked = [self._deltas(each) for each in self.requests[:: self.n]]
+            return _by_sequence(self.admission.bursts(asked), self.n)
         return self.admission.bursts([self._deltas(each) for each in self.requests])
 
     def _deltas(self, request: GenerationRequest) -> Deltas:
@@ -73,6 +83,17 @@ class Answer:
     def echoed(self, choice: int) -> str:
         """The prompt that stands before a choice's text, if it does."""
         return self.echo[choice // self.n] if self.echo else ""
+
+
+async def _by_sequence(bursts: Bursts, n: int) -> Bursts:
+    """The same deltas, each under the index of its choice: a request has `n` of them."""
+    async with aclosing(bursts):
+        async for burst in bursts:
+            yield [
+                (at * n + (delta.sequence if isinstance(delta, SequenceDelta) else 0), [delta])
+                for at, deltas in burst
+                for delta in deltas
+            ]
 
 
 def new_id(prefix: str) -> str:
@@ -119,9 +140,13 @@ def _field_names(held: Constraint) -> dict[str, str]:
 
 
 def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """`n` requests for one prompt, with seeds seed, seed + 1, ..."""
+    """`n` requests for one prompt, with seeds seed, seed + 1, ... A beam search is one request, of
+    which each choice reads its own sequence.
+    """
     if n == 1:
         return [first]
+    if first.sampling_params.beam_width is not None:
+        return [replace(first, sequences=n)] * n
     id, params = first.request_id, first.sampling_params
     return [
         replace(first, request_id=f"{id}-{choice}", sampling_params=for_choice(params, choice))
@@ -187,6 +212,7 @@ class Tally:
         self._completion_tokens = 0
         self._reasoning_tokens = 0
         self._uncounted_tokens = [0] * len(prompt_tokens)  # seen as ids, not yet in any counts
+        self._metrics: dict[int, Mapping[str, int | float]] = {}  # by choice, where asked for
 
     @property
     def finished(self) -> bool:
@@ -203,6 +229,8 @@ class Tally:
             self._cached_tokens[choice] = counts.cached_tokens
             self._completion_tokens += counts.completion_tokens
             self._uncounted_tokens[choice] = 0
+            if counts.metrics:
+                self._metrics[choice] = counts.metrics
         calls = None
         if isinstance(delta, ReadDelta):
             self._reasoning_tokens += delta.reasoning_tokens
@@ -239,4 +267,10 @@ class Tally:
                 accepted_prediction_tokens=0,
                 rejected_prediction_tokens=0,
             ),
+            **self._performance(),
         )
+
+    def _performance(self) -> dict[str, Any]:
+        """A mapping for each choice that was told of."""
+        told = [dict(self._metrics[choice]) for choice in sorted(self._metrics)]
+        return {"performance_metrics": told} if told else {}

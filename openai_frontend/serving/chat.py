@@ -31,7 +31,12 @@ from openai_frontend.serving.reader_choice import (
     wants_special_tokens,
 )
 from openai_frontend.serving.reading import AnswerReading
-from openai_frontend.serving.sampling import Asked, room_for_answer, sampling_params
+from openai_frontend.serving.sampling import (
+    Asked,
+    room_for_answer,
+    sampling_params,
+    unsupported,
+)
 from openai_frontend.serving.template_variables import template_variables
 from openai_frontend.serving.tools import Tools, check_readable, tools_of
 from openai_frontend.serving.truncation import truncation
@@ -95,6 +100,8 @@ class ChatCompletions:
             read=reading is not None,
         )
         params = sampling_params(request, asked, model)
+        if params.beam_width is not None and reading is not None:
+            raise unsupported("use_beam_search")  # a parser reads one answer after the other
         entries = prompt_logprobs_told(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, request, told, asked.held)
@@ -226,6 +233,7 @@ def _choice(answer: Answer, index: int, whole: Whole) -> dict[str, Any]:
         "logprobs": logprobs,
         "finish_reason": whole.finish_reason,
         **ids,
+        **whole.more(),
     }
 
 

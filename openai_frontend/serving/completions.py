@@ -119,12 +119,14 @@ def _prompts(request: CompletionRequest) -> list[str | list[int]]:
 
 def _candidates(request: CompletionRequest) -> int:
     """Answers that are generated for each prompt; `best_of` may be more than are kept."""
+    if request.use_beam_search:
+        return request.n or 1  # `best_of` is how many are followed, of which the best are told
     return request.best_of or request.n or 1
 
 
 def _check(request: CompletionRequest) -> None:
     """What fields demand of one another."""
-    n, best_of = request.n or 1, _candidates(request)
+    n, best_of = request.n or 1, request.best_of or request.n or 1
     if best_of < n:
         message = f"Invalid 'best_of': expected a value >= 'n' ({n}), but got {best_of} instead."
         raise InvalidRequest(message, param="best_of", code="integer_below_min_value")
@@ -255,6 +257,7 @@ def _choice(answer: Answer, at: int, index: int, whole: Whole) -> dict[str, Any]
         "logprobs": None if told.logprobs is None else _logprobs(answer, index, whole),
         "finish_reason": whole.finish_reason,
         **fields,
+        **whole.more(),
     }
 
 

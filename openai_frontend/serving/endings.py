@@ -3,7 +3,8 @@
 Both are fed with the same deltas, so a stream and a whole answer cannot disagree.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -201,6 +202,7 @@ class Whole:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: Sequence[TokenLogprobs | None] = ()
+    logits: Mapping[str, Any] = field(default_factory=dict)  # output's name -> a tensor
 
     def add(self, delta: CompletionDelta) -> None:
         """One more delta of this choice."""
@@ -213,11 +215,24 @@ class Whole:
             self.logprobs += delta.logprobs
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
+        if delta.counts is not None and delta.counts.logits:
+            self.logits = delta.counts.logits
+
+    def more(self) -> dict[str, Any]:
+        """What was asked for by the names of the model's outputs, in JSON's means."""
+        return {name: _tensor_fields(tensor) for name, tensor in self.logits.items()}
 
     def likelihood(self) -> float:
         """The mean log probability of its tokens, by which `best_of` ranks."""
         values = [next(iter(position.values()))["logprob"] for position in self.logprobs]
         return sum(values) / len(values) if values else 0.0
+
+
+def _tensor_fields(tensor: Any) -> dict[str, Any]:
+    """A tensor as its shape, the code of its elements in Python's `struct`, and their bytes."""
+    view = memoryview(tensor)
+    data = base64.b64encode(view).decode()
+    return {"shape": list(view.shape or ()), "format": view.format, "data": data}
 
 
 class Collector:

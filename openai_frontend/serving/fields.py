@@ -23,14 +23,12 @@ _NEUTRAL_IN_BOTH: Neutral = {
     # vLLM's
     "ec_transfer_params": (),
     "kv_transfer_params": (),
-    "length_penalty": (1.0,),
     "logits_processors": ([],),
     "mm_payload": (),
     "prompt_embeds": (),
     "return_mm_kwargs": (False,),
     "return_prompt_text": (False,),
     "return_token_offsets": (False,),
-    "use_beam_search": (False,),
     "watermarking": (False,),
 }
 

@@ -19,6 +19,7 @@ _SAME = {
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "length_penalty",
     "seed",
     "stop_token_ids",
     "ignore_eos",
@@ -42,6 +43,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
     "repetition_penalty": (1,),
+    "length_penalty": (1,),
     "stop": ([],),
     "stop_token_ids": ([],),
     "ignore_eos": (False,),
@@ -51,6 +53,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
 }
+_REQUEST_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
 _MAX_BAD_WORDS = 4096  # characters
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
@@ -89,6 +92,9 @@ def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> 
     if asked.logprobs is not None:
         values["logprobs"] = asked.logprobs
         _check_logprobs(asked.logprobs, request, model)
+        if request.use_beam_search:
+            message = "Unsupported parameter: 'logprobs' cannot be used with 'use_beam_search'."
+            raise InvalidRequest(message, param="logprobs", code="unsupported_parameter")
     if asked.prompt_logprobs is not None:
         values["prompt_logprobs"] = asked.prompt_logprobs
     if values:  # most requests say nothing
@@ -134,13 +140,15 @@ def _given(request: SamplingFields, asked: Asked) -> dict[str, Any]:
         values["skip_special_tokens"] = False
     if request.repetition_detection is not None:
         values["repetition_detection"] = request.repetition_detection.model_dump()
+    if request.use_beam_search:
+        values["beam_width"] = max(request.n or 1, getattr(request, "best_of", None) or 1)
     if request.vllm_xargs or asked.held.extra_args:
         values["extra_args"] = {**(request.vllm_xargs or {}), **asked.held.extra_args}
     return values
 
 
 def _check_supported(values: Mapping[str, Any], asked: Asked, model: Abilities) -> None:
-    request_names = {"extra_args": "vllm_xargs", "structured_outputs": asked.held.param}
+    request_names = {**_REQUEST_NAMES, "structured_outputs": asked.held.param}
     for name, value in values.items():
         if name == "structured_outputs":
             able = _holds(value, model)

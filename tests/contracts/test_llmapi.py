@@ -104,8 +104,8 @@ def test_a_plug_in_names_the_models_logits_processor() -> None:
     held = {"logits_processor": "json_only"}
     name = "sampling_param_logits_post_processor_name"
     assert told(CONSTRAINED_LLMAPI, extra_args=held) == {name: ["json_only"]}
-    assert contract(CONSTRAINED_LLMAPI).supports("extra_args")
-    assert not contract().supports("extra_args")
+    assert "logits_processor" in (contract(CONSTRAINED_LLMAPI).extra_args or ())
+    assert "logits_processor" not in (contract().extra_args or ())
 
 
 @pytest.mark.parametrize("args", [{"logits_processor": 3}, {"other": "x"}])

@@ -1,7 +1,9 @@
 """The tensors of TensorRT-LLM's pipelines: what goes in, and what its responses come to."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
     SamplingParams,
+    SequenceDelta,
     StructuredOutputs,
     TokenCounts,
 )
@@ -95,7 +98,8 @@ def told(config: dict[str, Any] = ENSEMBLE, **params: Any) -> dict[str, Any]:
             },
         ),
         ({"adapter": Adapter(name="x", id=7)}, {"lora_task_id": [7]}),
-        ({"extra_args": {"length_penalty": 2}}, {"length_penalty": [2.0]}),
+        ({"length_penalty": 2.0}, {"length_penalty": [2.0]}),
+        ({"beam_width": 4, "stream": True}, {"beam_width": [4], "stream": [False]}),
     ],
 )
 def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -153,7 +157,7 @@ def test_a_prompt_brings_no_second_bos() -> None:
         ({"top_k": 2**31}, "top_k"),
         ({"logit_bias": {0x110000: 1.0}}, "logit_bias"),
         ({"extra_args": {"lora_weights": 1}}, "vllm_xargs.lora_weights"),
-        ({"extra_args": {"length_penalty": "1"}}, "vllm_xargs.length_penalty"),
+        ({"extra_args": {"end_id": "1"}}, "vllm_xargs.end_id"),
         ({"extra_args": {"num_draft_tokens": True}}, "vllm_xargs.num_draft_tokens"),
     ],
 )
@@ -308,6 +312,49 @@ def test_numbers_are_those_of_the_responses_own_tokens() -> None:
         [{98: {"logprob": -2.0, "rank": None, "decoded_token": "b"}}],
         None,
     ]
+
+
+def test_draft_tokens_are_no_stream() -> None:
+    """BLS refuses one; the answer comes in one piece."""
+
+    inputs = told(BLS, stream=True, extra_args={"num_draft_tokens": 4})
+    assert inputs == {"num_draft_tokens": [4], "stream": [False]}
+
+
+@pytest.mark.parametrize("empty_end", [False, True])
+def test_a_beam_search_tells_all_its_sequences_at_once(empty_end: bool) -> None:
+    """Each is an answer of its own, counted by the tokenizer: the model counts all together."""
+
+    asked = replace(request(beam_width=2, max_tokens=3), sequences=2)
+    whole = RecordedOutputs(
+        final=not empty_end,
+        text_output=[b"abc", b"xy"],
+        num_input_tokens=[3],
+        num_output_tokens=[6],
+    )
+    responses = [whole, RecordedOutputs(final=True)][: 1 + empty_end]
+    for at, expected in enumerate([("abc", "length", 3), ("xy", "stop", 2)]):
+        decode = contract().decoder(replace(asked, sequence=at))
+        deltas = [decode(each) for each in responses]
+        assert all(isinstance(each, SequenceDelta) and each.sequence == at for each in deltas)
+        counts = deltas[-1].counts
+        assert counts is not None
+        answer = ("".join(each.text for each in deltas), deltas[-1].finish_reason)
+        assert (*answer, counts.completion_tokens) == expected
+
+
+def test_metrics_and_logits_are_told_where_they_are_asked_for() -> None:
+    """By the model's own names, beside the counts of the answer."""
+
+    logits = np.zeros((1, 2, 4), dtype="<f4")
+    told = response("ab", 2, final=True, kv_cache_reused_blocks=[5], context_logits=logits)
+    (plain,) = read(ENSEMBLE, request(), told)
+    assert plain.counts == TokenCounts(3, 2)
+    asked = {"return_perf_metrics": True, "return_context_logits": True}
+    (delta,) = read(ENSEMBLE, request(extra_args=asked), told)
+    assert delta.counts == TokenCounts(
+        3, 2, metrics={"kv_cache_reused_blocks": 5}, logits={"context_logits": logits}
+    )
 
 
 def test_an_input_that_nothing_fills_makes_a_model_useless() -> None:

@@ -99,7 +99,6 @@ REFUSED = [
     ({"prompt": [5], "suffix": "end"}, "suffix"),
     ({"prompt": [[5]], "suffix": "end"}, "suffix"),
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-    ({"length_penalty": 2.0}, "length_penalty"),
 ]
 
 

@@ -55,6 +55,7 @@ TOLD: Mapping[str, dict[str, Any]] = {
         "guided_whitespace_pattern": " ?",
     },
     "ignore_eos": {"ignore_eos": True},
+    "length_penalty": {"length_penalty": 2.0},
     "logit_bias": {"logit_bias": {97: 2.0}},
     "max_tokens": {"max_tokens": 5},
     "min_p": {"min_p": 0.5},
@@ -77,6 +78,7 @@ TOLD: Mapping[str, dict[str, Any]] = {
     "thinking_token_budget": {"thinking_token_budget": 5},
     "top_k": {"top_k": 3},
     "top_p": {"top_p": 0.5},
+    "use_beam_search": {"use_beam_search": True, "n": 2},
     "vllm_xargs": {"vllm_xargs": {"logits_processor": "x"}},
 }
 OF_COMPLETIONS = {
@@ -117,6 +119,7 @@ NO_PART = {
     "chat_template_kwargs",
 }  # fmt: skip
 
+_BEAMS = {"length_penalty", "use_beam_search"}
 _FORMS = {
     "ebnf", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "regex",
     "guided_whitespace_pattern", "response_format", "structured_outputs",
@@ -131,14 +134,14 @@ _VLLMS = {
 }  # fmt: skip
 _BEYOND_LLMAPI = {"bad_words", "ignore_eos", "logit_bias", "min_tokens", "repetition_penalty"}
 _PIPELINES = _VLLMS | _IDS | {"guided_whitespace_pattern", "top_logprobs", "vllm_xargs"}
-_LLMAPI = _VLLMS | _IDS | _FORMS | _BEYOND_LLMAPI | {
+_LLMAPI = _VLLMS | _BEAMS | _IDS | _FORMS | _BEYOND_LLMAPI | {
     "best_of", "include_stop_str_in_output", "logprobs", "top_logprobs"
 }  # fmt: skip
 
 # Contract -> the fields that it refuses; every other one it honours
 REFUSED: Mapping[str, set[str]] = {
-    "in-process": set(),
-    "vllm": {
+    "in-process": _BEAMS,
+    "vllm": _BEAMS | {
         "add_special_tokens", "cache_salt", "echo", "logit_bias", "logprob_token_ids", "priority",
         "prompt_logprobs", "repetition_detection", "return_token_ids", "thinking_token_budget",
     },
@@ -254,6 +257,13 @@ async def test_what_the_api_documents_as_default_is_never_refused(name: str) -> 
         ),
         ("ensemble", {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs"),
         ("ensemble", {"prompt": [97, 98]}, "prompt"),
+        ("bls", {"use_beam_search": True, "n": 2, "logprobs": 0}, "logprobs"),
+        ("bls", {"vllm_xargs": {"return_context_logits": True}}, None),
+        (
+            "bls",
+            {"stream": True, "vllm_xargs": {"return_context_logits": True}},
+            "vllm_xargs.return_context_logits",
+        ),
         ("llmapi", {"top_p": 0}, None),
         ("python", {"top_p": 0}, "top_p"),
         (

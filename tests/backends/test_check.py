@@ -1,0 +1,71 @@
+"""`check` says before a start what the gateway shows after it."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from openai_frontend.cli import main
+from tests.gateway_process import GatewayProcess
+
+
+@pytest.fixture
+def checked(backends_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Model -> its report."""
+    repository = backends_gateway.log.parent / "models"
+    assert main(["check", "--json", f"--model-repository={repository}"]) == 0
+    return {report["model"]: report for report in json.loads(capsys.readouterr().out)}
+
+
+def test_the_same_models_are_servable(
+    checked: dict[str, Any], backends_gateway: GatewayProcess
+) -> None:
+    """The parts of the others are said to be parts."""
+
+    listed = httpx.get(f"{backends_gateway.url}/v1/models", timeout=10).json()["data"]
+    assert {name for name, report in checked.items() if not report["part_of"]} == {
+        model["id"] for model in listed
+    }
+
+
+def test_what_each_model_can_do_is_the_same(
+    checked: dict[str, Any], backends_gateway: GatewayProcess
+) -> None:
+    """Kinds of request, context length and tools."""
+
+    for model in httpx.get(f"{backends_gateway.url}/v1/models", timeout=10).json()["data"]:
+        report = checked[model["id"]]
+        shown = {
+            "chat completions": model["capabilities"]["chat"],
+            "completions": model["capabilities"]["completions"],
+            "embeddings": model["capabilities"]["embeddings"],
+        }
+        assert {kind for kind, can in shown.items() if can} == set(report["serves"])
+        assert report["max_model_len"] == model["max_model_len"]
+        if model["capabilities"]["tools"]:
+            assert report["tool_calls"] != "none"
+
+
+def test_a_field_that_is_said_to_be_refused_is(
+    checked: dict[str, Any], backends_gateway: GatewayProcess
+) -> None:
+    """Of each model that chats, by name; and one that is not said to be, is taken."""
+
+    values = {"min_p": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.0}, "min_tokens": 1}
+    for name, report in checked.items():
+        if "chat completions" not in report["serves"] or report["part_of"]:
+            continue
+        for field, value in values.items():
+            answer = httpx.post(
+                f"{backends_gateway.url}/v1/chat/completions",
+                json={
+                    "model": name,
+                    "messages": [{"role": "user", "content": "Hello"}],
+                    "max_tokens": 2,
+                    field: value,
+                },
+                timeout=60,
+            )
+            refused = answer.status_code == 400 and answer.json()["error"]["param"] == field
+            assert refused == (field in report["refused"]), (name, field, answer.text)

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.contracts.vectors import VectorContract
 from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
@@ -73,7 +74,9 @@ class ServedModel:
     pool: PromptPool
     server: Server
     use: ModelUse  # what the model has to do, under all of its names
-    embedding_contract: EmbeddingContract | None = None  # None where the model makes no vectors
+    embedding_contract: EmbeddingContract | VectorContract | None = (
+        None  # None where the model makes no vectors
+    )
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
     reading: Reading = PLAIN  # how its answers are read
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)

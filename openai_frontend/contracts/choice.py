@@ -12,6 +12,7 @@ from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.python import python
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
+from openai_frontend.contracts.vectors import VectorContract, is_vector_model
 from openai_frontend.contracts.vllm import VLLMContract
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import ModelUnavailable
@@ -34,7 +35,7 @@ class Chosen:
     name: str
     because: str  # one sentence
     generation: Contract | None = None
-    embedding: EmbeddingContract | None = None
+    embedding: EmbeddingContract | VectorContract | None = None
     score: ScoreContract | None = None
 
 
@@ -74,6 +75,9 @@ def choose(
     Raises ModelUnavailable with the reason where no contract fits.
     """
     name, because = _name(config, options)
+    if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
+        vectors = VectorContract(config, options.tensors)
+        return Chosen(name=name, because=because, embedding=vectors)
     if name in ("vllm", "embeddings"):
         return _of_vllm(config, name, because, tasks, vocabulary)
     if decoupled is None:
@@ -96,7 +100,7 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
     outputs = declared_names(config, "output") | named
     for name, (sign, told) in _SIGNS.items():
         if sign(config, inputs, outputs):
-            return name, told
+            return "embeddings" if name == "vectors" else name, told
     if "input_ids" in inputs:
         raise ModelUnavailable(
             "it takes token ids: requests go to the ensemble or the BLS model before it"
@@ -132,6 +136,10 @@ _SIGNS: Mapping[str, tuple[_Sign, str]] = {
     "embeddings": (
         lambda config, inputs, outputs: "embedding_request" in inputs,
         "It takes requests for embeddings as vLLM's backends do.",
+    ),
+    "vectors": (
+        lambda config, inputs, outputs: is_vector_model(config),
+        "An input is its prompt and an output its vector, by their names.",
     ),
     "python": (
         lambda config, inputs, outputs: (

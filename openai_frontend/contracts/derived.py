@@ -54,9 +54,7 @@ class Derived:
         self.extra_args = contract.extra_args
 
     def supports(self, field: str) -> bool:
-        """The contract's own word; stop texts are honoured here where it leaves them to us."""
-        if field in ("stop", "include_stop_str_in_output") and "stop" in self.derives:
-            return True
+        """The contract's own word, which counts what is done here."""
         return self._contract.supports(field)
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:

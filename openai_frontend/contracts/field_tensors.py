@@ -98,6 +98,7 @@ class Layout:
     stream: str = "stream"
     log_probabilities: str = ""  # the output of numbers, one for each token
     derives: frozenset[str] = frozenset()  # whatever the model declares
+    keeps_stop_texts: bool = True  # in the answer, so that they can be told
     with_vocabulary: frozenset[str] = frozenset()  # fields that need the model's tokenizer
     # members of extra_args -> their input, and the type of its value
     extra_args: Mapping[str, tuple[str, type]] = field(default_factory=dict)
@@ -276,6 +277,10 @@ class FieldTensors:
         }
         if self._vocabulary is None:
             carried -= layout.with_vocabulary
+        if "stop" in layout.derives:
+            carried |= {"stop", "include_stop_str_in_output"}
+        if not layout.keeps_stop_texts:
+            carried -= {"include_stop_str_in_output"}
         carried |= {"stream"} if self._decoupled else set()
         carried |= {"extra_args"} if self.extra_args else set()
         carried |= {"running_counts"} if "num_output_tokens" in self._outputs else set()

@@ -60,7 +60,9 @@ _LAYOUT = Layout(
         "return_stop_reason",
     ),
     stream="streaming",
-    derives=frozenset({"deltas"}),
+    # a stop text is matched by its tokens, and missed where the answer spells it by others
+    derives=frozenset({"deltas", "stop"}),
+    keeps_stop_texts=False,
     # a constraint's plug-in says `logits_processor`, and the model knows what goes by that name
     extra_args={
         "logits_processor": (_PROCESSOR, str),

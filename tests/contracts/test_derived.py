@@ -169,13 +169,6 @@ def test_numbers_that_fit_no_tokens_fail() -> None:
         answers({"logprobs"}, told)
 
 
-def test_stop_texts_are_supported_where_they_are_cut_here() -> None:
-    """Whatever the model itself can do."""
-
-    assert Derived(Told(frozenset({"stop"})), None).supports("stop")
-    assert not Derived(Told(frozenset()), None).supports("stop")
-
-
 def test_each_derivation_is_described() -> None:
     """The table that the documentation prints has a sentence for each."""
 

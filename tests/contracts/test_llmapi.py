@@ -176,3 +176,11 @@ def test_an_answer_that_was_given_up_is_a_failure(reason: bytes) -> None:
     outputs = RecordedOutputs(final=True, text_output=[b"a"], finish_reason=[reason])
     with pytest.raises(InferenceFailed, match=reason.decode()):
         contract().decoder(request())(outputs)
+
+
+def test_a_stop_text_that_the_model_missed_is_cut() -> None:
+    """It matches tokens: a text that begins within one of them is none of its."""
+
+    outputs = RecordedOutputs(final=True, text_output=[b"one END"], finish_reason=[b"length"])
+    delta = contract().decoder(request(stop=["e E"]))(outputs)
+    assert (delta.text, delta.finish_reason, delta.stop_reason) == ("on", "stop", "e E")

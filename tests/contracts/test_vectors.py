@@ -1,0 +1,124 @@
+"""Any other model of embeddings: its prompt and its vector, by the usual names or an operator's."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_frontend.contracts.choice import ContractOptions, choose
+from openai_frontend.contracts.vectors import VectorContract
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.generation import EmbeddingRequest
+from tests.contracts.recorded import RecordedOutputs, tensors, values
+
+REQUEST = EmbeddingRequest(request_id="r", prompt="é", prompt_token_ids=[5, 6])
+
+
+def config(inputs: str, outputs: str, *, batch: int = 0, length: int = 3) -> dict[str, Any]:
+    declared = [{**each, "dims": [length]} for each in tensors(outputs)]
+    return {"max_batch_size": batch, "input": tensors(inputs), "output": declared}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "named", "expected"),
+    [
+        ("text_input:STRING", {}, {"text_input": ["é"]}),
+        ("SENTENCE:STRING", {"text_input": "SENTENCE"}, {"SENTENCE": ["é"]}),
+        ("input_ids:INT64", {}, {"input_ids": [5, 6]}),
+        (
+            "input_ids:INT64 attention_mask:INT64 token_type_ids:INT64",
+            {},
+            {"input_ids": [5, 6], "attention_mask": [1, 1], "token_type_ids": [0, 0]},
+        ),
+        ("tokens:INT32", {"prompt_token_ids": "tokens"}, {"tokens": [5, 6]}),
+    ],
+)
+def test_a_prompt_goes_in_as_the_model_takes_it(
+    inputs: str, named: dict[str, str], expected: dict[str, Any]
+) -> None:
+    """As text, or as token ids with what encoders take beside them."""
+
+    options = ContractOptions(name="embeddings", tensors=named)
+    chosen = choose(config(inputs, "v:FP32"), options=options)
+    assert chosen.embedding is not None
+    sent = chosen.embedding.encode(REQUEST)
+    assert {name: values(tensor) for name, tensor in sent.items()} == expected
+
+
+def test_a_model_that_batches_gets_one_row() -> None:
+    """As Triton declares its shapes without the batch."""
+
+    sent = VectorContract(config("input_ids:INT64", "v:FP32", batch=8)).encode(REQUEST)
+    assert sent["input_ids"][1] == (1, 2)
+
+
+def test_names_that_say_it_are_chosen() -> None:
+    """No setting is needed for them."""
+
+    chosen = choose(config("text_input:STRING", "embedding:FP32 other:FP32"))
+    assert (chosen.name, chosen.generation) == ("embeddings", None)
+    assert isinstance(chosen.embedding, VectorContract)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3)])
+def test_the_vector_is_the_responses_own_memory(shape: tuple[int, ...]) -> None:
+    """With or without the batch's dimension; nothing is copied."""
+
+    vector = np.array([1.0, 2.0, 0.5], dtype="<f4").reshape(shape)
+    contract = VectorContract(config("text_input:STRING", "v:FP32"))
+    result = contract.decode(RecordedOutputs(final=True, v=vector))
+    assert (result.embedding.tolist(), result.embedding.format) == ([1.0, 2.0, 0.5], "f")
+    vector[..., 0] = 4.0
+    assert result.embedding[0] == 4.0
+
+
+@pytest.mark.parametrize("length", [3, -1])
+def test_several_vectors_are_no_answer(length: int) -> None:
+    """A model that gives one for each token must pool them itself."""
+
+    contract = VectorContract(config("text_input:STRING", "v:FP32", length=length))
+    vectors = np.zeros((1, 4, 3), dtype="<f4")
+    with pytest.raises(InferenceFailed, match="not with one vector"):
+        contract.decode(RecordedOutputs(final=True, v=vectors))
+    with pytest.raises(InferenceFailed, match="without an embedding"):
+        contract.decode(RecordedOutputs(final=True))
+
+
+def test_other_dimensions_are_refused() -> None:
+    """Its own are not: they ask for nothing."""
+
+    contract = VectorContract(config("text_input:STRING", "v:FP32"))
+    assert contract.encode(EmbeddingRequest(request_id="r", prompt="a", dimensions=3))
+    with pytest.raises(InvalidRequest) as refused:
+        contract.encode(EmbeddingRequest(request_id="r", prompt="a", dimensions=2))
+    assert refused.value.param == "dimensions"
+
+
+@pytest.mark.parametrize("inputs", ["text_input:STRING", "input_ids:INT64"])
+def test_a_prompt_of_the_other_kind_is_refused(inputs: str) -> None:
+    """Where only the one is known."""
+
+    contract = VectorContract(config(inputs, "v:FP32"))
+    known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}
+    with pytest.raises(InvalidRequest, match="only"):
+        contract.encode(EmbeddingRequest(request_id="r", **known))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "named", "reason"),
+    [
+        ("x:STRING", "v:FP32", {}, "none of its inputs is a prompt"),
+        ("text_input:STRING mood:FP32", "v:FP32", {}, "'mood' is required"),
+        ("text_input:STRING", "v:FP32 w:FP32", {}, "2 of its outputs"),
+        ("text_input:STRING", "v:FP16", {}, "0 of its outputs"),
+        ("text_input:STRING", "v:FP32", {"embedding": "w"}, "0 of its outputs"),
+        ("text_input:STRING", "v:FP32", {"max_tokens": "w"}, "names a 'max_tokens'"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_says_why(
+    inputs: str, outputs: str, named: dict[str, str], reason: str
+) -> None:
+    """The reason names the tensor."""
+
+    with pytest.raises(ModelUnavailable, match=reason):
+        VectorContract(config(inputs, outputs), named)

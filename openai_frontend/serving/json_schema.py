@@ -25,7 +25,7 @@ _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 _BEYOND_GRAMMARS = frozenset((
     "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
     "unevaluatedProperties", "unevaluatedItems", "uniqueItems", "contains", "minContains",
-    "maxContains",
+    "maxContains", "multipleOf",
 ))  # fmt: skip
 
 
@@ -47,7 +47,10 @@ def relaxed(schema: Any) -> Any:
         return [relaxed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    return {key: _relaxed_member(key, value) for key, value in schema.items() if _kept(key, value)}
+    node = {key: _relaxed_member(key, value) for key, value in schema.items() if _kept(key, value)}
+    if "oneOf" in node and "anyOf" not in node:
+        node["anyOf"] = node.pop("oneOf")  # that no other alternative matches is left out
+    return node
 
 
 def _kept(key: str, value: Any) -> bool:
@@ -122,8 +125,12 @@ def _check_node(node: Schema, where: str) -> None:
 
 def _check_references(schema: Any, nodes: Mapping[str, Any]) -> None:
     for where, node in nodes.items():
-        if isinstance(node, Mapping) and "$ref" in node:
+        if not isinstance(node, Mapping):
+            continue
+        if "$ref" in node:
             _follow(schema, node, f"{where}.$ref")
+        if node is not schema and "$id" in node and next(references(node), None) is not None:
+            _refuse(f"{where}.$id", "references start from the whole schema, not from a part of it")
 
 
 def _follow(schema: Any, node: Schema, where: str) -> None:

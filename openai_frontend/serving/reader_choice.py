@@ -4,14 +4,19 @@ from dataclasses import replace
 from functools import partial
 
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.parsing.output import MAX_ARGUMENTS
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.constraints import Constraint
 from openai_frontend.serving.messages import prefilled_text
 from openai_frontend.serving.reading import AnswerReading
+from openai_frontend.serving.sampling import Abilities
 from openai_frontend.serving.tools import Tools
 from schemas.chat_completions import ChatCompletionRequest
 
+# Tokens in which arguments do not grow too long, as text goes: 16 bytes for each would be many.
+_SHORT_ANSWER = MAX_ARGUMENTS // 16
+_INTERVAL = 256  # tokens between two looks at a longer answer that nobody streams
 _PROMPTS_END = 64  # tokens, in which a template says whether the answer begins with reasoning
 
 
@@ -61,15 +66,23 @@ def answer_reading(
 
 
 def for_reader(
-    first: GenerationRequest, reading: AnswerReading, model: ServedModel
+    first: GenerationRequest, reading: AnswerReading, model: Abilities
 ) -> GenerationRequest:
     """The request of an answer that is read: the model tells its tokens, by which those of the
-    reasoning are counted, and tells them at once where the first call ends the answer.
+    reasoning are counted, and tells them as they come where reading may end the answer: with its
+    first call, or with arguments that grow too long.
     """
-    one_call = reading.tools.in_use and not reading.tools.parallel
-    return replace(
+    told = replace(
         first,
         relay=None,
         return_token_ids=first.return_token_ids or model.supports("return_token_ids"),
-        stream=first.stream or (one_call and model.supports("stream")),
     )
+    if first.stream or not reading.tools.in_use or not model.supports("stream"):
+        return told
+    if not reading.tools.parallel:
+        return replace(told, stream=True)
+    most = first.sampling_params.max_tokens
+    if most is not None and most <= _SHORT_ANSWER:
+        return told
+    interval = _INTERVAL if model.supports("stream_interval") else 1
+    return replace(told, stream=True, stream_interval=interval)

@@ -23,6 +23,7 @@ from openai_frontend.serving.tools import NO_TOOLS, Tools
 from openai_frontend.triton import Server
 from schemas.chat_completions import ChatCompletionRequest
 from tests.engine.calls import calls_of
+from tests.engine.published_schemas import cases
 from tests.engine.random_schemas import arguments_schema
 from tests.engine.requests import answer, completion_tokens
 from tests.engine.slow_grammar import SLOW_GRAMMAR
@@ -84,9 +85,9 @@ WHOLE = {172: -100.0}
 
 
 async def answers(
-    server: Server, constraints: Sequence[Constraint], **options: Any
-) -> list[CompletionDelta]:
-    """All of them, many at once."""
+    server: Server, constraints: Sequence[Constraint], *, refusable: bool = False, **options: Any
+) -> list[Any]:
+    """All of them, many at once; `refusable`: a refusal stands in the place of an answer."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(given: Constraint) -> CompletionDelta:
@@ -96,7 +97,7 @@ async def answers(
                 server, "demo", QUESTION, structured_outputs=given.structured, **sampling
             )
 
-    return await asyncio.gather(*map(one, constraints))
+    return await asyncio.gather(*map(one, constraints), return_exceptions=refusable)
 
 
 def read(family: str, tools: Tools, given: Constraint, text: str) -> list[Event]:
@@ -150,6 +151,36 @@ async def test_named_calls_match_random_schemas(server: Server):
             ((name, arguments),) = calls_of(read("hermes", each, given, delta.text))
             assert name == "f"
             jsonschema.validate(json.loads(arguments), each.functions["f"])
+
+
+@pytest.mark.slow
+async def test_calls_match_the_published_schemas(server: Server):
+    """Each schema of JSON Schema's test suite as a part of a function's arguments: the call
+    validates, or the request is refused with the place. Required and named in turn.
+    """
+    made: list[tuple[Tools, Constraint]] = []
+    refused = 0
+    for number, case in enumerate(cases()):
+        functions = {"f": case.arguments(), "g": PERSON} if number % 2 else {"f": case.arguments()}
+        tools = offered(functions, allowed=frozenset("f"))
+        try:
+            made.append((tools, held("hermes", tools)))
+        except errors.InvalidRequest as error:
+            assert str(error.param).startswith("tools[0].function.parameters.properties.value")  # noqa: PT017
+            refused += 1
+
+    told = await answers(server, [given for _, given in made], max_tokens=400, refusable=True)
+
+    ended = 0
+    for (tools, given), delta in zip(made, told, strict=True):
+        if isinstance(delta, errors.InvalidRequest):
+            assert delta.message.startswith("structured_outputs.schemas[0]: ")
+            refused += 1
+        elif delta.finish_reason != "length":
+            ((name, arguments),) = calls_of(read("hermes", tools, given, delta.text))
+            jsonschema.validate(json.loads(arguments), tools.functions[name])
+            ended += 1
+    assert (ended > 110, refused + ended > 300) == (True, True), (ended, refused)
 
 
 FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}

@@ -34,7 +34,7 @@ def tag(form: dict[str, Any]) -> str:
     [
         ({"json": SCHEMA}, SCHEMA),
         ({"json": json.dumps(SCHEMA)}, SCHEMA),
-        ({"json_object": True}, {"type": "object"}),
+        ({"json_object": True}, {"type": "object", "additionalProperties": True}),
     ],
 )
 def test_schema(constraint, schema):
@@ -105,6 +105,7 @@ BEYOND: list[dict[str, Any]] = [
     {"type": "object", "minProperties": 2},
     {"type": "string", "pattern": "[a-z]{0,200}"},
     {"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]},
+    {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
     {"properties": {"deep": {"items": {"multipleOf": 2}}}},
 ]
 
@@ -115,6 +116,18 @@ def test_what_xgrammar_would_pass_over(schema):
     with pytest.raises(Beyond):
         held(schema)
 
+
+ONE_OF = {
+    "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+    "$defs": {
+        name: {
+            "type": "object",
+            "properties": {"kind": {"const": name}, "lives": {"type": "integer"}},
+            "required": ["kind"],
+        }
+        for name in ("cat", "dog")
+    },
+}
 
 HELD: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"type": "array", "maxItems": 2}, ["[]", "[1, 2]"], ["[1, 2, 3]"]),
@@ -131,7 +144,41 @@ HELD: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ["{}", '{"n": {"n": {}}}'],
         ['{"n": 1}'],
     ),
+    ({"type": "string", "pattern": "q(a+b)?z"}, ['"qz"', '"qaabz"'], ['"qbz"']),
+    ({"type": ["object", "null"]}, ['{"a": 1}', "null"], ["[]"]),
+    ({"maxProperties": 1}, ["{}", '{"a": 1}'], ['{"a": 1, "b": 2}']),
+    (ONE_OF, ['{"kind": "cat", "lives": 9}', '{"kind": "dog"}'], ['{"kind": "cow"}', "{}"]),
+    ({"anyOf": [False, {"type": "null"}]}, ["null"], ["1"]),
+    ({"type": "integer", "if": {"minimum": 3}}, ["1"], ['"x"']),
 ]
+
+
+FORMATS = [
+    ("date", ["2024-02-29", "1999-12-31"], ["2023-02-29", "2024-06-31", "0000-01-01"]),
+    ("time", ["23:59:00Z", "01:02:03.4+05:30"], ["23:59:60Z", "1:02:03Z"]),
+    ("date-time", ["2024-02-29T00:00:00Z"], ["2024-02-30T00:00:00Z", "2024-02-29"]),
+    ("ipv4", ["255.0.10.9"], ["256.0.0.1", "01.2.3.4"]),
+    ("json-pointer", ["", "/a~1b/0"], ["/a~2", "a", "/\n"]),
+    ("relative-json-pointer", ["0#", "12/a"], ["01", "/a"]),
+    ("email", ["a@b.de"], ["ab"]),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), FORMATS, ids=str)
+def test_formats(name, right, wrong):
+    """They are held to as their standards say."""
+    possible = RandomAnswers(prepared(json={"type": "string", "format": name}).structural_tag)
+
+    assert [possible.takes(f'"{text}"') for text in right] == [True] * len(right)
+    assert [possible.takes(f'"{text}"') for text in wrong] == [False] * len(wrong)
+
+
+def test_a_refusal_has_its_place():
+    """The path to the part that cannot be."""
+    schema = {"properties": {"a": {"items": {"anyOf": [{}, {"not": {}}]}}}}
+
+    with pytest.raises(Beyond, match=r"^properties.a.items.anyOf\[1\]: 'not' cannot be enforced"):
+        held(schema)
 
 
 @pytest.mark.parametrize(("schema", "right", "wrong"), HELD, ids=str)
@@ -185,7 +232,15 @@ def test_ordinary_counts_pass(text):
 
 @pytest.mark.parametrize(
     ("pattern", "spelled"),
-    [("a", "a"), ('"', r"\\\""), (r"\n", r"\\n"), (r'["\n]', r'["\n]'), (r"\d\.", r"\d\.")],
+    [
+        ("a", "a"),
+        ("(a(?:b|c)?)?", "(|a(?:|b|c))"),
+        ("[()]?", "[()]?"),
+        ('"', r"\\\""),
+        (r"\n", r"\\n"),
+        (r'["\n]', r'["\n]'),
+        (r"\d\.", r"\d\."),
+    ],
 )
 def test_patterns_of_text_within_json(pattern, spelled):
     """Characters that JSON escapes are matched as it spells them; classes stay as they are."""

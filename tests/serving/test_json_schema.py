@@ -37,6 +37,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$ref": "#anchor"}, f"{PLACE}.$ref"),
     ({"$ref": "#/title", "title": "x"}, f"{PLACE}.$ref"),
     ({"$dynamicRef": "#a"}, f"{PLACE}.$dynamicRef"),
+    ({"items": {"$id": "b.json", "items": {"$ref": "#/a"}}, "a": {}}, f"{PLACE}.items.$id"),
     (
         {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
         f"{PLACE}.$defs.b.$ref",

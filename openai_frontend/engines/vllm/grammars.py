@@ -54,6 +54,7 @@ class Grammars:
 
     def close(self) -> None:
         """End the thread and the process."""
+        self._engine = None  # vLLM's finalizer must run before the interpreter's end
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._trials is not None:
             self._trials.close()

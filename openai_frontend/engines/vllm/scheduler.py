@@ -19,6 +19,7 @@ from vllm.v1.structured_output.backend_types import (
 )
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate_xgrammar_grammar
 
+from openai_frontend.engines.vllm.bitmasks import FillsTogether
 from openai_frontend.engines.vllm.grammars import is_free
 from openai_frontend.engines.vllm.patterns import counts_too_far
 from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
@@ -49,6 +50,14 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     )
 
 
+class _OurScheduler(FillsTogether, Scheduler):  # type: ignore[misc]  # as below
+    pass
+
+
+class _OurAsyncScheduler(FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
+    pass
+
+
 class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
     """Compiles by xgrammar what xgrammar takes, and the rest by llguidance. Of JSON schemas that is
     what is left of them: those for xgrammar have become structural tags (`preparation.prepared`).
@@ -56,7 +65,8 @@ class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's ty
 
     def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> None:
         """Both are made with the first request that needs them: some 0.1 s each."""
-        super().__init__(vllm_config, tokenizer, vocab_size)
+        # llguidance counts the tokenizer's tokens too, and all masks are of one width
+        super().__init__(vllm_config, tokenizer, max(vocab_size, len(tokenizer)))
         self._made: dict[type, Any] = {}
 
     def compile_grammar(
@@ -72,11 +82,10 @@ class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's ty
         return grammar
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
-        """Of the wider one: llguidance counts the tokenizer's tokens too."""
+        """See vLLM's."""
         import torch
 
-        width = (max(self.vocab_size, len(self.tokenizer)) + 31) // 32
-        return torch.full((max_num_seqs, width), -1, dtype=torch.int32)
+        return torch.full((max_num_seqs, (self.vocab_size + 31) // 32), -1, dtype=torch.int32)
 
     def destroy(self) -> None:
         """See vLLM's."""

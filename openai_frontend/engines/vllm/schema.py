@@ -6,9 +6,16 @@ is said what cannot be.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from openai_frontend.engines.vllm.patterns import MAX_COUNT, counts_too_far, spelled_in_json
+from openai_frontend.engines.vllm.disjoint import exclude_one_another
+from openai_frontend.engines.vllm.patterns import (
+    FORMATS,
+    MAX_COUNT,
+    counts_too_far,
+    spelled_in_json,
+)
 
 # Optional properties of one object that xgrammar compiles: 1,000 take 0.3 s, and their square in
 # time; all together as many as OpenAI takes.
@@ -23,7 +30,7 @@ _ANNOTATIONS = frozenset((
     "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description",
     "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding",
     "contentMediaType", "contentSchema", "discriminator", "xml", "externalDocs", "strict",
-    "nullable", "minContains", "maxContains",
+    "nullable", "minContains", "maxContains", "if", "then", "else",
 ))  # fmt: skip
 # The types that a keyword speaks of, where a schema says no type.
 _SPEAKS_OF = {
@@ -34,8 +41,7 @@ _SPEAKS_OF = {
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
 }  # fmt: skip
 _NEVER = (
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
-    "contains",
+    "not", "dependentRequired", "dependentSchemas", "dependencies", "contains",
 )  # fmt: skip
 _FORMATS = frozenset((
     "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri",
@@ -53,16 +59,36 @@ class Beyond(ValueError):
 
 
 def held(schema: Any) -> Any:
-    """The schema as xgrammar enforces all of it. Raises Beyond. Nesting is bounded before."""
+    """The schema as xgrammar enforces all of it. Raises Beyond, and ValueError for what nothing
+    can match; both begin with the place. Nesting is bounded before.
+    """
+    return _held(schema, schema, "")
+
+
+def _held(schema: Any, root: Any, at: str) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    _check(schema)
-    node = {key: _member(key, value) for key, value in schema.items()}
+    with _placed(at):
+        _check(schema, root)
+    node = {key: _member(key, value, root, f"{at}.{key}") for key, value in schema.items()}
+    with _placed(at):
+        return _spelled(node)
+
+
+@contextmanager
+def _placed(at: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise type(error)(f"{at[1:]}: {error}" if at else str(error)) from error
+
+
+def _spelled(node: dict[str, Any]) -> dict[str, Any]:
     if node.get("format") not in _FORMATS:
         node.pop("format", None)  # others are an annotation
     combinators = [key for key in _COMBINATORS if key in node]
     if combinators:
-        return _without_one_of(_alone(node, combinators))
+        return _alone(node, combinators)
     if "enum" in node:
         return _enumerated(node)
     if "const" in node:
@@ -72,28 +98,48 @@ def held(schema: Any) -> Any:
     types = types if isinstance(types, list) else [types]
     if "object" in types:
         _say_required(node)
+        _say_others(node)
+        if "patternProperties" in node:
+            names = node["patternProperties"]
+            node["patternProperties"] = {spelled_in_json(key): names[key] for key in names}
     if "array" in types:
         _say_items(node)
     if "pattern" in node:
         node["pattern"] = spelled_in_json(node["pattern"])
+    elif node.get("format") in FORMATS:
+        node["pattern"] = spelled_in_json(FORMATS[node.pop("format")])
     return node
 
 
-def _member(key: str, value: Any) -> Any:
+def _member(key: str, value: Any, root: Any, at: str) -> Any:
     if key in _MAPS and isinstance(value, Mapping):
-        return {name: held(each) for name, each in value.items()}
+        return {name: _held(each, root, f"{at}.{name}") for name, each in value.items()}
     if key in _LISTS and isinstance(value, list):
-        return [held(each) for each in value]
-    return held(value) if key in _ONE else value
+        return [_held(each, root, f"{at}[{i}]") for i, each in enumerate(value)]
+    return _held(value, root, at) if key in _ONE else value
 
 
-def _check(node: Mapping[str, Any]) -> None:
+def _check(node: Mapping[str, Any], root: Any) -> None:
     for what in _passed_over(node):
         raise Beyond(f"{what} cannot be enforced")
+    if "oneOf" in node and not exclude_one_another(_typed_alternatives(node), root):
+        raise Beyond("'oneOf' cannot be enforced: a value may match two of its alternatives")
+
+
+def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
+    """Those of `oneOf`, with the type that stands beside it."""
+    if "type" not in node:
+        return list(node["oneOf"])
+    return [
+        {"type": node["type"], **each} if isinstance(each, Mapping) else each
+        for each in node["oneOf"]
+    ]
 
 
 def _passed_over(node: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"'{key}'" for key in _NEVER if key in node)
+    if "if" in node and node.keys() & {"then", "else"}:  # by themselves they say nothing
+        yield "'if'"
     yield from (
         f"'{key}'"
         for key in ("unevaluatedProperties", "unevaluatedItems")
@@ -110,7 +156,7 @@ def _passed_over(node: Mapping[str, Any]) -> Iterator[str]:
     text = [key for key in ("pattern", "format") if key in node]
     if "format" in text and node["format"] not in _FORMATS:
         text.remove("format")
-    if counts_too_far(str(node.get("pattern", ""))):
+    if counts_too_far(" ".join([str(node.get("pattern")), *(node.get("patternProperties") or ())])):
         yield f"a 'pattern' that counts beyond {MAX_COUNT}"
     if len(text) > 1 or (text and any(key in node for key in _LENGTHS)):
         yield f"'{text[0]}' together with other rules for the same text"
@@ -141,16 +187,18 @@ def _alone(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
         node[key] = [_typed(each, kind) for each in node[key]]
     elif beside:
         raise Beyond(f"'{key}' together with '{min(beside)}' cannot be enforced")
+    if key in ("anyOf", "oneOf"):
+        # of alternatives that exclude one another xgrammar need not know
+        node["anyOf"] = _possible(node.pop(key))
     return node
 
 
-def _without_one_of(node: dict[str, Any]) -> dict[str, Any]:
-    """Alternatives that exclude one another are beyond a grammar: xgrammar reads `anyOf`, and
-    writes a warning for each.
-    """
-    if "oneOf" in node:
-        node["anyOf"] = node.pop("oneOf")
-    return node
+def _possible(alternatives: list[Any]) -> list[Any]:
+    """xgrammar refuses one that matches nothing."""
+    possible = [each for each in alternatives if each is not False]
+    if not possible:
+        raise ValueError("none of the alternatives can match")
+    return possible
 
 
 def _typed(schema: Any, kind: Any) -> Any:
@@ -209,6 +257,12 @@ def _say_required(node: dict[str, Any]) -> None:
     optional = len(properties) - (len(node.get("required") or ()) - len(unsaid))
     if optional > MAX_OPTIONAL:
         raise ValueError(f"at most {MAX_OPTIONAL} properties of one object may be optional")
+
+
+def _say_others(node: dict[str, Any]) -> None:
+    """An object of which no property is described has any, in a list of types too."""
+    if not node.keys() & {"properties", "patternProperties", "propertyNames"}:
+        node.setdefault("additionalProperties", True)
 
 
 def _say_items(node: dict[str, Any]) -> None:

@@ -138,7 +138,10 @@ class EngineHost:
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         """Know the adapters that requests may name from now on."""
         self._adapters = adapters
-        self._engine.set_adapters(adapters)
+        try:
+            self._engine.set_adapters(adapters)
+        except Exception:  # the edge to engines that users write: other models must go on
+            logger.exception("%s: the engine does not take its adapters", self._name)
 
     def start(self, execution: Execution) -> None:
         """Begin a request: its tensors become a request of the engine's."""

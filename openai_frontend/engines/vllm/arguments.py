@@ -51,6 +51,8 @@ CPU_ARGUMENTS: dict[str, Any] = {
 }
 
 _PATHS = ("model", "tokenizer", "hf_config_path")
+# NVIDIA's backend takes "enable_lora": "true"; to Python any text is true.
+_SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "True": True, "False": False}
 
 
 def set_environment() -> None:
@@ -79,14 +81,16 @@ def engine_arguments(model: ModelFolder) -> Any:
     path = model.version_folder / "model.json"
     if not model.arguments:
         raise ValueError(f"{path}: missing or empty; it must hold vLLM's engine arguments")
-    known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
+    fields = {field.name: field for field in dataclasses.fields(AsyncEngineArgs)}
+    known = list(fields)
     on_cpu = current_platform.is_cpu()
     defaults = ARGUMENTS | (CPU_ARGUMENTS if on_cpu else {})
     given = {}
     for name, value in model.arguments.items():
         if name not in known:
             raise ValueError(f"{path}: vLLM has no engine argument {name!r}{_hint(name, known)}")
-        given[name] = _resolved(path, name, value)
+        switch = isinstance(value, str) and isinstance(fields[name].default, bool)
+        given[name] = _SWITCHES.get(value, value) if switch else _resolved(path, name, value)
     if tested_version():
         defaults["scheduler_cls"] = SCHEDULER
         defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_facts
+from openai_frontend import model_facts, prompt_tables
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
@@ -181,7 +181,11 @@ def _chosen(
         return choice.choose(
             config,
             tasks=said.get("tasks"),
-            options=ContractOptions(name=options.contract, tensors=options.tensors),
+            options=ContractOptions(
+                name=options.contract,
+                tensors=options.tensors,
+                prompt_tables=prompt_tables.read(options.prompt_tables),
+            ),
             decoupled=decoupled,
             vocabulary=vocabulary,
         )

@@ -107,6 +107,12 @@ class ModelOptions(BaseModel):
         default=None, description="Folder whose subfolders are LoRA adapters."
     )
 
+    prompt_tables: Annotated[dict[Name, str], BeforeValidator(_pairs)] = Field(
+        default={},
+        description="Names of prompt embedding tables for TensorRT-LLM and their `.npy` files; a "
+        "relative one lies in the model's folder. As a setting: `NAME=FILE,...`.",
+    )
+
     part_of: Name | None = Field(
         default=None, description="The model that calls this one; requests cannot name it then."
     )
@@ -118,14 +124,15 @@ class ModelOptions(BaseModel):
     )
 
     def in_folder(self, folder: Path) -> "ModelOptions":
-        """With the paths that begin with a dot where they lie."""
+        """With the paths that begin with a dot, and those of tables, where they lie."""
         paths = {"tokenizer": self.tokenizer, "chat_template": self.chat_template}
         within = {
             name: str(folder / path)
             for name, path in paths.items()
             if path is not None and path.startswith(".")
         }
-        return self.model_copy(update=within)
+        tables = {name: str(folder / path) for name, path in self.prompt_tables.items()}
+        return self.model_copy(update=within | ({"prompt_tables": tables} if tables else {}))
 
     def over(self, below: "ModelOptions") -> "ModelOptions":
         """These options where they are given, else those of `below`."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from openai_frontend.contracts.contract import Contract, declared_names
@@ -26,6 +27,8 @@ class ContractOptions:
 
     name: str | None = None  # one of NAMES; None: chosen from the config
     tensors: Mapping[str, str] = field(default_factory=dict)  # our name -> the model's
+    # name -> numpy array [tokens, hidden size]: prompt embeddings that requests may ask for
+    prompt_tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +85,10 @@ def choose(
         return _of_vllm(config, name, because, tasks, vocabulary)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
-    contract = _MAKERS[name](
-        config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary
-    )
+    make = _MAKERS[name]
+    if name == "tensorrt_llm":
+        make = partial(tensorrt_llm, prompt_tables=options.prompt_tables)
+    contract = make(config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary)
     generation = PromptOnly(Derived(contract, vocabulary))
     return Chosen(name=name, because=because, generation=generation)
 

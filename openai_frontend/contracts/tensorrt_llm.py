@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from openai_frontend.contracts import tensorrt_llm_lora
+from openai_frontend.contracts.contract import DeclaredInputs, TensorInput
 from openai_frontend.contracts.field_tensors import FieldTensors, Known, Layout, Values
+from openai_frontend.contracts.tensorrt_llm_prompt_table import ARGUMENT, prompt_table
 from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import InvalidRequest
@@ -23,19 +26,31 @@ def tensorrt_llm(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
+    prompt_tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> FieldTensors:
     """The contract of one pipeline, not yet completed by `Derived`."""
-    return FieldTensors(
-        config,
-        _LAYOUT if not _accumulates(config) else _ACCUMULATING,
-        tensors=tensors,
-        decoupled=decoupled,
-        vocabulary=vocabulary,
-    )
+    layout = _ACCUMULATING if _accumulates(config) else _LAYOUT
+    if prompt_tables:
+        layout = _with_tables(layout, prompt_tables)
+    return FieldTensors(config, layout, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary)
+
+
+def _with_tables(layout: Layout, tables: Mapping[str, Any]) -> Layout:
+    """The same for a pipeline that has tables which requests may name."""
+
+    def arrays(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
+        return {
+            **tensorrt_llm_lora.weights(request, inputs),
+            **prompt_table(request, inputs, tables),
+        }
+
+    arguments = {**layout.extra_args, ARGUMENT: (ARGUMENT, str)}
+    return replace(layout, arrays=arrays, extra_args=arguments)
 
 
 def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
     """What does not go as it is."""
+    values.pop(ARGUMENT, None)  # the name of a table, which goes as an array
     params = request.sampling_params
     tell_sampling(params, values, known.inputs)
     if params.ignore_eos:

@@ -19,17 +19,17 @@ def weights(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, Ten
     if told is None:
         return {}
     arrays = {"lora_weights": told.weights, "lora_config": told.config}
-    return {inputs.name(name): _array(inputs, name, array) for name, array in arrays.items()}
+    return {inputs.name(name): array_input(inputs, name, array) for name, array in arrays.items()}
 
 
-def _array(inputs: DeclaredInputs, name: str, array: Any) -> TensorInput:
+def array_input(inputs: DeclaredInputs, name: str, array: Any) -> TensorInput:
     """In the declared datatype, with as many dimensions as are declared: those in front have one
     element.
     """
     datatype, rank = inputs.datatype(name), inputs.rank(name)
     shape = (1,) * (rank - array.ndim) + array.shape[max(0, array.ndim - rank) :]
     if numpy.prod(shape) != array.size:
-        raise ModelUnavailable(f"An adapter's {name} does not fit the model's input.")
+        raise ModelUnavailable(f"The array for {name} does not fit the model's input.")
     return datatype, shape, _converted(array, datatype).tobytes()
 
 

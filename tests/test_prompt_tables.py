@@ -1,0 +1,52 @@
+"""The files of prompt embedding tables."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_frontend import model_options, prompt_tables
+from openai_frontend.errors import ModelUnavailable
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
+def test_a_table_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """With or without the dimension of a batch."""
+
+    np.save(tmp_path / "t.npy", np.ones(shape, dtype="<f2"))
+    assert prompt_tables.read({"t": str(tmp_path / "t.npy")})["t"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        (np.ones(3), r"is \[3\], not \[tokens, hidden size\]"),
+        (np.array([{}], dtype=object), "Python objects"),
+    ],
+)
+def test_what_is_no_table_says_so(tmp_path: Path, array: Any, reason: str) -> None:
+    """By its name; nothing is unpickled."""
+
+    np.save(tmp_path / "t.npy", array, allow_pickle=True)
+    with pytest.raises(ModelUnavailable, match=f"prompt table 't'.*{reason}"):
+        prompt_tables.read({"t": str(tmp_path / "t.npy")})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"text"])
+def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, content: bytes | None) -> None:
+    """It is not there, or is something else."""
+
+    path = tmp_path / "t.npy"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelUnavailable, match="prompt table 't'"):
+        prompt_tables.read({"t": str(path)})
+
+
+def test_a_relative_file_lies_in_the_models_folder(tmp_path: Path) -> None:
+    """As other files beside its config do."""
+
+    (tmp_path / model_options.FILE).write_text("prompt_tables: {a: tables/a.npy, b: /b.npy}")
+    expected = {"a": f"{tmp_path}/tables/a.npy", "b": "/b.npy"}
+    assert model_options.read(tmp_path).prompt_tables == expected

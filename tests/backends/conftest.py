@@ -3,24 +3,44 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
-from tests.backends import repository
+from tests.backends import models, repository
 from tests.gateway_process import GatewayProcess
+
+REAL_MODELS_S = 1800  # engines of many GPUs are slow to load
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a `model` is run with each of them."""
+    if "model" in metafunc.fixturenames and metafunc.module.__name__.endswith("test_api"):
+        metafunc.parametrize("model", models.params())
 
 
 @pytest.fixture(scope="session")
-def backends_gateway(
+def standins_gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayProcess]:
     """Every stand-in; that of vLLM only where a test of this run wants it, for it starts late."""
     folder = tmp_path_factory.mktemp("backends")
-    models = repository.write_quick(folder / "models")
+    written = repository.write_quick(folder / "models")
     if any(each.get_closest_marker("engine") for each in _here(request)):
-        repository.write_vllm(models, "nvidia_vllm")
-    with GatewayProcess(models, folder / "log") as process:
+        repository.write_vllm(written, "nvidia_vllm")
+    with GatewayProcess(written, folder / "log") as process:
         process.wait_until_ready()
+        yield process
+
+
+@pytest.fixture(scope="session")
+def real_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """The repository that the environment names."""
+    named = models.repository()
+    if named is None:
+        pytest.skip(f"{models.VARIABLE} names no model repository")
+    with GatewayProcess(named, tmp_path_factory.mktemp("gpu") / "log") as process:
+        process.wait_until_ready(REAL_MODELS_S)
         yield process
 
 
@@ -29,12 +49,36 @@ def _here(request: pytest.FixtureRequest) -> list[pytest.Item]:
     return [each for each in request.session.items if folder in each.path.parents]
 
 
-@pytest.fixture(scope="session")
-def backends_url(backends_gateway: GatewayProcess) -> str:
-    return f"{backends_gateway.url}/v1"
+@pytest.fixture
+def gateway(request: pytest.FixtureRequest) -> GatewayProcess:
+    """The gateway that serves the test's model."""
+    real = request.node.get_closest_marker("gpu") is not None
+    serving: GatewayProcess = request.getfixturevalue(
+        "real_gateway" if real else "standins_gateway"
+    )
+    return serving
 
 
 @pytest.fixture
-def client(backends_url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=backends_url, api_key="none", max_retries=0, timeout=60) as made:
+def client(gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    url = f"{gateway.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
+
+
+@pytest.fixture
+def first_token(gateway: GatewayProcess) -> "FirstToken":
+    return FirstToken(gateway.url)
+
+
+class FirstToken:
+    """Asks the gateway for the first token of a text."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __call__(self, model: str, text: str) -> int:
+        body = {"model": model, "prompt": text, "add_special_tokens": False}
+        told = httpx.post(f"{self._url}/tokenize", json=body).raise_for_status().json()
+        token: int = told["tokens"][0]
+        return token

@@ -10,6 +10,17 @@ from tests.gateway_process import ROOT
 WEIGHTS = ROOT / "model_repository" / "demo" / "1" / "weights"
 MAX_MODEL_LEN = 2048
 
+CHAT_OPTIONS = f"""\
+contract: python
+tokenizer: {WEIGHTS}
+max_model_len: {MAX_MODEL_LEN}
+tensors:
+  text_input: QUESTION
+  text_output: REPLY
+  max_tokens: LIMIT
+  temperature: HEAT
+"""
+
 MODEL = """\
 import sys
 
@@ -46,8 +57,7 @@ def write_tensorrt_llm(repository: Path) -> None:
         "preprocessing",
         "preprocessing",
         configs.pbtxt(
-            configs.PREPROCESSING_INPUTS,
-            configs.PREPROCESSING_OUTPUTS,
+            "preprocessing",
             max_batch_size=8,
             parameters={**tokenizer, "add_special_tokens": "true"},
         ),
@@ -57,8 +67,7 @@ def write_tensorrt_llm(repository: Path) -> None:
         "postprocessing",
         "postprocessing",
         configs.pbtxt(
-            configs.POSTPROCESSING_INPUTS,
-            configs.POSTPROCESSING_OUTPUTS,
+            "postprocessing",
             max_batch_size=8,
             parameters={**tokenizer, "skip_special_tokens": "true"},
         ),
@@ -68,8 +77,7 @@ def write_tensorrt_llm(repository: Path) -> None:
         "tensorrt_llm",
         "tensorrt_llm",
         configs.pbtxt(
-            configs.ENGINE_INPUTS,
-            configs.ENGINE_OUTPUTS,
+            "tensorrt_llm",
             max_batch_size=8,
             decoupled=True,
             parameters={
@@ -83,20 +91,14 @@ def write_tensorrt_llm(repository: Path) -> None:
         repository,
         "ensemble",
         "",
-        configs.pbtxt(
-            configs.ENSEMBLE_INPUTS,
-            configs.PIPELINE_OUTPUTS,
-            max_batch_size=8,
-            steps=configs.ENSEMBLE_STEPS,
-        ),
+        configs.ensemble(8),
     )
     write(
         repository,
         "tensorrt_llm_bls",
         "tensorrt_llm_bls",
         configs.pbtxt(
-            configs.BLS_INPUTS,
-            configs.PIPELINE_OUTPUTS,
+            "tensorrt_llm_bls",
             max_batch_size=8,
             decoupled=True,
             parameters={"accumulate_tokens": "true", "tensorrt_llm_model_name": "tensorrt_llm"},
@@ -124,31 +126,22 @@ triton_config:
   max_batch_size: 0
   decoupled: {decoupled}
 """
-    config = configs.pbtxt(configs.LLMAPI_INPUTS, configs.LLMAPI_OUTPUTS)
+    config = configs.pbtxt("llmapi")
     write(repository, name, "llmapi", config, {"model.yaml": said})
 
 
 def write_chat(repository: Path, name: str) -> None:
     """A Python model of text under names of its own."""
     parameters = {"weights": str(WEIGHTS)}
-    config = configs.pbtxt(configs.CHAT_INPUTS, configs.CHAT_OUTPUTS, parameters=parameters)
+    config = configs.pbtxt(configs.CHAT, parameters=parameters)
     write(repository, name, "chat", config)
-    (repository / name / "openai_frontend.yaml").write_text(f"""\
-contract: python
-tokenizer: {WEIGHTS}
-max_model_len: {MAX_MODEL_LEN}
-tensors:
-  text_input: QUESTION
-  text_output: REPLY
-  max_tokens: LIMIT
-  temperature: HEAT
-""")
+    (repository / name / "openai_frontend.yaml").write_text(CHAT_OPTIONS)
 
 
 def write_embedding(repository: Path, name: str) -> None:
     """A Python model of vectors."""
     parameters = {"weights": str(WEIGHTS)}
-    config = configs.pbtxt(configs.VLLM_INPUTS, configs.VLLM_OUTPUTS, parameters=parameters)
+    config = configs.pbtxt("vllm", parameters=parameters)
     write(repository, name, "embedding", config)
     (repository / name / "openai_frontend.yaml").write_text(f"""\
 contract: embeddings
@@ -173,7 +166,7 @@ def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | No
     if adapters:
         named = {adapter: str(folder) for adapter, folder in adapters.items()}
         files["multi_lora.json"] = json.dumps(named)
-    config = configs.pbtxt(configs.VLLM_INPUTS, configs.VLLM_OUTPUTS, decoupled=True)
+    config = configs.pbtxt("vllm", decoupled=True)
     write(repository, name, "vllm_backend", config, files)
 
 

@@ -1,435 +1,88 @@
-"""The true inputs and outputs of NVIDIA's models, one line each: name, datatype, dims, and what
-else holds: `optional`, `ragged` (allow_ragged_batch), `scalar` (reshaped to no dimension).
-"""
+"""Configs of the stand-ins: the inputs and outputs of NVIDIA's models, and what a test sets."""
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
-ENGINE_INPUTS = """
-input_ids INT32 -1 optional ragged
-encoder_input_features FP16 -1,-1 optional ragged
-encoder_output_lengths INT32 1 optional scalar
-input_lengths INT32 1 scalar
-request_output_len INT32 1 scalar
-num_return_sequences INT32 1 optional scalar
-draft_input_ids INT32 -1 optional ragged
-decoder_input_ids INT32 -1 optional ragged
-decoder_input_lengths INT32 1 optional scalar
-draft_logits FP32 -1,-1 optional ragged
-draft_acceptance_threshold FP32 1 optional scalar
-end_id INT32 1 optional scalar
-pad_id INT32 1 optional scalar
-stop_words_list INT32 2,-1 optional ragged
-bad_words_list INT32 2,-1 optional ragged
-embedding_bias FP32 -1 optional ragged
-beam_width INT32 1 optional scalar
-temperature FP32 1 optional scalar
-runtime_top_k INT32 1 optional scalar
-runtime_top_p FP32 1 optional scalar
-runtime_top_p_min FP32 1 optional scalar
-runtime_top_p_decay FP32 1 optional scalar
-runtime_top_p_reset_ids INT32 1 optional scalar
-len_penalty FP32 1 optional scalar
-early_stopping BOOL 1 optional scalar
-repetition_penalty FP32 1 optional scalar
-min_tokens INT32 1 optional scalar
-beam_search_diversity_rate FP32 1 optional scalar
-presence_penalty FP32 1 optional scalar
-frequency_penalty FP32 1 optional scalar
-seed UINT64 1 optional scalar
-return_log_probs BOOL 1 optional scalar
-return_context_logits BOOL 1 optional scalar
-return_generation_logits BOOL 1 optional scalar
-return_perf_metrics BOOL 1 optional scalar
-return_num_input_tokens BOOL 1 optional scalar
-return_num_output_tokens BOOL 1 optional scalar
-exclude_input_in_output BOOL 1 optional scalar
-stop BOOL 1 optional scalar
-streaming BOOL 1 optional scalar
-prompt_embedding_table FP16 -1,-1 optional ragged
-prompt_table_extra_ids UINT64 -1 optional ragged
-prompt_vocab_size INT32 1 optional scalar
-cross_attention_mask BOOL -1,-1 optional ragged
-mrope_rotary_cos_sin FP32 -1 optional
-mrope_position_deltas INT64 1 optional
-lora_task_id UINT64 1 optional scalar
-lora_weights FP16 -1,-1 optional ragged
-lora_config INT32 -1,3 optional ragged
-context_phase_params UINT8 -1 optional ragged
-skip_cross_attn_blocks BOOL 1 optional ragged
-retention_token_range_starts INT32 -1 optional ragged
-retention_token_range_ends INT32 -1 optional ragged
-retention_token_range_priorities INT32 -1 optional ragged
-retention_token_range_durations_ms INT32 -1 optional ragged
-retention_decode_priority INT32 1 optional ragged
-retention_decode_duration_ms INT32 1 optional ragged
-guided_decoding_guide_type STRING 1 optional ragged
-guided_decoding_guide STRING 1 optional ragged
-lookahead_window_size INT32 1 optional ragged
-lookahead_ngram_size INT32 1 optional ragged
-lookahead_verification_set_size INT32 1 optional ragged
-"""
+from openai_frontend.cli import text_format
+from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
+from tests.gateway_process import ROOT
 
-# What the engine tells and the pipelines pass on
-TOLD = """
-cum_log_probs FP32 -1
-output_log_probs FP32 -1,-1
-context_logits FP32 -1,-1
-generation_logits FP32 -1,-1,-1
-batch_index INT32 1
-sequence_index INT32 1
-kv_cache_alloc_new_blocks INT32 1
-kv_cache_reused_blocks INT32 1
-kv_cache_alloc_total_blocks INT32 1
-arrival_time_ns INT64 1
-first_scheduled_time_ns INT64 1
-first_token_time_ns INT64 1
-last_token_time_ns INT64 1
-acceptance_rate FP32 1
-total_accepted_draft_tokens INT32 1
-total_draft_tokens INT32 1
-num_input_tokens INT32 1
-num_output_tokens INT32 1
-"""
+NVIDIAS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
+# Datatypes that NVIDIA's templates leave open
+_OPEN = {"logits_datatype": "TYPE_FP32", "encoder_input_features_data_type": "TYPE_FP16"}
 
-ENGINE_OUTPUTS = f"""
-output_ids INT32 -1,-1
-sequence_length INT32 -1
-context_phase_params UINT8 -1
-{TOLD}
-"""
+Tensors = Mapping[str, Mapping[str, Any]]
 
-PIPELINE_OUTPUTS = f"""
-text_output STRING -1
-{TOLD}
-"""
-
-PREPROCESSING_INPUTS = """
-QUERY STRING 1
-DECODER_QUERY STRING 1 optional
-IMAGE_BYTES UINT8 -1,-1,-1,-1 optional
-IMAGE_URL STRING 1 optional
-IMAGES STRING -1 optional
-VIDEO_BYTES UINT8 -1,-1,-1,-1 optional
-REQUEST_OUTPUT_LEN INT32 1
-BAD_WORDS_DICT STRING -1 optional
-STOP_WORDS_DICT STRING -1 optional
-EMBEDDING_BIAS_WORDS STRING -1 optional
-EMBEDDING_BIAS_WEIGHTS FP32 -1 optional
-END_ID INT32 1 optional
-PAD_ID INT32 1 optional
-PROMPT_TABLE_EXTRA_ID UINT64 1 optional
-"""
-
-PREPROCESSING_OUTPUTS = """
-INPUT_ID INT32 -1
-REQUEST_INPUT_LEN INT32 1
-DECODER_INPUT_ID INT32 -1
-REQUEST_DECODER_INPUT_LEN INT32 1
-BAD_WORDS_IDS INT32 2,-1
-STOP_WORDS_IDS INT32 2,-1
-EMBEDDING_BIAS FP32 -1
-REQUEST_OUTPUT_LEN INT32 -1
-OUT_END_ID INT32 1
-OUT_PAD_ID INT32 1
-OUT_PROMPT_TABLE_EXTRA_IDS UINT64 -1
-PIXEL_VALUES FP16 -1,-1,-1,-1
-ASPECT_RATIO_IDS INT64 -1
-ASPECT_RATIO_MASK INT64 -1,-1
-CROSS_ATTENTION_MASK INT64 -1,-1,-1
-IMAGE_SIZES INT64 -1,2
-IS_VIDEO_INPUT BOOL 1
-ATTENTION_MASK INT64 -1
-IMAGE_GRID_THW INT64 3
-VISION_INPUT_ID INT32 -1
-"""
-
-POSTPROCESSING_INPUTS = """
-TOKENS_BATCH INT32 -1,-1
-SEQUENCE_LENGTH INT32 -1
-"""
-
-POSTPROCESSING_OUTPUTS = """
-OUTPUT STRING -1
-"""
-
-ENSEMBLE_INPUTS = """
-text_input STRING 1
-decoder_text_input STRING 1 optional
-max_tokens INT32 1
-num_return_sequences INT32 1 optional
-bad_words STRING -1 optional
-stop_words STRING -1 optional
-exclude_input_in_output BOOL 1 optional
-end_id INT32 1 optional
-pad_id INT32 1 optional
-top_k INT32 1 optional
-top_p FP32 1 optional
-temperature FP32 1 optional
-length_penalty FP32 1 optional
-repetition_penalty FP32 1 optional
-min_tokens INT32 1 optional
-presence_penalty FP32 1 optional
-frequency_penalty FP32 1 optional
-seed UINT64 1 optional
-return_log_probs BOOL 1 optional
-return_context_logits BOOL 1 optional
-return_generation_logits BOOL 1 optional
-return_perf_metrics BOOL 1 optional
-return_num_input_tokens BOOL 1 optional
-return_num_output_tokens BOOL 1 optional
-beam_width INT32 1 optional
-stream BOOL 1 optional
-prompt_embedding_table FP16 -1,-1 optional
-prompt_table_extra_id UINT64 1 optional
-prompt_vocab_size INT32 1 optional
-embedding_bias_words STRING -1 optional
-embedding_bias_weights FP32 -1 optional
-lora_task_id UINT64 1 optional
-lora_weights FP16 -1,-1 optional ragged
-lora_config INT32 -1,3 optional ragged
-guided_decoding_guide_type STRING 1 optional ragged
-guided_decoding_guide STRING 1 optional ragged
-"""
-
-BLS_INPUTS = """
-text_input STRING 1
-decoder_text_input STRING 1 optional
-image_input FP16 -1,3,-1,-1 optional
-image_bytes_input UINT8 -1,-1,-1,-1 optional
-image_url_input STRING 1 optional
-video_bytes_input UINT8 -1,-1,-1,-1 optional
-max_tokens INT32 1
-bad_words STRING -1 optional
-stop_words STRING -1 optional
-exclude_input_in_output BOOL 1 optional
-end_id INT32 1 optional
-pad_id INT32 1 optional
-top_k INT32 1 optional
-top_p FP32 1 optional
-temperature FP32 1 optional
-length_penalty FP32 1 optional
-repetition_penalty FP32 1 optional
-min_tokens INT32 1 optional
-presence_penalty FP32 1 optional
-frequency_penalty FP32 1 optional
-seed UINT64 1 optional
-return_log_probs BOOL 1 optional scalar
-return_context_logits BOOL 1 optional scalar
-return_generation_logits BOOL 1 optional scalar
-num_return_sequences INT32 1 optional scalar
-beam_width INT32 1 optional
-stream BOOL 1 optional
-prompt_embedding_table FP16 -1,-1 optional
-prompt_vocab_size INT32 1 optional
-prompt_table_extra_id UINT64 1 optional
-embedding_bias_words STRING -1 optional
-embedding_bias_weights FP32 -1 optional
-num_draft_tokens INT32 1 optional
-use_draft_logits BOOL 1 optional scalar
-lora_task_id UINT64 1 optional scalar
-lora_weights FP16 -1,-1 optional ragged
-lora_config INT32 -1,3 optional ragged
-return_perf_metrics BOOL 1 optional scalar
-return_num_input_tokens BOOL 1 optional scalar
-return_num_output_tokens BOOL 1 optional scalar
-guided_decoding_guide_type STRING 1 optional
-guided_decoding_guide STRING 1 optional
-"""
-
-LLMAPI_INPUTS = """
-text_input STRING -1
-image_url STRING -1 optional
-streaming BOOL 1 optional
-sampling_param_best_of INT32 1 optional
-sampling_param_temperature FP32 1 optional
-sampling_param_top_k INT32 1 optional
-sampling_param_top_p FP32 1 optional
-sampling_param_frequency_penalty FP32 1 optional
-sampling_param_presence_penalty FP32 1 optional
-sampling_param_max_tokens INT32 1 optional
-sampling_param_stop STRING -1 optional
-sampling_param_seed UINT64 1 optional
-sampling_param_exclude_input_from_output BOOL 1 optional
-sampling_param_return_perf_metrics BOOL 1 optional
-return_finish_reason BOOL 1 optional
-return_stop_reason BOOL 1 optional
-return_cumulative_logprob BOOL 1 optional
-stop BOOL 1 optional
-lora_id UINT64 1 optional
-lora_name STRING 1 optional
-lora_path STRING 1 optional
-lora_ckpt_source STRING 1 optional
-"""
-
-LLMAPI_OUTPUTS = """
-text_output STRING -1
-finish_reason STRING -1
-stop_reason STRING -1
-cumulative_logprob FP32 -1
-kv_cache_reused_block INT32 -1
-kv_cache_missed_block INT32 -1
-kv_cache_alloc_new_blocks INT32 -1
-kv_cache_alloc_total_blocks INT32 -1
-kv_cache_hit_rate FP32 -1
-arrival_time_ns INT64 1
-first_scheduled_time_ns INT64 1
-first_token_time_ns INT64 1
-last_token_time_ns INT64 1
-acceptance_rate FP32 1
-total_accepted_draft_tokens INT32 1
-total_draft_tokens INT32 1
-"""
-
-VLLM_INPUTS = """
-text_input STRING 1
-image STRING -1 optional
-stream BOOL 1 optional
-sampling_parameters STRING 1 optional
-exclude_input_in_output BOOL 1 optional
-return_finish_reason BOOL 1 optional
-return_cumulative_logprob BOOL 1 optional
-return_logprobs BOOL 1 optional
-return_num_input_tokens BOOL 1 optional
-return_num_output_tokens BOOL 1 optional
-embedding_request STRING 1 optional
-"""
-
-VLLM_OUTPUTS = """
-text_output STRING -1
-finish_reason STRING -1
-cumulative_logprob FP32 -1
-logprobs STRING -1
-num_input_tokens UINT32 1
-num_output_tokens UINT32 -1
-"""
-
-CHAT_INPUTS = """
-QUESTION STRING 1
-LIMIT INT32 1 optional
-HEAT FP32 1 optional
-"""
-
-CHAT_OUTPUTS = """
-REPLY STRING 1
-"""
-
-# The ensemble's steps: model -> (its inputs and outputs by the ensemble's names)
-_HIDDEN = {
-    "REQUEST_INPUT_LEN": ("_REQUEST_INPUT_LEN", "input_lengths"),
-    "INPUT_ID": ("_INPUT_ID", "input_ids"),
-    "REQUEST_DECODER_INPUT_LEN": ("_REQUEST_DECODER_INPUT_LEN", "decoder_input_lengths"),
-    "DECODER_INPUT_ID": ("_DECODER_INPUT_ID", "decoder_input_ids"),
-    "REQUEST_OUTPUT_LEN": ("_REQUEST_OUTPUT_LEN", "request_output_len"),
-    "STOP_WORDS_IDS": ("_STOP_WORDS_IDS", "stop_words_list"),
-    "BAD_WORDS_IDS": ("_BAD_WORDS_IDS", "bad_words_list"),
-    "EMBEDDING_BIAS": ("_EMBEDDING_BIAS", "embedding_bias"),
-    "OUT_END_ID": ("_PREPROCESSOR_END_ID", "end_id"),
-    "OUT_PAD_ID": ("_PREPROCESSOR_PAD_ID", "pad_id"),
-    "OUT_PROMPT_TABLE_EXTRA_IDS": ("_OUT_PROMPT_TABLE_EXTRA_IDS", "prompt_table_extra_ids"),
-}
-_READ = {
-    "QUERY": "text_input",
-    "DECODER_QUERY": "decoder_text_input",
-    "REQUEST_OUTPUT_LEN": "max_tokens",
-    "BAD_WORDS_DICT": "bad_words",
-    "STOP_WORDS_DICT": "stop_words",
-    "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
-    "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
-    "END_ID": "end_id",
-    "PAD_ID": "pad_id",
-    "PROMPT_TABLE_EXTRA_ID": "prompt_table_extra_id",
-}
-_SAMPLED = {
-    "runtime_top_k": "top_k",
-    "runtime_top_p": "top_p",
-    "len_penalty": "length_penalty",
-    "streaming": "stream",
-    **{
-        name: name
-        for name in (
-            "temperature", "repetition_penalty", "min_tokens", "presence_penalty",
-            "frequency_penalty", "seed", "return_log_probs", "return_context_logits",
-            "return_generation_logits", "return_perf_metrics", "return_num_input_tokens",
-            "return_num_output_tokens", "num_return_sequences", "beam_width",
-            "exclude_input_in_output", "prompt_embedding_table", "prompt_vocab_size",
-            "lora_task_id", "lora_weights", "lora_config", "guided_decoding_guide_type",
-            "guided_decoding_guide",
-        )
+CHAT: Mapping[str, Tensors] = {
+    "input": {
+        "QUESTION": {"data_type": "TYPE_STRING", "dims": [1]},
+        "LIMIT": {"data_type": "TYPE_INT32", "dims": [1], "optional": True},
+        "HEAT": {"data_type": "TYPE_FP32", "dims": [1], "optional": True},
     },
-}  # fmt: skip
+    "output": {"REPLY": {"data_type": "TYPE_STRING", "dims": [1]}},
+}
 
-Step = tuple[str, Mapping[str, str], Mapping[str, str]]
-
-ENSEMBLE_STEPS: tuple[Step, ...] = (
-    ("preprocessing", _READ, {key: hidden for key, (hidden, _) in _HIDDEN.items()}),
-    (
-        "tensorrt_llm",
-        {**{theirs: hidden for hidden, theirs in _HIDDEN.values()}, **_SAMPLED},
-        {
-            "output_ids": "_TOKENS_BATCH",
-            "sequence_length": "_SEQUENCE_LENGTH",
-            **{line.split()[0]: line.split()[0] for line in TOLD.split("\n") if line},
-        },
-    ),
-    (
-        "postprocessing",
-        {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
-        {"OUTPUT": "text_output"},
-    ),
-)
+_STEPS = {
+    "preprocessing": steps.PREPROCESSING_MAPS,
+    "tensorrt_llm": steps.ENGINE_MAPS,
+    "postprocessing": steps.POSTPROCESSING_MAPS,
+}
 
 
 def pbtxt(
-    inputs: str,
-    outputs: str,
+    tensors: str | Mapping[str, Tensors],
     *,
     max_batch_size: int = 0,
     decoupled: bool | None = None,
     parameters: Mapping[str, str] | None = None,
-    steps: tuple[Step, ...] = (),
 ) -> str:
-    """A config.pbtxt; `decoupled` None leaves the policy to the model."""
-    parts = [
-        'platform: "ensemble"' if steps else 'backend: "python"',
-        f"max_batch_size: {max_batch_size}" if max_batch_size else "",
-        "" if decoupled is None else _policy(decoupled),
-        f"input [{_tensors(inputs)}]",
-        f"output [{_tensors(outputs)}]",
-        *(
-            f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}'
-            for key, value in (parameters or {}).items()
-        ),
-        "" if steps else "instance_group [{ count: 1 kind: KIND_CPU }]",
-        f"ensemble_scheduling {{ step [{', '.join(map(_step, steps))}] }}" if steps else "",
-    ]
-    return "\n".join(filter(None, parts)) + "\n"
+    """The config.pbtxt of a Python model with the tensors of one of NVIDIA's, or with its own;
+    `decoupled` None leaves the policy to the model.
+    """
+    policy = {} if decoupled is None else {"model_transaction_policy": {"decoupled": decoupled}}
+    return text_format.write(
+        {
+            "backend": "python",
+            "max_batch_size": max_batch_size,
+            **policy,
+            **_sides(NVIDIAS[tensors] if isinstance(tensors, str) else tensors),
+            "parameters": {
+                key: {"string_value": value} for key, value in (parameters or {}).items()
+            },
+            "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
+        }
+    )
 
 
-def _policy(decoupled: bool) -> str:
-    return f"model_transaction_policy {{ decoupled: {str(decoupled).lower()} }}"
+def ensemble(max_batch_size: int) -> str:
+    """The config.pbtxt of NVIDIA's ensemble."""
+    return text_format.write(
+        {
+            "platform": "ensemble",
+            "max_batch_size": max_batch_size,
+            **_sides(NVIDIAS["ensemble"]),
+            "ensemble_scheduling": {"step": [_step(*each) for each in _STEPS.items()]},
+        }
+    )
 
 
-def _tensors(table: str) -> str:
-    return ",\n".join(_tensor(*line.split()) for line in table.split("\n") if line)
+def _sides(tensors: Mapping[str, Tensors]) -> dict[str, Any]:
+    return {
+        side: [
+            {"name": name, **said, "data_type": _OPEN.get(said["data_type"], said["data_type"])}
+            for name, said in named.items()
+        ]
+        for side, named in tensors.items()
+    }
 
 
-_SAYS = {
-    "optional": "optional: true",
-    "ragged": "allow_ragged_batch: true",
-    "scalar": "reshape { shape: [] }",
-}
-
-
-def _tensor(name: str, datatype: str, dims: str, *says: str) -> str:
-    more = " ".join(_SAYS[each] for each in says)
-    return f'{{ name: "{name}" data_type: TYPE_{datatype} dims: [{dims}] {more} }}'
-
-
-def _step(step: Step) -> str:
-    model, inputs, outputs = step
-    maps = [
-        f'{kind}_map {{ key: "{key}" value: "{value}" }}'
-        for kind, names in (("input", inputs), ("output", outputs))
-        for key, value in names.items()
-    ]
-    return f'{{ model_name: "{model}" model_version: -1 {" ".join(maps)} }}'
+def _step(model: str, maps: Mapping[str, str]) -> dict[str, Any]:
+    pairs = {
+        side: [line.split() for line in text.splitlines() if line] for side, text in maps.items()
+    }
+    return {
+        "model_name": model,
+        "model_version": -1,
+        **{side: {pair[0]: pair[-1] for pair in lines} for side, lines in pairs.items()},
+    }

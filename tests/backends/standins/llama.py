@@ -99,7 +99,7 @@ class Llama:
         made: Array = given @ self._weight(layer, name).T
         if adapter is not None and (name, layer) in adapter:
             inner, outer = adapter[name, layer]
-            made = made + given @ inner.T @ outer.T
+            made += given @ inner.T @ outer.T
         return made
 
     def _weight(self, layer: int, name: str) -> Array:

@@ -76,22 +76,27 @@ class Answer:
         self._sequence = sequence
         self._tokenizer = tokenizer
         self._streams = streams
-        self._stops = texts(request, "sampling_param_stop")
+        self._stops = {
+            stop: tokenizer.encode(stop, add_special_tokens=False).ids
+            for stop in texts(request, "sampling_param_stop")
+        }
         self._stopped_by: str | None = None
         excludes = scalar(request, "sampling_param_exclude_input_from_output", False)
         self._before = "" if excludes or streams else texts(request, "text_input")[0]
 
     def advance(self) -> bool:
-        """A token more; a stop text ends the answer and is no part of it."""
+        """A token more; the tokens of a stop text end the answer and are no part of it."""
         self._sequence.step()
-        text = self._tokenizer.decode(self._sequence.token_ids)
-        for stop in self._stops:
-            if (found := text.find(stop)) >= 0:
-                text, self._stopped_by, self._sequence.finish_reason = text[:found], stop, "stop"
+        ids = self._sequence.token_ids
+        for stop, tokens in self._stops.items():
+            if ids[len(ids) - len(tokens) :] == tokens:
+                self._stopped_by, self._sequence.finish_reason = stop, "stop"
+                ids = ids[: len(ids) - len(tokens)]
                 break
         ended = self._sequence.finish_reason is not None
         if self._streams or ended:
-            outputs = [strings("text_output", [self._before + text]), *self._asked()]
+            text = self._before + self._tokenizer.decode(ids)
+            outputs = [strings("text_output", [text]), *self._asked()]
             self._sender.send(pb_utils.InferenceResponse(outputs), flags=FINAL if ended else 0)
         return ended
 

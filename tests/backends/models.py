@@ -1,0 +1,75 @@
+"""The models that the API's suite is run against: the stand-ins, or those of a repository that an
+environment variable names, on a machine with a GPU.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from openai_frontend import model_facts, model_options
+from openai_frontend.cli import model_config
+from openai_frontend.contracts.choice import Chosen
+from openai_frontend.errors import ModelUnavailable
+from scripts.generate_backends_docs import FIELDS, chosen, kinds
+
+VARIABLE = "OPENAI_FRONTEND_TEST_REPOSITORY"
+STANDINS = ("ensemble", "tensorrt_llm_bls", "llmapi", "llmapi_whole", "own_chat", "nvidia_vllm")
+
+
+class Model(NamedTuple):
+    """A model, and what its contract says of it."""
+
+    name: str
+    chosen: Chosen
+
+    def honours(self, field: str) -> bool:
+        """Whether it honours a field of the API, by the table of docs/backends.md."""
+        contract = self.chosen.generation
+        return contract is not None and contract.supports(FIELDS.get(field, field))
+
+
+def repository() -> Path | None:
+    """The repository of real models, if one is named."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else None
+
+
+@cache
+def params() -> list[Any]:
+    """Every model as a parameter of a test, marked by what it needs."""
+    made = kinds()
+    standins = [
+        pytest.param(
+            Model(name, made[name]),
+            id=name,
+            marks=[pytest.mark.engine] if name == "nvidia_vllm" else [],
+        )
+        for name in STANDINS
+    ]
+    real = _real(repository())
+    return standins + [
+        pytest.param(model, id=f"gpu-{model.name}", marks=pytest.mark.gpu) for model in real
+    ]
+
+
+def _real(folder: Path | None) -> list[Model]:
+    """Those that take text and that no other model calls."""
+    if folder is None:
+        return []
+    models = {each.name: each for each in sorted(folder.iterdir()) if each.is_dir()}
+    configs = {name: model_config.read(path, path / "1") for name, path in models.items()}
+    parts = {part for config in configs.values() for part in model_facts.parts(config)}
+    found = []
+    for name, path in models.items():
+        if name in parts or model_options.read(path).part_of:
+            continue
+        try:
+            kind = chosen(path)
+        except ModelUnavailable:
+            continue
+        if kind.generation is not None:
+            found.append(Model(name, kind))
+    return found

@@ -1,0 +1,322 @@
+"""OpenAI's API on each kind of model: what its contract can honour holds, the rest is refused.
+
+Nothing here knows what a model says, so that the same tests run against real models.
+"""
+
+import json
+import time
+from typing import Any
+
+import openai
+import psutil
+import pytest
+
+from scripts.generate_backends_docs import FIELDS
+from tests.backends.models import VARIABLE, Model, repository
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is Triton?"}]
+PERSON = {
+    "type": "object",
+    "properties": {"age": {"type": "integer"}},
+    "required": ["age"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Oslo", "Lima"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TOKENS = 12
+
+
+def chat(client: openai.OpenAI, model: Model, **fields: Any) -> Any:
+    """A short answer, always the same where the request does not say otherwise."""
+    request = {"model": model.name, "messages": QUESTION, "max_tokens": TOKENS, "temperature": 0}
+    return client.chat.completions.create(**{**request, **fields})
+
+
+def text_of(client: openai.OpenAI, model: Model, **fields: Any) -> str:
+    content: str = chat(client, model, **fields).choices[0].message.content
+    return content
+
+
+def test_chat(client, model):
+    """An answer has a text, a reason for its end, and counts that add up."""
+    completion = chat(client, model)
+
+    [choice] = completion.choices
+    usage = completion.usage
+    assert choice.message.content
+    assert choice.finish_reason in ("stop", "length")
+    assert 0 < usage.completion_tokens <= TOKENS
+    assert usage.prompt_tokens > 3
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+
+def test_a_stream_equals_the_whole_answer(client, model):
+    """The pieces are the whole answer, with its reason and its counts; many where it streams."""
+    whole = chat(client, model)
+    chunks = list(chat(client, model, stream=True, stream_options={"include_usage": True}))
+
+    choices = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    pieces = [choice.delta.content for choice in choices if choice.delta.content]
+    reasons = [choice.finish_reason for choice in choices if choice.finish_reason]
+    assert "".join(pieces) == whole.choices[0].message.content
+    assert reasons == [whole.choices[0].finish_reason]
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert (len(pieces) > 3) == model.honours("stream")
+
+
+def test_completions(client, model):
+    """A completion goes on from its prompt; the prompt is no part of it."""
+    prompt = "Triton Inference Server is"
+
+    completion = client.completions.create(
+        model=model.name, prompt=prompt, max_tokens=TOKENS, temperature=0
+    )
+
+    assert not completion.choices[0].text.startswith(prompt)
+    assert completion.usage.completion_tokens <= TOKENS
+
+
+def test_max_tokens(client, model):
+    """The limit holds, is the reason for the end, and is counted."""
+    completion = chat(client, model, max_tokens=3)
+
+    assert completion.choices[0].finish_reason == "length"
+    assert completion.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_stop(client, model, stream):
+    """The answer ends before the stop text, which is no part of it."""
+    whole = text_of(client, model)
+    words = whole.split(" ")
+    stop = f" {words[len(words) // 2]}"  # whole, for some models look at tokens
+
+    told = chat(client, model, stop=[stop], stream=stream)
+
+    if stream:
+        choices = [chunk.choices[0] for chunk in told if chunk.choices]
+        text = "".join(choice.delta.content or "" for choice in choices)
+        reason = choices[-1].finish_reason
+    else:
+        text, reason = told.choices[0].message.content, told.choices[0].finish_reason
+    assert text == whole[: whole.index(stop)]
+    assert reason == "stop"
+
+
+def test_choices_and_seeds(client, model):
+    """A seed gives the same choices again, and n of them that differ."""
+    if not model.honours("seed"):
+        refused(client, model, "seed", seed=1)
+        return
+    drawn = {"temperature": 2.0, "top_p": 1.0, "seed": 11, "n": 3}
+
+    first, again = (chat(client, model, **drawn).choices for _ in range(2))
+
+    texts = [choice.message.content for choice in first]
+    assert [choice.index for choice in first] == [0, 1, 2]
+    assert texts == [choice.message.content for choice in again]
+    assert len(set(texts)) > 1
+
+
+def test_logprobs(client, model):
+    """Each token has its log probability, and their texts are the answer."""
+    if not model.honours("logprobs"):
+        refused(client, model, "logprobs", logprobs=True)
+        return
+
+    [choice] = chat(client, model, logprobs=True).choices
+
+    content = choice.logprobs.content
+    assert all(token.logprob <= 0 for token in content)
+    assert "".join(token.token for token in content).startswith(choice.message.content)
+
+
+def test_logit_bias(client, model, first_token):
+    """A bias of -100 keeps the likeliest token out."""
+    whole = text_of(client, model)
+    bias = {str(first_token(model.name, whole)): -100}
+    if not model.honours("logit_bias"):
+        refused(client, model, "logit_bias", logit_bias=bias)
+        return
+
+    assert not text_of(client, model, logit_bias=bias).startswith(whole[:4])
+
+
+def test_response_format(client, model):
+    """A schema holds, whatever the model would have said."""
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+    if not model.honours("response_format"):
+        refused(client, model, "response_format", response_format=form)
+        return
+
+    answer = json.loads(text_of(client, model, response_format=form, max_tokens=60))
+
+    assert isinstance(answer["age"], int)
+
+
+def test_tools(client, model):
+    """Tools may be offered to every model; one that must be called has arguments of its schema."""
+    asked = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 80}
+    assert chat(client, model, tools=[WEATHER]).choices
+    if not model.honours("tool_choice"):
+        refused(client, model, "tool_choice", **asked)
+        return
+
+    [choice] = chat(client, model, **asked).choices
+
+    [call, *_] = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls"
+    assert json.loads(call.function.arguments)["city"] in ("Oslo", "Lima")
+
+
+# Fields whose values are taken as they are: a model honours them, or refuses them by name
+TAKEN: dict[str, Any] = {
+    "min_tokens": 1,
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.1,
+    "presence_penalty": 0.5,
+    "frequency_penalty": 0.5,
+    "repetition_penalty": 1.2,
+    "include_stop_str_in_output": True,
+    "stop_token_ids": [5],
+    "ignore_eos": True,
+    "bad_words": ["zebra"],
+    "allowed_token_ids": [5, 6, 7],
+    "skip_special_tokens": False,
+    "return_token_ids": True,
+    "top_logprobs": 2,
+    "prompt_logprobs": 0,
+    "priority": 1,
+    "cache_salt": "salt",
+}
+# What makes no sense without another field
+TAKEN_WITH: dict[str, dict[str, Any]] = {
+    "include_stop_str_in_output": {"stop": ["zebra"]},
+    "top_logprobs": {"logprobs": True},
+}
+
+
+def test_each_field_is_honoured_or_refused(client, model):
+    """No field is dropped: what the table of docs/backends.md says no to is a 400 that names it."""
+    for field, value in TAKEN.items():
+        company = TAKEN_WITH.get(field, {})
+        asked = {"extra_body": {field: value, **company}, "max_tokens": 2}
+        lacking = [each for each in (*company, field) if not model.honours(each)]
+        if lacking:
+            refused(client, model, lacking[0], **asked)
+        else:
+            assert chat(client, model, **asked).choices, field
+
+    tested = {"stream", "max_tokens", "temperature", "seed", "stop", "logit_bias", "logprobs"}
+    tested |= {"response_format", "tool_choice"}
+    assert TAKEN.keys() | tested == FIELDS.keys()
+
+
+def test_bad_words_and_min_tokens(client, model):
+    """A word is kept out, and an answer does not end early."""
+    if not (model.honours("bad_words") and model.honours("min_tokens")):
+        pytest.skip("refused, as test_each_field_is_honoured_or_refused shows")
+    word = text_of(client, model).split()[0]
+
+    without = text_of(client, model, extra_body={"bad_words": [word]})
+    longer = chat(client, model, extra_body={"min_tokens": 60}, max_tokens=64)
+
+    assert word not in without
+    assert longer.usage.completion_tokens >= 60
+
+
+ERRORS: list[tuple[dict[str, Any], int, str]] = [
+    ({"extra_body": {"model": "nobody"}}, 404, "model"),
+    ({"temperature": 7}, 400, "temperature"),
+    ({"n": 0}, 400, "n"),
+    ({"messages": []}, 400, "messages"),
+]
+
+
+@pytest.mark.parametrize(("fields", "status", "param"), ERRORS)
+def test_errors(client, model, fields, status, param):
+    """Bad input is OpenAI's error, by the field's name."""
+    with pytest.raises(openai.APIStatusError) as raised:
+        chat(client, model, **fields)
+
+    assert (raised.value.status_code, raised.value.param) == (status, param)
+
+
+def test_a_prompt_that_does_not_fit(client, model):
+    """A prompt longer than the context is refused before the model sees it."""
+    card = client.models.retrieve(model.name)
+
+    with pytest.raises(openai.BadRequestError) as raised:
+        chat(client, model, messages=[{"role": "user", "content": "a b " * card.max_model_len}])
+
+    assert raised.value.code == "context_length_exceeded"
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_dropped_ends_in_the_model(client, model, gateway):
+    """When the client goes, the model stops working; NVIDIA's BLS model goes on to the end."""
+    if not (model.honours("stream") and model.honours("ignore_eos")):
+        pytest.skip("its answers are too short to tell")
+    if model.name == "tensorrt_llm_bls":
+        pytest.skip("NVIDIA's BLS model does not look whether it is cancelled")
+    with chat(client, model, max_tokens=1900, extra_body={"ignore_eos": True}, stream=True) as told:
+        next(iter(told))
+    began = time.monotonic()
+
+    while _cpu_s(gateway.pid, 0.4) > 0.2:
+        assert time.monotonic() - began < 20
+    assert text_of(client, model)
+
+
+def _cpu_s(pid: int, interval_s: float) -> float:
+    """CPU seconds of a process' children in an interval."""
+    before = _children_cpu_s(pid)
+    time.sleep(interval_s)
+    return _children_cpu_s(pid) - before
+
+
+def _children_cpu_s(pid: int) -> float:
+    children = psutil.Process(pid).children(recursive=True)
+    return sum(sum(child.cpu_times()[:2]) for child in children)
+
+
+def refused(client: openai.OpenAI, model: Model, param: str, **fields: Any) -> None:
+    """The request is a 400 that names the field."""
+    with pytest.raises(openai.BadRequestError) as raised:
+        chat(client, model, **fields)
+    assert raised.value.param == param
+    assert raised.value.code == "unsupported_parameter"
+
+
+def test_embeddings(client):
+    """A Python model's vectors: as numbers and packed, of each form of input, and counted."""
+    texts = ["hello there", "good day"]
+
+    told = client.embeddings.create(model="own_vectors", input=texts, encoding_format="float")
+    packed = client.embeddings.create(model="own_vectors", input=texts)
+    short = client.embeddings.create(model="own_vectors", input=texts[0], dimensions=8)
+
+    assert [len(each.embedding) for each in told.data] == [128, 128]
+    assert packed.data[1].embedding == pytest.approx(told.data[1].embedding, abs=1e-6)
+    assert len(short.data[0].embedding) == 8
+    assert told.usage.prompt_tokens > 2
+
+
+@pytest.mark.gpu
+def test_real_models_are_named():
+    """`pytest -m gpu` wants a repository; each of its models runs through the tests above."""
+    if repository() is None:
+        pytest.skip(f"{VARIABLE} names no model repository")
+
+    assert any(repository().iterdir())

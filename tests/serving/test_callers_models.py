@@ -58,6 +58,8 @@ async def test_models_of_others():
     for ask in (seen.get, seen.card):
         with pytest.raises(ModelNotFound, match="'b' does not exist, or the key may not use it"):
             ask("b")
+    with pytest.raises(ModelNotFound):  # before it is loaded
+        await seen.bring("b")
 
 
 async def test_a_whole_answer_is_charged_as_it_was():

@@ -1,37 +1,20 @@
-"""The contracts of models that have a tensor for each field: which one is whose is a table.
+"""The contracts of models that have a tensor for each field; which one is whose is a `Layout`."""
 
-What such a model does not report is left to `derived.py`.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from openai_frontend.contracts.contract import (
     DeclaredInputs,
-    Outputs,
     TensorInput,
     declared_names,
     is_writable,
 )
-from openai_frontend.contracts.derived import UNKNOWN_TOKEN
+from openai_frontend.contracts.field_outputs import FieldOutputs
+from openai_frontend.contracts.layout import OUTPUTS, Known, Layout, Values
 from openai_frontend.contracts.vocabulary import Vocabulary
-from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import (
-    CompletionDelta,
-    FinishReason,
-    GenerationRequest,
-    SamplingParams,
-    SequenceDelta,
-    TokenCounts,
-)
-
-Values = dict[str, Sequence[Any]]  # our name of an input -> its elements
-Needs = tuple[str, ...]  # our names of tensors
-
-# Our names of what a model may answer
-OUTPUTS = ("text_output", "finish_reason", "stop_reason", "num_input_tokens", "num_output_tokens")
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
+from openai_frontend.generation import GenerationRequest, SamplingParams
 
 _DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 
@@ -51,58 +34,7 @@ _NOTHING_SAID: Mapping[str, Any] = {
     "bad_words": "",
 }
 
-# What TensorRT-LLM's models tell of how an answer was made, of all names that its releases have
-_METRICS = (
-    "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
-    "kv_cache_reused_block", "kv_cache_missed_block", "kv_cache_hit_rate", "arrival_time_ns",
-    "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns", "acceptance_rate",
-    "total_accepted_draft_tokens", "total_draft_tokens", "cum_log_probs", "cumulative_logprob",
-)  # fmt: skip
-
-# Member of extra_args -> the outputs that it asks for
-_MORE: Mapping[str, Sequence[str]] = {
-    "return_perf_metrics": _METRICS,
-    "return_context_logits": ("context_logits",),
-    "return_generation_logits": ("generation_logits",),
-}
-
 _OF_WHOLE_ANSWERS = {"return_context_logits", "return_generation_logits"}
-
-_FINISH_REASONS: Mapping[str, FinishReason | None] = {
-    "stop": "stop",
-    "length": "length",
-    "eos": "stop",
-    "none": None,
-    "": None,
-}
-
-
-class Known(NamedTuple):
-    """What is known of one model."""
-
-    inputs: DeclaredInputs
-    vocabulary: Vocabulary | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Which tensor of a kind of model carries what; the names on the right are the model's."""
-
-    fields: Mapping[str, str]  # field of SamplingParams -> the input that takes its value as it is
-    told: Mapping[str, Needs] = field(default_factory=dict)  # -> those that `tell` fills
-    tell: Callable[[GenerationRequest, Values, "Known"], None] | None = None
-    # inputs of more than one dimension, as they are sent
-    arrays: Callable[[GenerationRequest, DeclaredInputs], dict[str, TensorInput]] | None = None
-    answers: Mapping[str, str] = field(default_factory=dict)  # field -> the output it needs as well
-    flags: Needs = ()  # inputs that are set in every request
-    stream: str = "stream"
-    log_probabilities: str = ""  # the output of numbers, one for each token
-    derives: frozenset[str] = frozenset()  # whatever the model declares
-    keeps_stop_texts: bool = True  # in the answer, so that they can be told
-    with_vocabulary: frozenset[str] = frozenset()  # fields that need the model's tokenizer
-    # members of extra_args -> their input, and the type of its value
-    extra_args: Mapping[str, tuple[str, type]] = field(default_factory=dict)
-    adds_special_tokens: bool = False  # the model puts BOS and the like before a text itself
 
 
 class FieldTensors:
@@ -123,7 +55,8 @@ class FieldTensors:
         _check_named(tensors, layout, config)
         self._layout = layout
         self._inputs = DeclaredInputs(config, tensors)
-        self._outputs = _Outputs(declared_names(config, "output"), tensors)
+        self._outputs = FieldOutputs(config, layout, tensors)
+        self.decoder = self._outputs.decoder
         self._decoupled = decoupled
         self._vocabulary = vocabulary
         self._known = Known(self._inputs, vocabulary)
@@ -133,7 +66,7 @@ class FieldTensors:
         self.extra_args: frozenset[str] | None = frozenset(
             name for name, (tensor, _) in layout.extra_args.items() if tensor in self._inputs
         )
-        self.derives = layout.derives | self._underived()
+        self.derives = layout.derives | self._outputs.derived()
         self._check_datatypes({"text_input", *layout.fields.values(), *layout.flags})
         self._unsaid = self._required()
         self._needs_max_tokens = (
@@ -166,72 +99,13 @@ class FieldTensors:
                 inputs[self._inputs.name(name)] = self._tensor(name, elements)
         return inputs if layout.arrays is None else inputs | layout.arrays(request, self._inputs)
 
-    def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
-        """What the model itself says in each response."""
-        if _wants_logprobs(request.sampling_params):
-            return self._with_logprobs
-        if request.sequences > 1:
-            return partial(self._one_sequence, at=request.sequence)
-        if asked := set(request.sampling_params.extra_args or ()) & _MORE.keys():
-            return partial(self._with_more, names=[name for each in asked for name in _MORE[each]])
-        return self.decode
-
     def text_output(self, request: GenerationRequest) -> str | None:
         """None: nothing promises that a response holds its text alone."""
         return None
 
-    def decode(self, outputs: Outputs) -> CompletionDelta:
-        """The text and the counts of one response, and why it is the last."""
-        names = self._outputs
-        delta = CompletionDelta(_text(outputs.item(names["text_output"])) or "")
-        reason = _text(outputs.item(names["finish_reason"]))
-        if reason is not None:
-            delta.finish_reason = _finish_reason(reason)
-            delta.stop_reason = self._stop_reason(outputs)
-        tokens = outputs.item(names["num_output_tokens"])
-        if tokens is not None:
-            prompt = outputs.item(names["num_input_tokens"]) or 0
-            delta.counts = TokenCounts(int(prompt), int(tokens))
-        return delta
-
-    def _with_logprobs(self, outputs: Outputs) -> CompletionDelta:
-        """As `decode`, with a number for each token; which token it is, nobody says here."""
-        delta = self.decode(outputs)
-        numbers = outputs.tolist(self._outputs[self._layout.log_probabilities])
-        if numbers:
-            if delta.counts is not None:  # some builds tell those of earlier responses again
-                numbers = numbers[-delta.counts.completion_tokens :]
-            delta.logprobs = [{UNKNOWN_TOKEN: {"logprob": number}} for number in numbers]
-        return delta
-
-    def _one_sequence(self, outputs: Outputs, *, at: int) -> CompletionDelta:
-        """As `decode`, of one answer of several; how long each of them is, nobody says."""
-        texts = outputs.tolist(self._outputs["text_output"]) or []
-        text = _text(texts[at]) if at < len(texts) else None
-        return SequenceDelta(text or "", sequence=at)
-
-    def _with_more(self, outputs: Outputs, *, names: Sequence[str]) -> CompletionDelta:
-        """As `decode`, with outputs that the request asked for by name."""
-        delta = self.decode(outputs)
-        given = {name: outputs.tensor(name) for name in names if name in self._outputs}
-        told = {name: tensor for name, tensor in given.items() if tensor is not None}
-        if told:
-            delta.counts = replace(
-                delta.counts or TokenCounts(),
-                metrics={name: _number(outputs.item(name)) for name in told if name in _METRICS},
-                logits={name: told[name] for name in told if name not in _METRICS},
-            )
-        return delta
-
-    def _stop_reason(self, outputs: Outputs) -> str | int | None:
-        told = _text(outputs.item(self._outputs["stop_reason"]))
-        if told in (None, "", "None"):
-            return None
-        return int(told) if told is not None and told.isdecimal() else told
-
     def _streams(self, request: GenerationRequest) -> bool:
         """Log probabilities are told token by token, so they are asked for as a stream."""
-        wanted = request.stream or _wants_logprobs(request.sampling_params)
+        wanted = request.stream or request.sampling_params.logprobs is not None
         return wanted and self._decoupled
 
     def _prompt(self, request: GenerationRequest) -> str:
@@ -286,17 +160,6 @@ class FieldTensors:
         carried |= {"running_counts"} if "num_output_tokens" in self._outputs else set()
         return frozenset(carried | {"prompt"})
 
-    def _underived(self) -> frozenset[str]:
-        """What the model has no output for."""
-        lacking = {
-            "finish_reason": "finish_reason",
-            "num_input_tokens": "prompt_tokens",
-            "num_output_tokens": "completion_tokens",
-        }
-        return frozenset(
-            derived for output, derived in lacking.items() if output not in self._outputs
-        )
-
     def _required(self) -> Values:
         """Values for the inputs that the model insists on and a request may say nothing of."""
         fields = {self._inputs.name(name): each for each, name in self._layout.fields.items()}
@@ -337,49 +200,12 @@ def _check_named(tensors: Mapping[str, str], layout: Layout, config: Mapping[str
             raise ModelUnavailable(f"it has no {sides[ours]} '{name}', which `tensors` names")
 
 
-class _Outputs:
-    """Our names of the outputs that a model declares, as the model calls them."""
-
-    def __init__(self, declared: frozenset[str], tensors: Mapping[str, str]) -> None:
-        self._declared = declared
-        self._tensors = tensors
-
-    def __contains__(self, ours: str) -> bool:
-        return self[ours] in self._declared
-
-    def __getitem__(self, ours: str) -> str:
-        return self._tensors.get(ours, ours)
-
-
 def _unbounded() -> InvalidRequest:
     message = (
         "Missing required parameter: 'max_tokens'. This model must be told how long its answer may "
         "be, and nothing says how long its context is."
     )
     return InvalidRequest(message, param="max_tokens", code="missing_required_parameter")
-
-
-def _wants_logprobs(params: SamplingParams) -> bool:
-    return params.logprobs is not None
-
-
-def _text(element: Any) -> str | None:
-    if element is None:
-        return None
-    return str(element, "utf-8", "replace") if isinstance(element, bytes) else str(element)
-
-
-def _number(element: Any) -> int | float:
-    """The LLM-API model writes its numbers as text."""
-    told = _text(element) or "0" if isinstance(element, (bytes, str)) else element
-    return float(told) if isinstance(told, str) else told
-
-
-def _finish_reason(told: str) -> FinishReason | None:
-    try:
-        return _FINISH_REASONS[told.lower()]
-    except KeyError:
-        raise InferenceFailed(f"The model ended the request with '{told}'.") from None
 
 
 def _of_type(value: Any, kind: type, param: str) -> Any:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.field_tensors import FieldTensors, Known, Layout, Values
+from openai_frontend.contracts.field_tensors import FieldTensors
+from openai_frontend.contracts.layout import Known, Layout, Values
 from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.generation import GenerationRequest

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.field_tensors import FieldTensors, Layout
+from openai_frontend.contracts.field_tensors import FieldTensors
+from openai_frontend.contracts.layout import Layout
 from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import ModelUnavailable
 

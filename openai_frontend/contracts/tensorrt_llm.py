@@ -10,7 +10,8 @@ import orjson
 
 from openai_frontend.contracts import tensorrt_llm_lora
 from openai_frontend.contracts.contract import DeclaredInputs, TensorInput
-from openai_frontend.contracts.field_tensors import FieldTensors, Known, Layout, Values
+from openai_frontend.contracts.field_tensors import FieldTensors
+from openai_frontend.contracts.layout import Known, Layout, Values
 from openai_frontend.contracts.tensorrt_llm_prompt_table import ARGUMENT, prompt_table
 from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
 from openai_frontend.contracts.vocabulary import Vocabulary

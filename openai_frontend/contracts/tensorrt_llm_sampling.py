@@ -1,7 +1,7 @@
 """How TensorRT-LLM's engines are told to sample, by whichever of its models they are asked."""
 
 from openai_frontend.contracts.contract import DeclaredInputs
-from openai_frontend.contracts.field_tensors import Values
+from openai_frontend.contracts.layout import Values
 from openai_frontend.generation import SamplingParams
 
 

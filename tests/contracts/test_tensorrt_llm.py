@@ -428,3 +428,16 @@ def test_a_prompt_table_that_nobody_gave_is_refused(name: Any) -> None:
         with pytest.raises(InvalidRequest) as refused:
             contract(options=options).encode(asked)
         assert refused.value.param == "vllm_xargs.prompt_embedding_table"
+
+
+def test_log_probabilities_and_metrics_may_be_asked_for_together() -> None:
+    """Neither is dropped for the other; a response without tokens has no numbers of its own."""
+
+    asked = request(stream=True, logprobs=0, extra_args={"return_perf_metrics": True})
+    responses = [
+        response("a", 1, output_log_probs=[-1.0]),
+        response("", 0, output_log_probs=[-1.0], kv_cache_reused_blocks=[5]),
+    ]
+    first, second = read(BLS, asked, *responses)
+    assert (len(first.logprobs), second.logprobs) == (1, None)
+    assert second.counts == TokenCounts(3, 0, metrics={"kv_cache_reused_blocks": 5}, logits={})

@@ -1,0 +1,170 @@
+"""The responses of a model that has an output for each thing it tells. What it does not tell is
+left to `derived.py`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from openai_frontend.contracts.contract import Outputs, declared_names
+from openai_frontend.contracts.derived import UNKNOWN_TOKEN
+from openai_frontend.contracts.layout import Layout
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import (
+    CompletionDelta,
+    FinishReason,
+    GenerationRequest,
+    SequenceDelta,
+    TokenCounts,
+)
+
+Step = Callable[[CompletionDelta, Outputs], None]  # adds to a delta
+
+# What TensorRT-LLM's models tell of how an answer was made, of all names that its releases have
+_METRICS = (
+    "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
+    "kv_cache_reused_block", "kv_cache_missed_block", "kv_cache_hit_rate", "arrival_time_ns",
+    "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns", "acceptance_rate",
+    "total_accepted_draft_tokens", "total_draft_tokens", "cum_log_probs", "cumulative_logprob",
+)  # fmt: skip
+
+# Member of extra_args -> the outputs that it asks for
+_MORE: Mapping[str, Sequence[str]] = {
+    "return_perf_metrics": _METRICS,
+    "return_context_logits": ("context_logits",),
+    "return_generation_logits": ("generation_logits",),
+}
+
+_FINISH_REASONS: Mapping[str, FinishReason | None] = {
+    "stop": "stop",
+    "length": "length",
+    "eos": "stop",
+    "none": None,
+    "": None,
+}
+
+# Output -> what is derived where a model has none
+_DERIVED = {
+    "finish_reason": "finish_reason",
+    "num_input_tokens": "prompt_tokens",
+    "num_output_tokens": "completion_tokens",
+}
+
+
+class FieldOutputs:
+    """The outputs of one model, by our names."""
+
+    def __init__(
+        self, config: Mapping[str, Any], layout: Layout, tensors: Mapping[str, str]
+    ) -> None:
+        self._declared = declared_names(config, "output")
+        self._tensors = tensors
+        self._log_probabilities = self._name(layout.log_probabilities)
+        self._text, self._reason, self._stop_reason, self._read, self._written = (
+            self._name(ours)
+            for ours in (
+                "text_output",
+                "finish_reason",
+                "stop_reason",
+                "num_input_tokens",
+                "num_output_tokens",
+            )
+        )
+
+    def __contains__(self, ours: str) -> bool:
+        return self._name(ours) in self._declared
+
+    def derived(self) -> frozenset[str]:
+        """What the model has no output for."""
+        return frozenset(name for output, name in _DERIVED.items() if output not in self)
+
+    def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
+        """What the model itself says in each response to this request."""
+        params = request.sampling_params
+        decode = self._decode
+        if request.sequences > 1:
+            decode = partial(self._one_sequence, at=request.sequence)
+        steps: list[Step] = []
+        if params.logprobs is not None:
+            steps.append(self._add_logprobs)
+        if asked := set(params.extra_args or ()) & _MORE.keys():
+            names = [name for each in asked for name in _MORE[each] if name in self]
+            steps.append(partial(_add_more, names=names))
+        return partial(_in_steps, decode, steps) if steps else decode
+
+    def _name(self, ours: str) -> str:
+        """As the model calls it."""
+        return self._tensors.get(ours, ours)
+
+    def _decode(self, outputs: Outputs) -> CompletionDelta:
+        """The text and the counts of one response, and why it is the last."""
+        delta = CompletionDelta(_text(outputs.item(self._text)) or "")
+        reason = _text(outputs.item(self._reason))
+        if reason is not None:
+            delta.finish_reason = _finish_reason(reason)
+            delta.stop_reason = _stop_reason(_text(outputs.item(self._stop_reason)))
+        tokens = outputs.item(self._written)
+        if tokens is not None:
+            delta.counts = TokenCounts(int(outputs.item(self._read) or 0), int(tokens))
+        return delta
+
+    def _one_sequence(self, outputs: Outputs, *, at: int) -> CompletionDelta:
+        """One answer of several; how long each of them is, nobody says."""
+        texts = outputs.tolist(self._text) or []
+        text = _text(texts[at]) if at < len(texts) else None
+        return SequenceDelta(text or "", sequence=at)
+
+    def _add_logprobs(self, delta: CompletionDelta, outputs: Outputs) -> None:
+        """A number for each token; which token it is, nobody says."""
+        numbers = outputs.tolist(self._log_probabilities) or []
+        if delta.counts is not None:  # a stream tells those of earlier responses again
+            numbers = numbers[max(0, len(numbers) - delta.counts.completion_tokens) :]
+        if numbers:
+            delta.logprobs = [{UNKNOWN_TOKEN: {"logprob": number}} for number in numbers]
+
+
+def _in_steps(
+    decode: Callable[[Outputs], CompletionDelta], steps: Sequence[Step], outputs: Outputs
+) -> CompletionDelta:
+    delta = decode(outputs)
+    for step in steps:
+        step(delta, outputs)
+    return delta
+
+
+def _add_more(delta: CompletionDelta, outputs: Outputs, *, names: Sequence[str]) -> None:
+    """Outputs that the request asked for by name, where this response has them."""
+    given = {name: outputs.tensor(name) for name in names}
+    told = {name: tensor for name, tensor in given.items() if tensor is not None}
+    if told:
+        delta.counts = replace(
+            delta.counts or TokenCounts(),
+            metrics={name: _number(outputs.item(name)) for name in told if name in _METRICS},
+            logits={name: told[name] for name in told if name not in _METRICS},
+        )
+
+
+def _text(element: Any) -> str | None:
+    if element is None:
+        return None
+    return str(element, "utf-8", "replace") if isinstance(element, bytes) else str(element)
+
+
+def _number(element: Any) -> int | float:
+    """The LLM-API model writes its numbers as text."""
+    return element if isinstance(element, (int, float)) else float(_text(element) or 0)
+
+
+def _finish_reason(told: str) -> FinishReason | None:
+    try:
+        return _FINISH_REASONS[told.lower()]
+    except KeyError:
+        raise InferenceFailed(f"The model ended the request with '{told}'.") from None
+
+
+def _stop_reason(told: str | None) -> str | int | None:
+    """A text, or the id of a token."""
+    if told in (None, "", "None"):
+        return None
+    return int(told) if told is not None and told.isdecimal() else told

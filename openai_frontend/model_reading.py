@@ -25,7 +25,13 @@ from openai_frontend.parsing.choice import (
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.guarded import Guarded
 from openai_frontend.parsing.parser import Parser
-from openai_frontend.parsing.reading import ForeignParser, MakeParser, Reading, Schemas
+from openai_frontend.parsing.reading import (
+    ForeignParser,
+    MakeParser,
+    Reading,
+    Schemas,
+    Variables,
+)
 
 SETTINGS = ("tool_parser", "reasoning_parser")
 
@@ -134,7 +140,7 @@ def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ForeignPar
         raise ModelUnavailable(f"its {' and '.join(parsers)} {name}: {reason}") from error
     return ForeignParser(
         name=name,
-        make=lambda tools, prompt: Guarded(name, partial(make, tools, prompt)),
+        make=lambda *given: Guarded(name, partial(make, *given)),
         tools="tool_parser" in parsers,
         reasoning="reasoning_parser" in parsers,
         special_tokens=special_tokens,
@@ -144,8 +150,10 @@ def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ForeignPar
 def _chained(one: ForeignParser, other: ForeignParser) -> ForeignParser:
     reasoning, tools = (one, other) if one.reasoning else (other, one)
 
-    def make(schemas: Schemas, prompt: str | None) -> Parser:
-        return Chained(reasoning.make({}, prompt), tools.make(schemas, prompt))
+    def make(schemas: Schemas, prompt: str | None, variables: Variables) -> Parser:
+        return Chained(
+            reasoning.make({}, prompt, variables), tools.make(schemas, prompt, variables)
+        )
 
     return ForeignParser(
         name=f"{tools.name}+{reasoning.name}",
@@ -174,7 +182,7 @@ def _users(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
     if not callable(users):
         raise TypeError("it is no class")
 
-    def make(tools: Schemas, prompt: str | None) -> Parser:
+    def make(tools: Schemas, prompt: str | None, variables: Variables) -> Parser:
         return users(tools, prompt=prompt, tokenizer=folder)
 
     return make, bool(getattr(users, "special_tokens", True))

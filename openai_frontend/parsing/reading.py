@@ -11,10 +11,13 @@ from openai_frontend.parsing.parser import FamilyParser, Parser
 
 Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> the schema of its arguments
 
-# The tools that the request offers, and the text of its prompt where that is known
-MakeParser = Callable[[Schemas, str | None], Parser]
+Variables = Mapping[str, Any]  # what the request tells the chat template
+
+# The tools that the request offers, the text of its prompt where that is known, and the variables
+MakeParser = Callable[[Schemas, str | None, Variables], Parser]
 
 _NO_SCHEMAS: Schemas = {}
+_NO_VARIABLES: Variables = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +64,14 @@ class Reading:
         foreign = self.make is not None and self.make.special_tokens
         return foreign or self.family.special_tokens
 
-    def reasoning_open(self, prompt: str | None, *, continued: bool = False) -> bool | None:
+    def reasoning_open(
+        self, prompt: str | None, *, continued: bool = False, variables: Variables = _NO_VARIABLES
+    ) -> bool | None:
         """Whether the answer to this prompt begins with reasoning; None where the answer's own
         markers say it, or nobody does. `continued`: the prompt ends with the answer's beginning.
         """
         if self.make is not None and self.make.reasoning:
-            return self.make.make(_NO_SCHEMAS, prompt).in_reasoning
+            return self.make.make(_NO_SCHEMAS, prompt, variables).in_reasoning
         reasoning = self.family.reasoning
         if reasoning is None or prompt is None:
             return None
@@ -80,6 +85,7 @@ class Reading:
         forced: str | None = None,
         any_call: bool = False,
         continued: bool = False,
+        variables: Variables = _NO_VARIABLES,
     ) -> Parser:
         """A new answer's parser. `prompt`: the rendered prompt, whose end says whether reasoning
         is open. `continued`: it ends with the answer's beginning. `forced`: the answer, behind its
@@ -90,30 +96,23 @@ class Reading:
             family = held_to_function(family, forced)
         elif any_call:
             family = held_to_calls(family)
-        if self.make is None:
-            is_open = self.reasoning_open(prompt, continued=continued)
-            return FamilyParser(family, tools, reasoning_open=is_open)
-        return self._with(self.make, family, tools, prompt, continued=continued)
-
-    def _with(
-        self,
-        foreign: ForeignParser,
-        family: Family,
-        tools: Schemas,
-        prompt: str | None,
-        *,
-        continued: bool,
-    ) -> Parser:
-        """What the request holds the answer to is read by the family, whoever reads else."""
-        if foreign.reasoning:
-            first = foreign.make(tools if family.tools is None else _NO_SCHEMAS, prompt)
-            return first if family.tools is None else Chained(first, FamilyParser(family, tools))
+        foreign = self.make
+        if foreign is not None and foreign.reasoning:
+            make = foreign.make
+            return _after_foreign(lambda given: make(given, prompt, variables), family, tools)
         is_open = self.reasoning_open(prompt, continued=continued)
         own = FamilyParser(family, tools, reasoning_open=is_open)
-        if family.tools is not None:
-            return own
-        last = foreign.make(tools, prompt)
+        if foreign is None or family.tools is not None:
+            return own  # what the request holds the answer to is the family's, whoever reads else
+        last = foreign.make(tools, prompt, variables)
         return last if family.reasoning is None else Chained(own, last)
+
+
+def _after_foreign(make: Callable[[Schemas], Parser], family: Family, tools: Schemas) -> Parser:
+    """What the request holds the answer to is read by the family, whoever reads else."""
+    if family.tools is None:
+        return make(tools)
+    return Chained(make(_NO_SCHEMAS), FamilyParser(family, tools))
 
 
 PLAIN = Reading(family=TEXT)

@@ -76,11 +76,12 @@ class ChatCompletions:
         read = is_read(tools, model)
         text = prompt_text(request, prompt, model) if read else None
         continued = bool(request.continue_final_message)
-        opened = model.reading.reasoning_open(text, continued=continued)
+        variables = template_variables(request, model) if read else {}
+        opened = model.reading.reasoning_open(text, continued=continued, variables=variables)
         held = constraint(request, tools, model.reading, reasoning_open=opened)
         special_tokens = read and wants_special_tokens(model)
         asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
-        reading = answer_reading(request, tools, held, text, model) if read else None
+        reading = answer_reading(request, tools, held, text, model, variables) if read else None
         return self._answer(request, model, prompt, asked, reading)
 
     def _answer(

@@ -1,7 +1,9 @@
 """Which parser reads the answer to a chat, if any does, and what it needs of the engine."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.parsing.output import MAX_ARGUMENTS
@@ -47,8 +49,11 @@ def answer_reading(
     held: Constraint,
     prompt: str | None,
     model: ServedModel,
+    variables: Mapping[str, Any],
 ) -> AnswerReading:
-    """How each choice is read; `prompt` is the text that `prompt_text` gives."""
+    """How each choice is read; `prompt` is the text that `prompt_text` gives, `variables` what the
+    chat template was told.
+    """
     return AnswerReading(
         tools=tools,
         parser=partial(
@@ -58,6 +63,7 @@ def answer_reading(
             continued=bool(request.continue_final_message),
             forced=held.forced,
             any_call=held.any_call,
+            variables=variables,
         ),
         token_bytes=model.token_bytes,
         reasoning=model.reading.reasoning,

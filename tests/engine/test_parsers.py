@@ -62,6 +62,19 @@ def said(found: Answer) -> tuple[str, str, list[tuple[str, str, bool | None]]]:
     return found.reasoning, found.content, calls
 
 
+@pytest.mark.parametrize(
+    ("variables", "reasoning", "content"),
+    [({}, "It rains.", ""), ({"enable_thinking": False}, "", "It rains.")],
+)
+def test_what_the_chat_template_is_told(folder, variables, reasoning, content) -> None:
+    """vLLM's parsers know whether the request has turned thinking off."""
+    parser = reading(folder, reasoning="qwen3").parser({}, prompt=None, variables=variables)
+
+    found = answer(parser.feed("It rains.") + parser.finish())
+
+    assert (found.reasoning, found.content) == (reasoning, content)
+
+
 WELL_FORMED = (
     "text_only", "one_call", "several_calls", "nested_and_unicode", "code_in_a_string",
     "empty_arguments", "text_before", "truncated_in_a_string",

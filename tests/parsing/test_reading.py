@@ -9,7 +9,7 @@ import pytest
 from openai_frontend.parsing.choice import TEXT, family_named
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import FamilyParser, Parser
-from openai_frontend.parsing.reading import PLAIN, ForeignParser, Reading, Schemas
+from openai_frontend.parsing.reading import PLAIN, ForeignParser, Reading, Schemas, Variables
 from tests.parsing.recorded import TOOLS, Answer, answer
 
 THOUGHT = "Hm, <tool_call>.\n</think>\n\n"
@@ -31,7 +31,7 @@ def said(parser: Parser, text: str) -> tuple[str, str, list[tuple[str, str]]]:
 def foreign(row: Family, *, tools: bool, reasoning: bool) -> ForeignParser:
     """One of our own families, given out as a parser from elsewhere."""
 
-    def make(schemas: Schemas, prompt: str | None) -> FamilyParser:
+    def make(schemas: Schemas, prompt: str | None, variables: Variables) -> FamilyParser:
         is_open = row.reasoning.is_open_after(prompt or "") if row.reasoning else None
         return FamilyParser(row, schemas, reasoning_open=is_open)
 

@@ -44,7 +44,7 @@ def names(setting: str) -> list[str]:
 
 def load(
     folder: Path, *, tool_parser: str | None = None, reasoning_parser: str | None = None
-) -> tuple[Callable[[Schemas, str | None], "VLLMParser"], bool]:
+) -> tuple[Callable[[Schemas, str | None, Mapping[str, Any]], "VLLMParser"], bool]:
     """A maker of parsers with the tokenizer of this folder, and whether they want special tokens
     in the text. Raises whatever vLLM raises where they do not fit the tokenizer.
     """
@@ -56,10 +56,11 @@ def load(
     markers = Markers(*(token for token in tokenizer.get_added_vocab() if len(token) > 1))
     encode = lru_cache(maxsize=16384)(lambda text: _encoded(tokenizer, text))
 
-    def make(tools: Schemas, prompt: str | None) -> VLLMParser:
+    def make(tools: Schemas, prompt: str | None, variables: Mapping[str, Any]) -> VLLMParser:
         parser_class = with_tools if tools else without
-        request = _request(tools)
-        parser = parser_class and parser_class(tokenizer, request.tools)
+        told = dict(variables)
+        request = _request(tools, told)
+        parser = parser_class and parser_class(tokenizer, request.tools, chat_template_kwargs=told)
         prompt_ids = _encoded(tokenizer, (prompt or "")[-_PROMPT_END:])
         return VLLMParser(parser, request, Pieces(markers), encode, prompt_ids)
 
@@ -84,7 +85,7 @@ def _parser_class(tokenizer: Any, tool_parser: str | None, reasoning_parser: str
     )
 
 
-def _request(tools: Schemas) -> Any:
+def _request(tools: Schemas, variables: dict[str, Any] | None = None) -> Any:
     """What the parsers look at of a request."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
@@ -92,7 +93,9 @@ def _request(tools: Schemas) -> Any:
         {"type": "function", "function": {"name": name, "parameters": dict(schema)}}
         for name, schema in tools.items()
     ]
-    return ChatCompletionRequest(messages=[], tools=functions or None)
+    return ChatCompletionRequest(
+        messages=[], tools=functions or None, chat_template_kwargs=variables
+    )
 
 
 def _keeps_special_tokens(parser_class: Any, tokenizer: Any) -> bool:

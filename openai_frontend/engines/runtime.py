@@ -157,11 +157,13 @@ class EngineHost:
                 pair = tensors.read_score(inputs, request_id)
                 self._run(execution, self._score(pair, execution))
                 return
-            request = tensors.read_generation(inputs, request_id, self._adapters)
+            request = tensors.read_generation(
+                inputs, request_id, self._adapters, execution.parameters
+            )
+            sink = ExecutionSink(execution, request, inputs, self._live)
         except ValueError as error:
             execution.fail(failures.INVALID_ARG, str(error))
             return
-        sink = ExecutionSink(execution, request, inputs, self._live)
         self._live[execution] = request_id
         try:
             started = self._engine.generate(request, sink)
@@ -260,6 +262,7 @@ class ExecutionSink:
 
     __slots__ = (
         "__weakref__",  # an engine may keep what a request needs until its sink has gone
+        "_before",
         "_collected",
         "_counted",
         "_counts",
@@ -297,6 +300,7 @@ class ExecutionSink:
         self._due = 1  # tokens after which text is sent: the first at once
         self._held: list[str] = []
         self._collected: list[CompletionDelta] = []
+        self._before = tensors.read_text_before(inputs, request)
         self._text: TextStream | None = None
         self.ended = False
 
@@ -375,6 +379,8 @@ class ExecutionSink:
         if self._held:
             delta.text = "".join([*self._held, delta.text])
             self._held = []
+        if self._before:
+            delta = dataclasses.replace(delta, text=self._before + delta.text)
         self._execution.send(self._outputs(delta), final=True)
 
     def _outputs(self, delta: CompletionDelta) -> list[tensors.Output]:

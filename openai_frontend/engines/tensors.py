@@ -9,7 +9,7 @@ Names, datatypes and meanings of the shared part are that backend's. Added: `pro
 import json
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, get_type_hints
@@ -104,14 +104,18 @@ def _completed(
 
 
 def read_generation(
-    inputs: Mapping[str, Tensor], request_id: str, adapters: Mapping[str, Adapter] = _NO_ADAPTERS
+    inputs: Mapping[str, Tensor],
+    request_id: str,
+    adapters: Mapping[str, Adapter] = _NO_ADAPTERS,
+    parameters: Callable[[], Mapping[str, Any]] = dict,
 ) -> GenerationRequest:
     """Return the request that the input tensors hold; `adapters` are those that it may name.
 
-    Raises ValueError, naming the tensor.
+    `parameters` gives the request's own: they stand for the tensor `sampling_parameters` where that
+    is absent, as with NVIDIA's backend. Raises ValueError, naming the tensor.
     """
     prompt, token_ids = _read_prompt(inputs)
-    sampling_params, lora_name = _read_sampling_parameters(inputs)
+    sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
     priority, cache_salt = inputs.get("priority"), inputs.get("cache_salt")
     interval = inputs.get("stream_interval")
     return GenerationRequest(
@@ -239,18 +243,40 @@ _SAMPLING_PARAMETERS = _wire_model()
 
 
 def _read_sampling_parameters(
-    inputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor], parameters: Callable[[], Mapping[str, Any]]
 ) -> tuple[SamplingParams, str | None]:
     """The parameters, and the name of the adapter that they ask for."""
     tensor = inputs.get("sampling_parameters")
-    if tensor is None:
-        return SamplingParams(), None
     try:
-        read: Any = _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
+        read: Any = (
+            _SAMPLING_PARAMETERS.model_validate(_with_lists(parameters()))
+            if tensor is None
+            else _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
+        )
     except ValidationError as error:
         raise ValueError(f"sampling_parameters{_first_fault(error)}") from error
     given = {name: getattr(read, name) for name in read.model_fields_set if name != "lora_name"}
     return SamplingParams(**given), read.lora_name
+
+
+def _with_lists(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A request's parameters are single values: one text is a list of one, where a list is due."""
+    stop = parameters.get("stop")
+    return {**parameters, "stop": [stop]} if isinstance(stop, str) else parameters
+
+
+def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -> str:
+    """Return what the answer begins with: the prompt where the request says that it is not to be
+    excluded. Raises ValueError where that cannot be.
+    """
+    excluded = inputs.get("exclude_input_in_output")
+    if excluded is None or excluded.item():
+        return ""
+    if request.stream or request.prompt is None:
+        raise ValueError(
+            "exclude_input_in_output: it can be false only with text_input, and without stream"
+        )
+    return request.prompt
 
 
 def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:

@@ -335,3 +335,18 @@ def test_no_other_adapter_can_be_named(name: str):
 
     with pytest.raises(ValueError, match="lora_name: the model has no adapter of that name"):
         tensors.read_generation(inputs, "r", {"pirate": adapter})
+
+
+def test_parameters_in_place_of_the_tensor():
+    """A request's own parameters stand for `sampling_parameters` where that is absent."""
+    given = {"temperature": 0, "max_tokens": 3, "stop": "end"}
+
+    request = tensors.read_generation({"text_input": text("hi")}, "r", {}, lambda: given)
+
+    assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=["end"])
+
+
+def test_an_unknown_parameter():
+    """A request's parameter that means nothing is refused by its name."""
+    with pytest.raises(ValueError, match="sampling_parameters: warmth"):
+        tensors.read_generation({"text_input": text("hi")}, "r", {}, lambda: {"warmth": 1})

@@ -5,6 +5,7 @@ from fastapi import Request
 from openai_frontend.routers.caller import caller_of
 from openai_frontend.serving.kserve.addresses import ModelAddress, model_address
 from openai_frontend.serving.kserve.callers import check_inference, check_known
+from openai_frontend.serving.kserve.core import Core
 
 MODEL = "/v2/models/{model}"
 VERSION = MODEL + "/versions/{version}"
@@ -15,9 +16,12 @@ def known_model(request: Request) -> ModelAddress:
     return check_known(caller_of(request), _named(request))
 
 
-def asked_model(request: Request) -> ModelAddress:
-    """To be given work."""
-    return check_inference(caller_of(request), _named(request))
+def asked_model(request: Request, core: Core) -> ModelAddress:
+    """To be given work; noted for the metrics where it is there."""
+    model = check_inference(caller_of(request), _named(request))
+    if core.model_is_ready(model.name, model.version):
+        request.scope["state"]["model"] = model.name
+    return model
 
 
 def _named(request: Request) -> ModelAddress:

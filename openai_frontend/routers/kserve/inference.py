@@ -10,6 +10,7 @@ from openai_frontend.routers.kserve.errors import ERRORS
 from openai_frontend.routers.kserve.event_stream import EventStream
 from openai_frontend.routers.kserve.pieces import Pieces
 from openai_frontend.routers.openapi import request_body
+from openai_frontend.serving.kserve.core import Core
 from openai_frontend.serving.kserve.generation import GenerateRequests
 from openai_frontend.serving.kserve.inference import InferRequests
 from schemas.kserve import GenerateRequest, GenerateResponse, InferRequest, InferResponse
@@ -18,7 +19,7 @@ _INFER = {200: {"model": InferResponse}, **ERRORS}
 _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 
 
-def inference_router(infer: InferRequests, generate: GenerateRequests) -> APIRouter:
+def inference_router(core: Core, infer: InferRequests, generate: GenerateRequests) -> APIRouter:
     """A client that goes away ends its request in the core."""
     router = APIRouter(tags=["kserve"], route_class=InferenceRoute)
 
@@ -26,7 +27,7 @@ def inference_router(infer: InferRequests, generate: GenerateRequests) -> APIRou
     @router.post(VERSION + "/infer", include_in_schema=False)
     async def create_inference(request: Request) -> Response:
         """Tensors in, tensors out; as JSON, or as bytes behind it."""
-        model, body = asked_model(request), await request.body()
+        model, body = asked_model(request, core), await request.body()
         with CancelledOnDisconnect(request.scope):
             answer = await infer.create(
                 model, body, request.headers.get(binary.HEADER), _request_id(request)
@@ -41,7 +42,7 @@ def inference_router(infer: InferRequests, generate: GenerateRequests) -> APIRou
     @router.post(VERSION + "/generate", include_in_schema=False)
     async def create_generation(request: Request) -> Response:
         """The model's inputs and outputs as members of an object; one response."""
-        model, body = asked_model(request), await request.body()
+        model, body = asked_model(request, core), await request.body()
         with CancelledOnDisconnect(request.scope):
             document = await generate.create(model, body, _request_id(request))
         return Response(document, media_type="application/json")
@@ -55,7 +56,7 @@ def inference_router(infer: InferRequests, generate: GenerateRequests) -> APIRou
     @router.post(VERSION + "/generate_stream", include_in_schema=False)
     async def create_generation_stream(request: Request) -> Response:
         """The same, with an event for each response of the model."""
-        model, body = asked_model(request), await request.body()
+        model, body = asked_model(request, core), await request.body()
         return EventStream(generate.stream(model, body, _request_id(request)))
 
     return router

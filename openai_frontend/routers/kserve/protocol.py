@@ -45,7 +45,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
         statistics_router(core),  # its /v2/models/stats goes before a model of that name
         models_router(core),
         readiness_router(core),
-        inference_router(infer, GenerateRequests(core, at_work)),
+        inference_router(core, infer, GenerateRequests(core, at_work)),
         index_router(repository),
         control_router(repository),
         logging_router(log_settings),

@@ -104,10 +104,21 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
             await asyncio.gather(*(server.unload_model(name) for name in loaded))
 
 
+@contextlib.asynccontextmanager
+async def otherwise(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
+    """Another application over the same core."""
+    app = create_app(Settings(model_repository=[running.repository], **settings), running.server)
+    await app.state.registry.refresh()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield KServe(running.server, client, running.repository)
+    app.state.registry.close()
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
     """One application for all of these tests, for a core takes long to stop."""
     repository = tmp_path_factory.mktemp("kserve")
     write_models(repository)
-    async with running(repository, model_management=True) as made:
+    async with running(repository, model_management=True, model_override=True) as made:
         yield made

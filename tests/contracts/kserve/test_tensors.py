@@ -1,0 +1,178 @@
+"""Tensors between JSON, binary data and raw bytes."""
+
+import struct
+from math import prod
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_frontend.contracts.kserve import binary, json_tensor
+from openai_frontend.contracts.kserve.datatypes import DATATYPES, check_size, known
+from openai_frontend.errors import InvalidRequest
+
+SIZES = (8, 16, 32, 64)
+INTEGERS = {
+    **{f"UINT{bits}": st.integers(0, 2**bits - 1) for bits in SIZES},
+    **{f"INT{bits}": st.integers(-(2**bits // 2), 2**bits // 2 - 1) for bits in SIZES},
+}
+ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
+    "BOOL": st.booleans(),
+    **INTEGERS,
+    "FP32": st.floats(width=32, allow_nan=False, allow_infinity=False),
+    "FP64": st.floats(allow_nan=False, allow_infinity=False),
+    "BYTES": st.text(st.characters(exclude_categories=["Cs"])),
+}
+SHAPES = st.lists(st.integers(0, 4), max_size=4)
+
+
+def nested(values: list[Any], shape: list[int]) -> Any:
+    """A flat list in the form of its shape."""
+    if len(shape) <= 1:
+        return values
+    size = prod(shape[1:])
+    return [nested(values[at * size : (at + 1) * size], shape[1:]) for at in range(shape[0])]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> tuple[str, list[int], list[Any]]:
+    name, shape = draw(st.sampled_from(list(ELEMENTS))), draw(SHAPES)
+    count = prod(shape)
+    return name, shape, draw(st.lists(ELEMENTS[name], min_size=count, max_size=count))
+
+
+@given(tensors())
+def test_json_and_back(tensor):
+    """A tensor of JSON, flat or nested, is written again as it came."""
+    name, shape, values = tensor
+    datatype = DATATYPES[name]
+
+    raw = json_tensor.decode("x", datatype, shape, orjson.loads(orjson.dumps(values)))
+
+    assert json_tensor.decode("x", datatype, shape, nested(values, shape)) == raw
+    assert orjson.loads(json_tensor.encode("x", datatype, shape, memoryview(raw))) == values
+
+
+@given(tensors())
+def test_the_size_is_that_of_the_shape(tensor):
+    """What JSON is read into has the size that binary data of the same tensor has."""
+    name, shape, values = tensor
+    datatype = DATATYPES[name]
+
+    raw = json_tensor.decode("x", datatype, shape, values)
+
+    check_size("x", datatype, shape, len(raw))
+    binary.check_elements("x", datatype, shape, memoryview(raw))
+
+
+@given(st.lists(st.binary(max_size=9)), st.integers(1, 3))
+def test_bytes_that_are_cut(elements, cut):
+    """A BYTES tensor that ends too early, or late, is refused by its name."""
+    raw = b"".join(struct.pack("<I", len(each)) + each for each in elements)
+    places = list(binary.elements("x", len(elements), memoryview(raw)))
+
+    assert [raw[start:end] for start, end in places] == elements
+    with pytest.raises(InvalidRequest, match="'x'"):
+        list(binary.elements("x", len(elements), memoryview(raw + bytes(cut))))
+
+
+LONG = 50_000  # elements: more than one step
+
+
+@pytest.mark.parametrize(("name", "value"), [("INT32", 7), ("FP32", 0.5), ("BYTES", "é")])
+def test_long_tensors(name, value):
+    """A tensor that is converted in steps is one."""
+    datatype, values = DATATYPES[name], [value] * LONG
+
+    raw = json_tensor.decode("x", datatype, [LONG], values)
+
+    assert orjson.loads(json_tensor.encode("x", datatype, [LONG], memoryview(raw))) == values
+
+
+REFUSED = {
+    "a fraction": ("INT32", [1], [1.5]),
+    "a boolean for a number": ("INT32", [1], [True]),
+    "a number for a boolean": ("BOOL", [1], [1]),
+    "a number for text": ("BYTES", [1], [1]),
+    "null": ("FP32", [1], [None]),
+    "text for a number": ("FP64", [1], ["1"]),
+    "too large": ("UINT8", [1], [256]),
+    "too small": ("UINT64", [1], [-1]),
+    "beyond FP32": ("FP32", [1], [1e39]),
+    "too few": ("FP32", [3], [1.0, 2.0]),
+    "too many": ("FP32", [1], [1.0, 2.0]),
+    "ragged": ("INT32", [4], [[1, 2], [3], [4]]),
+    "ragged within": ("INT32", [3], [[1, 2], 3]),
+    "ragged at its start": ("INT32", [3], [1, [2, 3]]),
+    "no array": ("INT32", [1], 1),
+    "an object": ("INT32", [1], [{}]),
+    "FP16": ("FP16", [1], [1.0]),
+    "BF16": ("BF16", [1], [1.0]),
+    "negative": ("INT32", [-1], [1]),
+    "endless": ("INT32", [2**40, 2**40], [1]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    """What is no tensor of its datatype and shape is refused by its name."""
+    name, shape, data = REFUSED[case]
+
+    with pytest.raises(InvalidRequest, match="tensor 'x': ") as refused:
+        json_tensor.decode("x", DATATYPES[name], shape, data)
+    assert refused.value.param == "x"
+
+
+@pytest.mark.parametrize("name", ["", "FP8", "int32", "STRING", "TYPE_INT32"])
+def test_unknown_datatypes(name):
+    """Only Triton's own names are datatypes; the answer lists them."""
+    with pytest.raises(InvalidRequest, match="UINT64"):
+        known("x", name)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_json_has_not(number):
+    """An output with NaN or infinity is not written as something else."""
+    data = memoryview(struct.pack("<2f", 1.0, number))
+
+    with pytest.raises(InvalidRequest, match="binary"):
+        json_tensor.encode("x", DATATYPES["FP32"], [2], data)
+
+
+def test_bytes_that_are_no_text():
+    """An output of bytes that are no UTF-8 is not written as something else."""
+    data = memoryview(b"\x01\x00\x00\x00\xff")
+
+    with pytest.raises(InvalidRequest, match="binary"):
+        json_tensor.encode("x", DATATYPES["BYTES"], [1], data)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [("INT32", [2], 7), ("FP16", [3], 3), ("BYTES", [2], 7), ("BYTES", [0], 4), ("BF16", [0], 1)],
+)
+def test_sizes_that_do_not_fit(name, shape, size):
+    """Binary data of another size than the shape's is refused by its name."""
+    with pytest.raises(InvalidRequest, match="tensor 'x'"):
+        check_size("x", DATATYPES[name], shape, size)
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "", "1.5", "11", "9" * 30, "²"])
+def test_header_lengths_that_are_none(text):
+    """The JSON's length is a number of bytes that are there."""
+    with pytest.raises(InvalidRequest) as refused:
+        binary.header_length(text, 10)
+    assert refused.value.param == binary.HEADER
+
+
+def test_the_tail():
+    """Each tensor takes the next bytes; what is lacking or left is refused."""
+    tail = binary.Tail(memoryview(b"abcdef"))
+
+    assert (bytes(tail.take("a", 2)), bytes(tail.take("b", 0))) == (b"ab", b"")
+    with pytest.raises(InvalidRequest, match="'c'"):
+        tail.take("c", 5)
+    with pytest.raises(InvalidRequest, match="4 bytes"):
+        tail.check_end()

@@ -1,0 +1,170 @@
+"""POST /v2/models/{model}/generate and /generate_stream."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from openai_frontend.triton import _core
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+PROMPT = {"text_input": "hi there"}
+CURL = {"content-type": "application/x-www-form-urlencoded"}
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """The documents of an event stream."""
+    assert text.endswith("\n\n")
+    return [json.loads(event.removeprefix("data: ")) for event in text.split("\n\n")[:-1]]
+
+
+async def idle() -> None:
+    """Returns once the core has no request in flight."""
+    async with asyncio.timeout(5):
+        while _core.live_counts()["requests"]:  # noqa: ASYNC110  a count has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_the_command_of_nvidias_readme(kserve):
+    """`curl -d`, as NVIDIA's vllm_backend shows it, gives the text as JSON."""
+    body = b'{"text_input": "hi there", "parameters": {"stream": false, "temperature": 0}}'
+
+    response = await kserve.client.post("/v2/models/mock/generate", content=body, headers=CURL)
+
+    assert response.status_code == 200, response.text
+    told = {"model_name": "mock", "model_version": "1", "text_output": "Hello"}
+    assert response.json().items() >= told.items()
+
+
+async def test_the_command_from_a_page(kserve):
+    """The same form is refused where a browser sends it: a page may do that unasked."""
+    headers = {**CURL, "origin": "https://elsewhere.example"}
+
+    response = await kserve.client.post("/v2/models/mock/generate", content=b"{}", headers=headers)
+
+    assert (response.status_code, list(response.json())) == (415, ["error"])
+
+
+async def test_request_parameters_are_sampling_parameters(kserve):
+    """Without the tensor `sampling_parameters` the request's parameters say how to sample."""
+    sampling = {"max_tokens": 5, "ignore_eos": True}
+
+    response = await kserve.generate("mock", **PROMPT, parameters=sampling)
+    tensor = await kserve.generate("mock", **PROMPT, sampling_parameters=json.dumps(sampling))
+
+    assert response.json()["text_output"] == tensor.json()["text_output"] == "HelloHelloHel"
+
+
+async def test_an_unknown_sampling_parameter(kserve):
+    """A parameter that the model does not know is a 400 that names it."""
+    response = await kserve.generate("mock", **PROMPT, parameters={"warmth": 1})
+
+    assert (response.status_code, "warmth" in response.json()["error"]) == (400, True)
+
+
+async def test_the_prompt_before_the_answer(kserve):
+    """`exclude_input_in_output: false` puts the prompt before the answer; not in a stream."""
+    response = await kserve.generate("mock", **PROMPT, exclude_input_in_output=False)
+    streamed = await kserve.generate("mock", **PROMPT, exclude_input_in_output=False, stream=True)
+
+    assert response.json()["text_output"] == "hi thereHello"
+    assert (streamed.status_code, "exclude_input" in streamed.text) == (400, True)
+
+
+async def test_an_id(kserve):
+    """The request's id comes back."""
+    response = await kserve.generate("mock", **PROMPT, id="42")
+
+    assert response.json()["id"] == "42"
+
+
+async def test_a_model_of_plain_tensors(kserve):
+    """Numbers and lists are tensors where the model declares them."""
+    response = await kserve.generate("all", INT32=[1, 2], BOOL=True, BYTES="é", mine=7)
+
+    answer = response.json()
+    assert (answer["INT32_echo"], answer["BOOL_echo"], answer["BYTES_echo"]) == ([1, 2], True, "é")
+    assert json.loads(answer["parameters"])["mine"] == 7
+
+
+async def test_more_than_one_response(kserve):
+    """generate is for one response: who asks for a stream is told of generate_stream."""
+    response = await kserve.generate("mock", **PROMPT, stream=True)
+
+    assert (response.status_code, "generate_stream" in response.text) == (400, True)
+    await idle()
+
+
+async def test_a_stream(kserve):
+    """Each response of the model is an event; nothing else ends the stream."""
+    body = {**PROMPT, "stream": True, "id": "7"}
+
+    response = await kserve.client.post("/v2/models/mock/generate_stream", json=body)
+
+    told = events(response.text)
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert [each["text_output"] for each in told] == ["Hel", "lo"]
+    assert {(each["id"], each["model_name"], each["model_version"]) for each in told} == {
+        ("7", "mock", "1")
+    }
+    assert "finish_reason" in told[-1]
+
+
+async def test_a_stream_that_fails(kserve):
+    """What came before a failure is sent; the failure is the last event, in general words."""
+    body = {**PROMPT, "stream": True}
+
+    response = await kserve.client.post("/v2/models/failing/generate_stream", json=body)
+
+    *before, last = events(response.text)
+    assert (response.status_code, len(before), list(last)) == (200, 2, ["error"])
+    assert "mock" not in last["error"]
+
+
+async def test_a_stream_that_is_refused(kserve):
+    """A failure before the first event has its status."""
+    body = {"text_input": 7}
+
+    response = await kserve.client.post("/v2/models/mock/generate_stream", json=body)
+
+    assert (response.status_code, "'text_input'" in response.json()["error"]) == (400, True)
+
+
+async def test_a_client_that_goes_away(kserve):
+    """Its request ends in the core, and its place is free again."""
+    body = {**PROMPT, "stream": True}
+    async with kserve.client.stream("POST", "/v2/models/slow/generate_stream", json=body) as stream:
+        async for _ in stream.aiter_bytes():
+            break
+        assert _core.live_counts()["requests"] == 1
+
+    await idle()
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, "text_input"),
+        ({"text_input": ["a", "b"]}, "text_input"),
+        ({**PROMPT, "stream": "yes"}, "stream"),
+        ({**PROMPT, "parameters": 7}, "parameters"),
+        ({**PROMPT, "parameters": {"stop": ["x"]}}, "stop"),
+        ({**PROMPT, "stream": False, "parameters": {"stream": False}}, "stream"),
+        ({**PROMPT, "triton_final": 1}, "triton_final"),
+        ({**PROMPT, "sequence_id": 7}, "sequence_id"),
+        ({**PROMPT, "cache_salt": "\0" * 2**15}, ""),
+        ({**PROMPT, "a\0b": 1}, ""),
+        ({**PROMPT, "note": "a\0b"}, "note"),
+    ],
+)
+async def test_refused(kserve, fields, named):
+    """What the model or the core cannot take is a 400 that names it."""
+    response = await kserve.generate("mock", **fields)
+
+    if fields.get("cache_salt"):  # a tensor's bytes may be any
+        assert response.status_code == 200
+    else:
+        assert (response.status_code, list(response.json())) == (400, ["error"])
+        assert named in response.json()["error"]

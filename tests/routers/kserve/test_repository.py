@@ -1,0 +1,112 @@
+"""POST /v2/repository/...: the index, and loading and unloading where an operator lets clients."""
+
+import base64
+import json
+
+import pytest
+
+from tests.routers.kserve.conftest import otherwise
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+ECHO = {"backend": "inprocess",
+        "input": [{"name": "SENT", "data_type": "TYPE_INT8", "dims": [1]}]}  # fmt: skip
+
+
+async def states(kserve):
+    index = (await kserve.client.post("/v2/repository/index")).json()
+    return {entry["name"]: entry.get("state") for entry in index}
+
+
+async def control(kserve, model, action, **body):
+    return await kserve.client.post(f"/v2/repository/models/{model}/{action}", json=body)
+
+
+async def test_unload_and_load(kserve):
+    """A model goes and comes back; the answer waits for it, and the index tells."""
+    gone = await control(kserve, "batched", "unload", parameters={"unload_dependents": False})
+    without = await states(kserve)
+    ready = (await kserve.client.post("/v2/repository/index", json={"ready": True})).json()
+    back = await control(kserve, "batched", "load")
+
+    assert (gone.status_code, back.status_code) == (200, 200), back.text
+    assert without["batched"] != "READY"
+    assert "batched" not in [entry["name"] for entry in ready]
+    assert (await states(kserve))["batched"] == "READY"
+
+
+async def test_load_with_a_config_and_files(kserve):
+    """What the client sends goes before the repository's, until the model is loaded again."""
+    file = {"file:1/none": base64.b64encode(b"x").decode()}
+
+    loaded = await control(kserve, "text", "load", parameters={"config": json.dumps(ECHO), **file})
+    inputs = (await kserve.client.get("/v2/models/text")).json()["inputs"]
+    await control(kserve, "text", "unload")
+    await control(kserve, "text", "load")
+
+    assert loaded.status_code == 200, loaded.text
+    assert [tensor["name"] for tensor in inputs] == ["SENT"]
+    assert (await kserve.client.get("/v2/models/text")).json()["inputs"][0]["name"] == "IN"
+
+
+@pytest.mark.parametrize("model", ["nobody", "..", "..%2f..%2fetc", "a%00b", "x" * 300])
+@pytest.mark.parametrize("action", ["load", "unload"])
+async def test_names_that_are_no_models(kserve, model, action):
+    """Nothing is looked for below another name than a model's."""
+    response = await kserve.client.post(f"/v2/repository/models/{model}/{action}")
+
+    assert response.status_code in (400, 404)
+    assert list(response.json()) == ["error"]
+
+
+FILES = ["../x", "/etc/passwd", "1/../../x", "", "1//x", "a\\b", ".hidden", "1/\0", "1/" * 20 + "x"]
+
+
+@pytest.mark.parametrize("path", FILES)
+async def test_files_elsewhere(kserve, path):
+    """A file lies within the model's folder, or is refused by its name."""
+    files = {f"file:{path}": base64.b64encode(b"x").decode()}
+
+    response = await control(
+        kserve, "text", "load", parameters={"config": json.dumps(ECHO), **files}
+    )
+
+    assert (response.status_code, "file:" in response.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"other": "x"}, {"config": 7}, {"config": "{}", "file:1/x": "%"}, {"file:1/x": ""}],
+)
+async def test_parameters_that_are_none(kserve, parameters):
+    """What cannot be honoured is refused before anything is loaded."""
+    response = await control(kserve, "text", "load", parameters=parameters)
+
+    assert response.status_code == 400, response.text
+    assert (await states(kserve))["text"] == "READY"
+
+
+async def test_a_config_that_cannot_be(kserve):
+    """A model that does not load says why, and serves as it did."""
+    response = await control(kserve, "text", "load", parameters={"config": "{"})
+
+    assert (response.status_code, "'text'" in response.json()["error"]) == (503, True)
+    assert (await states(kserve))["text"] == "READY"
+
+
+@pytest.mark.parametrize("action", ["load", "unload"])
+async def test_not_allowed(kserve, action):
+    """Without the setting `model_management` a client changes nothing; the answer names it."""
+    async with otherwise(kserve, model_override=True) as off:
+        response = await control(off, "text", action)
+
+    assert (response.status_code, "model_management" in response.text) == (403, True)
+
+
+async def test_no_files_without_leave(kserve):
+    """Without `model_override` a client loads what lies there, and sends nothing."""
+    sent = {"config": json.dumps(ECHO)}
+    async with otherwise(kserve, model_management=True) as off:
+        response = await control(off, "text", "load", parameters=sent)
+
+    assert (response.status_code, "model_override" in response.text) == (403, True)

@@ -3,6 +3,7 @@
 A flag is repeated, an environment variable has commas, YAML has lists and mappings.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -134,7 +135,18 @@ def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
     return BeforeValidator(parse)
 
 
+def _origins(value: list[str]) -> list[str]:
+    """As browsers write them: one that is written otherwise would never be met."""
+    for origin in value:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ValueError(f"'{origin}' is not of the form https://HOST[:PORT]")
+    return value
+
+
+_ORIGIN = re.compile(r"https?://[^/?#@\sA-Z]+")
+
 Names = Annotated[list[str], _parsed(_list)]
+Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
 OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]

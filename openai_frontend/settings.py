@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import ByModel, Names, ParserByModel, form
+from openai_frontend.setting_values import ByModel, Origins, ParserByModel, form
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -112,7 +112,7 @@ class Access(BaseModel):
         default=False, description="/metrics and /version need no key."
     )
     docs_without_key: bool = Field(default=False, description="/docs needs no key.")
-    cors_origin: Names = Field(
+    cors_origin: Origins = Field(
         default=[],
         description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
         "browser; `*` for every one.",

@@ -210,3 +210,18 @@ def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == [
         "OPENAI_FRONTEND_PROT is no setting; did you mean 'OPENAI_FRONTEND_PORT'?"
     ]
+
+
+@pytest.mark.parametrize("origin", ["https://a.example", "http://localhost:3000", "*"])
+def test_an_origin_is_as_browsers_write_it(origin: str) -> None:
+    """Scheme, host, and a port that is not the usual one."""
+
+    assert load(flags={"cors_origin": [origin]}).cors_origin == [origin]
+
+
+@pytest.mark.parametrize("origin", ["https://a.example/", "a.example", "https://A.example", "null"])
+def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
+    """It would let no page in, and nobody would know why."""
+
+    with pytest.raises(InvalidSettings, match=r"cors.origin: '.*' is not of the form https://HOST"):
+        load(flags={"cors_origin": [origin]})

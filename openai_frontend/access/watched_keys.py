@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import stat
 from pathlib import Path
 
 from openai_frontend.access import keys_file
@@ -25,6 +26,7 @@ class WatchedKeys:
         self._mark = _mark(path)
         self._asked = asyncio.Event()
         self.ring = KeyRing(keys_file.read(path))
+        _warn_of_writers(path)
 
     def reload_soon(self) -> None:
         """Reads the file again, whether or not it has changed."""
@@ -53,6 +55,12 @@ class WatchedKeys:
             return
         self.ring.replace(keys)
         logger.info("%s: %d keys are in force", self._path, len(self.ring))
+
+
+def _warn_of_writers(path: Path) -> None:
+    """Whoever writes the file says who may come in."""
+    if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        logger.warning("%s: others than its owner may write keys into it", path)
 
 
 def _mark(path: Path) -> _Mark | None:

@@ -73,6 +73,15 @@ def test_a_broken_file_at_the_start(path):
         WatchedKeys(path)
 
 
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o644, 0), (0o660, 1), (0o666, 1)])
+def test_a_file_that_others_may_write(path, mode, warned, caplog):
+    """It is said: whoever writes it says who may come in."""
+    path.chmod(mode)
+    WatchedKeys(path)
+
+    assert caplog.text.count("others than its owner may write keys") == warned
+
+
 async def test_a_file_that_stays_is_not_read(path, monkeypatch):
     """A look costs a stat."""
     watched = WatchedKeys(path)

@@ -269,6 +269,21 @@ async def test_the_addresses_of_models_are_all_tried(world):
     assert {path for path in posts if not path.startswith("/v2/models")} == set(BODIES)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_web_pages(world_of, keys_file, stream):
+    """A page of a known origin may read answers, streamed or whole."""
+    page = "https://chat.example"
+    world = await world_of(Settings(keys_file=keys_file, cors_origin=[page]))
+    world.model()
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+    answer = await world.client.post(
+        "/v1/chat/completions", json=body, headers={"origin": page, **bearer("all")}
+    )
+
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
+    assert "x-request-id" in answer.headers
+
+
 @pytest.mark.parametrize("with_keys", [False, True])
 async def test_tokens_of_a_provider(world_of, tmp_path, keys_file, with_keys):
     """They open what their scopes say, with a keys file beside them or without."""

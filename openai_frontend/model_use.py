@@ -24,7 +24,6 @@ class ModelUse:
         self.model_name = model_name
         self.running = 0  # requests at work in the model
         self.held = 0  # requests that wait for the model, or have found it and are not at an end
-        self.admitted = 0  # places that calls have, of those that the model has
         self.last_used = time.monotonic()  # seconds
         self._uses = uses
 

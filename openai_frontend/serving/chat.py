@@ -35,6 +35,7 @@ from openai_frontend.serving.sampling import (
     Asked,
     room_for_answer,
     sampling_params,
+    shortest,
     unsupported,
 )
 from openai_frontend.serving.template_variables import template_variables
@@ -72,6 +73,7 @@ class ChatCompletions:
             context=model.max_model_len,
             param="messages",
         )
+        max_tokens = shortest(max_tokens, model)
         self._limits.check_answer_tokens(request.n or 1, max_tokens)
         read = is_read(tools, model)
         text = prompt_text(request, prompt, model) if read else None
@@ -109,7 +111,7 @@ class ChatCompletions:
         return Answer(
             id=id,
             model=model,
-            admission=self._admission,
+            admission=self._admission.of(model),
             requests=_choices(first if reading is None else for_reader(first, reading, model), n),
             n=n,
             details=told,

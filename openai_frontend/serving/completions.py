@@ -65,8 +65,8 @@ class Completions:
         id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
         _check_model(request, told, model)
         held = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
-        params = sampling_params(request, _asked(request, told, held), model)
-        self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request))
+        params = sampling_params(request, _asked(request, told, held, model), model)
+        self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request, model))
         tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
         self._limits.check_prompt_logprobs(prompt_logprobs_told(params, tokens, model), param)
@@ -79,7 +79,7 @@ class Completions:
         return Answer(
             id=id,
             model=model,
-            admission=self._admission,
+            admission=self._admission.of(model),
             requests=requests,
             n=n,
             kept=request.n or 1,
@@ -153,7 +153,7 @@ def _is_text(prompt: Any) -> bool:
 async def _tokenize(
     prompt: str | list[int], request: CompletionRequest, model: ServedModel
 ) -> Prompt:
-    cut = truncation(request, model, answer_tokens=_max_tokens(request))
+    cut = truncation(request, model, answer_tokens=_max_tokens(request, model))
     if not isinstance(prompt, str):
         if model.vocab_size is not None:
             check_in_vocabulary(prompt, model.vocab_size, "prompt")
@@ -173,26 +173,30 @@ def _start_of_document(model: ServedModel) -> Prompt:
     return Prompt(text=None, token_ids=[start])
 
 
-def _max_tokens(request: CompletionRequest) -> int:
-    return DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+def _max_tokens(request: CompletionRequest, model: ServedModel) -> int:
+    if request.max_tokens is not None:
+        return request.max_tokens
+    return min(DEFAULT_MAX_TOKENS, model.max_answer_tokens or DEFAULT_MAX_TOKENS)
 
 
 def _check_room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> None:
     room_for_answer(
-        _max_tokens(request),
+        _max_tokens(request, model),
         prompt_tokens=len(prompt.token_ids),
         context=model.max_model_len,
         param="prompt",
     )
 
 
-def _asked(request: CompletionRequest, told: Details, held: Constraint) -> Asked:
+def _asked(
+    request: CompletionRequest, told: Details, held: Constraint, model: ServedModel
+) -> Asked:
     ranked = _candidates(request) > (request.n or 1)
     logprobs = 0 if ranked and request.logprobs is None else request.logprobs
     of_prompt = [request.prompt_logprobs, request.logprobs if told.echo_logprobs else None]
     wanted = [each for each in of_prompt if each is not None]
     return Asked(
-        max_tokens=_max_tokens(request),
+        max_tokens=_max_tokens(request, model),
         logprobs=logprobs,
         prompt_logprobs=(-1 if -1 in wanted else max(wanted)) if wanted else None,
         held=held,

@@ -88,7 +88,7 @@ class Embeddings:
             read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
             return render(at, result.embedding, as_base64=as_base64)
 
-        data = await run_batch(self._admission, embed, range(len(prompts)))
+        data = await run_batch(self._admission.of(model), embed, range(len(prompts)))
         return data, read
 
     def _inputs(self, given: Input) -> list[Text | TokenIds]:

@@ -65,6 +65,10 @@ class Abilities(Protocol):
     def vocab_size(self) -> int | None:
         """Token ids are below it."""
 
+    @property
+    def max_answer_tokens(self) -> int | None:
+        """No answer of it may be longer."""
+
     def supports(self, field: str) -> bool:
         """Whether the model can honour a field of GenerationRequest or SamplingParams, or one of
         the abilities that contracts/contract.py names.
@@ -160,9 +164,18 @@ def _check_supported(values: Mapping[str, Any], asked: Asked, model: Abilities) 
 
 def _check_max_tokens(request: SamplingFields, model: Abilities) -> None:
     """Only where the request says one: the room that is left in the context is no wish."""
+    most = model.max_answer_tokens
     for name in ("max_completion_tokens", "max_tokens"):
-        if getattr(request, name, None) is not None and not model.supports("max_tokens"):
+        if (asked := getattr(request, name, None)) is None:
+            continue
+        if not model.supports("max_tokens"):
             raise unsupported(name)
+        if most is not None and asked > most:
+            message = (
+                f"Invalid '{name}': integer above maximum value. "
+                f"Expected a value <= {most} for this model, but got {asked} instead."
+            )
+            raise InvalidRequest(message, param=name, code="integer_above_max_value")
 
 
 def _check_logprobs(alternatives: int, request: SamplingFields, model: Abilities) -> None:
@@ -224,6 +237,12 @@ def for_choice(params: SamplingParams, choice: int) -> SamplingParams:
         return params
     wrapped = (params.seed + choice + INT64_MAX + 1) % 2**64 - INT64_MAX - 1
     return replace(params, seed=wrapped)
+
+
+def shortest(tokens: int | None, model: Abilities) -> int | None:
+    """A length that nobody asked for is no longer than the model's answers may be."""
+    most = model.max_answer_tokens
+    return most if tokens is None else tokens if most is None else min(tokens, most)
 
 
 def room_for_answer(

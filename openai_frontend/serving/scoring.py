@@ -86,7 +86,7 @@ class Scoring:
             await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
             return await model.score(request)
 
-        results = await run_batch(self._admission, score, requests)
+        results = await run_batch(self._admission.of(model), score, requests)
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model's score is no finite number.")
@@ -104,7 +104,7 @@ class Scoring:
             await self._turns.take(embedding_cost_us(prompts[at]))
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
-        results = await run_batch(self._admission, embed, range(len(prompts)))
+        results = await run_batch(self._admission.of(model), embed, range(len(prompts)))
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }

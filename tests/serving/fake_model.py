@@ -25,8 +25,10 @@ ANSWER: Bursts = ([CompletionDelta("Hel")], [CompletionDelta("lo"), last()])
 class FakeModel:
     """Has the methods of ServedModel; a token is a character of the prompt."""
 
-    name = "fake"
+    name = model_name = "fake"
     created = 1
+    max_streams: int | None = None
+    max_answer_tokens: int | None = None
 
     def __init__(
         self,

@@ -68,3 +68,30 @@ async def test_one_generation_passes_through():
 
     assert [choice for burst in bursts for choice, _ in burst] == [0] * len(bursts)
     assert tasks == len(asyncio.all_tasks())
+
+
+async def test_a_model_may_have_fewer_places():
+    """They are the server's too: who is refused by either waits for nothing, and both count."""
+    admission, small = Admission(3), FakeModel()
+    small.max_streams = 2
+    own = admission.of(small)
+    with own.room(5) as granted:
+        assert (granted, own.running, admission.running) == (2, 2, 2)
+        with pytest.raises(ServerOverloaded, match="The model runs 2 requests, and takes 2"):
+            own.room(1).__enter__()
+        with admission.of(FakeModel()).room(5) as others:
+            assert others == 1
+
+    assert (own.running, admission.running) == (0, 0)
+    assert admission.of(small) is own
+
+
+async def test_a_model_finds_the_server_full():
+    """Then its own places are not taken either."""
+    admission, small = Admission(1), FakeModel()
+    small.max_streams = 2
+    own = admission.of(small)
+    with admission.room(1), pytest.raises(ServerOverloaded, match="The server"):
+        own.room(1).__enter__()
+
+    assert own.running == 0

@@ -1,0 +1,48 @@
+"""Limits of one model, by its operator's word."""
+
+import asyncio
+
+from tests import mock_models
+from tests.triton.waiting import until
+
+
+def options(repository, name: str, text: str) -> None:
+    (repository / name / "openai_frontend.yaml").write_text(text)
+
+
+async def test_the_length_of_a_models_answers(repository, live_gateway):
+    """A request for more is refused and names its field; one that says nothing gets no more."""
+    mock_models.write_with_tokenizer(repository, "m", tokens=["a"])
+    options(repository, "m", "max_answer_tokens: 5")
+    async with live_gateway() as gateway:
+        chat = await gateway.chat("m")
+        completion = await gateway.complete("m")
+        refused = await gateway.chat("m", max_completion_tokens=6)
+        also = await gateway.complete("m", max_tokens=6)
+
+    answers = [response.json()["usage"]["completion_tokens"] for response in (chat, completion)]
+    assert answers == [5, 5]
+    errors = [response.json()["error"] for response in (refused, also)]
+    assert [(error["param"], error["code"]) for error in errors] == [
+        ("max_completion_tokens", "integer_above_max_value"),
+        ("max_tokens", "integer_above_max_value"),
+    ]
+
+
+async def test_the_requests_of_a_model(repository, live_gateway):
+    """One too many is refused at once; the other models have their places."""
+    for name in ("small", "other"):
+        mock_models.write_with_tokenizer(
+            repository, name, tokens=["a"], tokens_per_second=50, answer_tokens=20
+        )
+    options(repository, "small", "max_streams: 1")
+    async with live_gateway() as gateway:
+        first = asyncio.create_task(gateway.complete("small", max_tokens=20))
+        await until(lambda: gateway.registry.use("small").running == 1)
+        refused = await gateway.complete("small")
+        other = await gateway.complete("other", max_tokens=1)
+
+        assert (refused.status_code, other.status_code) == (503, 200)
+        assert refused.json()["error"]["code"] == "server_overloaded"
+        assert (await first).status_code == 200
+        assert (await gateway.complete("small", max_tokens=1)).status_code == 200

@@ -62,6 +62,9 @@ class FakeRegistry:
     async def bring(self, name: str) -> None:
         pass
 
+    async def follow_adapters(self, every_s: float) -> None:
+        """There are none."""
+
     def get(self, name: str) -> FakeModel:
         if not self.known.is_set():
             raise ModelUnavailable("The models are still loading.")

@@ -80,7 +80,13 @@ class ChatCompletions:
         continued = bool(request.continue_final_message)
         variables = template_variables(request, model) if read else {}
         opened = model.reading.reasoning_open(text, continued=continued, variables=variables)
-        held = constraint(request, tools, model.reading, reasoning_open=opened)
+        held = constraint(
+            request,
+            tools,
+            model.reading,
+            reasoning_open=opened,
+            takes_tags=model.supports("structured_outputs.structural_tag"),
+        )
         special_tokens = read and wants_special_tokens(model)
         asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
         reading = answer_reading(request, tools, held, text, model, variables) if read else None

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.choice import TEXT, family_named
+from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import ForeignParser, Reading
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint, constraint, plugin
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
@@ -331,3 +333,56 @@ def test_a_plug_in_that_says_nothing(plug_in):
     plug_in(None)
 
     assert held() == NO_CONSTRAINT
+
+
+def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
+    """By a model that takes no structural tag, such as TensorRT-LLM's."""
+    request = ChatCompletionRequest.model_validate(
+        {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    )
+    reading = Reading(family=family_named(family))
+    return constraint(request, offered, reading, reasoning_open=None, takes_tags=False)
+
+
+def test_a_named_function_as_a_schema():
+    """The answer is the function's arguments, and nothing else."""
+    given = held_by_a_schema(tools(choice="required", allowed=frozenset("f")))
+
+    assert given.structured == StructuredOutputs(json=SCHEMA)
+    assert given.forced == "f"
+    assert given.field_names == {"structured_outputs": "tool_choice"}
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_required_calls_as_a_schema(parallel):
+    """The answer is an array of calls, which the reader waits for."""
+    offered = tools(choice="required", parallel=parallel)
+    given = held_by_a_schema(offered)
+
+    assert given.any_call
+    assert given.structured is not None
+    validator = Draft202012Validator(given.structured.json)
+    call, other = {"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}
+    assert validator.is_valid([call])
+    assert validator.is_valid([call, other]) == parallel
+    for wrong in ([], [{"name": "h", "parameters": {}}], [{"name": "f", "parameters": {"a": "x"}}]):
+        assert not validator.is_valid(wrong)
+    reader = Reading(family=family_named("hermes")).parser(
+        offered.functions, prompt=None, any_call=True
+    )
+    begun = [each for each in complete(reader, json.dumps([call])) if hasattr(each, "name")]
+    assert [each.name for each in begun] == ["f"]
+
+
+def test_what_a_schema_does_not_say():
+    """Thoughts before a call, grammars of custom tools, and references need a structural tag,
+    which such a model refuses by the field.
+    """
+    referring = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
+    thinking = held_by_a_schema(tools(choice="required"), family="deepseek_r1")
+    two = held_by_a_schema(tools(choice="required", functions={"f": referring, "g": SCHEMA}))
+
+    for given in (thinking, two):
+        assert given.structured is not None
+        assert given.structured.structural_tag is not None
+        assert given.param == "tool_choice"

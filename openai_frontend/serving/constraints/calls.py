@@ -4,11 +4,13 @@ told to wait.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from openai_frontend.serving.constraints import formats
-from openai_frontend.serving.constraints.arguments import Arguments
+from openai_frontend.serving.constraints.arguments import Arguments, OfSchema
 from openai_frontend.serving.constraints.formats import Format
 from openai_frontend.serving.constraints.tags import CallForm
+from openai_frontend.serving.json_schema import references
 
 Functions = Mapping[str, Arguments]  # name -> what its arguments must be
 
@@ -50,6 +52,23 @@ class Calls:
 def any_call(functions: Functions, *, one: bool) -> Format:
     """A JSON array of calls, for models whose own syntax no grammar here writes down."""
     return _section(_ANY_CALL, functions, one)
+
+
+def any_call_schema(functions: Mapping[str, OfSchema], *, one: bool) -> dict[str, Any] | None:
+    """The same as a JSON schema; None where references would not be found in it."""
+    if any(True for each in functions.values() for _ in references(each.schema)):
+        return None
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "parameters": arguments.schema},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for name, arguments in functions.items()
+    ]
+    most = {"maxItems": 1} if one else {}
+    return {"type": "array", "items": {"anyOf": calls}, "minItems": 1, **most}
 
 
 def _section(form: CallForm, functions: Functions, one: bool) -> Format:

@@ -13,7 +13,7 @@ from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving.constraints import formats, harmony, plugin
 from openai_frontend.serving.constraints.answer import format_of
 from openai_frontend.serving.constraints.arguments import OfSchema
-from openai_frontend.serving.constraints.calls import Calls, Functions, any_call
+from openai_frontend.serving.constraints.calls import Calls, Functions, any_call, any_call_schema
 from openai_frontend.serving.constraints.formats import Format
 from openai_frontend.serving.constraints.functions import functions_of
 from openai_frontend.serving.constraints.pairs import NotInStyle
@@ -45,17 +45,22 @@ _FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_de
 
 
 def constraint(
-    request: SamplingFields, tools: Tools, reading: Reading, *, reasoning_open: bool | None
+    request: SamplingFields,
+    tools: Tools,
+    reading: Reading,
+    *,
+    reasoning_open: bool | None,
+    takes_tags: bool = True,
 ) -> Constraint:
     """What the request holds its answer to. `reasoning_open` is what the reading says of the
-    prompt.
+    prompt; `takes_tags`: the model takes structural tags, and with them more than a schema.
     """
     asks = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
     if not asks and not tools.in_use and not plugin.installed():
         return NO_CONSTRAINT
     plugged = plugin.plugged_in(request)
     form = _form(request if asks else None, plugged)
-    held = _held_to(form, tools, _Composition(reading, reasoning_open))
+    held = _held_to(form, tools, _Composition(reading, reasoning_open, takes_tags))
     if not plugged.extra_args:
         return held
     return replace(held, extra_args=plugged.extra_args)
@@ -86,8 +91,9 @@ def _held_to(form: AnswerForm | None, tools: Tools, composition: "_Composition")
 class _Composition:
     """Grammars for the answers of one model to one prompt."""
 
-    def __init__(self, reading: Reading, reasoning_open: bool | None) -> None:
+    def __init__(self, reading: Reading, reasoning_open: bool | None, takes_tags: bool) -> None:
         self._reading = reading
+        self._takes_tags = takes_tags
         self._open = reasoning_open
         self._frames = harmony.frames(reading)
         self._tags = _tags(reading)
@@ -107,6 +113,8 @@ class _Composition:
         if self._frames:
             return self._held_calls(harmony.calls(functions), functions, tools)
         one = not tools.parallel or len(functions) == 1  # a named function is called once
+        if not self._takes_tags and (schema := self._as_schema(tools, functions, one=one)):
+            return schema
         for forms in self._tags:
             with contextlib.suppress(NotInStyle):
                 return self._held_calls(Calls(forms, functions, one).only(), functions, tools)
@@ -146,6 +154,23 @@ class _Composition:
             whole, told = any_call(functions, one=one), Constraint(any_call=True)
         held = self._held_calls(whole, functions, tools)
         return replace(held, forced=told.forced, any_call=told.any_call)
+
+    def _as_schema(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint | None:
+        """For a model that is told a schema and nothing more; None where that does not say it."""
+        known = {name: each for name, each in functions.items() if isinstance(each, OfSchema)}
+        param = _asked_by(tools)
+        if len(known) < len(functions) or self._thinking(param) is not None:
+            return None
+        names = {"structured_outputs": param}
+        if len(known) == 1:
+            ((name, arguments),) = known.items()
+            held = StructuredOutputs(json=arguments.schema)
+            return Constraint(structured=held, forced=name, param=param, field_names=names)
+        schema = any_call_schema(known, one=one)
+        if schema is None:
+            return None
+        held = StructuredOutputs(json=schema)
+        return Constraint(structured=held, any_call=True, param=param, field_names=names)
 
     def _held_calls(
         self, whole: Format, functions: Functions, tools: Tools, form: AnswerForm | None = None

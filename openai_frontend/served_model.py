@@ -9,7 +9,13 @@ from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.vectors import VectorContract
-from openai_frontend.errors import GatewayError, InferenceFailed, InvalidRequest, ModelUnavailable
+from openai_frontend.errors import (
+    GatewayError,
+    InferenceFailed,
+    InvalidRequest,
+    ModelNotFound,
+    ModelUnavailable,
+)
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
@@ -28,7 +34,7 @@ from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder
 from openai_frontend.prompting.prompt import Reading as PromptReading
 from openai_frontend.prompting.truncation import Truncation
-from openai_frontend.triton import Server
+from openai_frontend.triton import ResponseStream, Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +235,9 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
         async with self.use:
-            stream = self.server.infer(
-                self.model_name,
+            stream = self._begin(
                 contract.encode(request),
-                version=self.version,
-                request_id=request.request_id,
+                request.request_id,
                 priority=max(request.priority, 0),  # Triton's own queue knows none below
                 timeout_us=request.timeout_us,
             )
@@ -283,13 +287,23 @@ class ServedModel:
         self.metrics.of(self.name).prompt_tokens.observe(result.prompt_tokens)
         return result
 
+    def _begin(
+        self, inputs: Mapping[str, TensorInput], request_id: str, **options: int
+    ) -> ResponseStream:
+        """A model that has gone since it was looked up is away, not unknown."""
+        try:
+            return self.server.infer(
+                self.model_name, inputs, version=self.version, request_id=request_id, **options
+            )
+        except ModelNotFound as gone:
+            message = f"The model '{self.name}' cannot serve: it is not loaded"
+            raise ModelUnavailable(message) from gone
+
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""
         first: Outputs | None = None
         async with self.use:
-            stream = self.server.infer(
-                self.model_name, inputs, version=self.version, request_id=request_id
-            )
+            stream = self._begin(inputs, request_id)
             try:
                 async for responses in stream:
                     if first is None:

@@ -38,6 +38,21 @@ class Listening(BaseModel):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=9000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    unix_socket: Path | None = Field(
+        default=None, description="Unix socket to listen on, in place of host and port."
+    )
+    tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM file of the server's certificate chain: serve HTTPS alone. It is read "
+        "again when it changes.",
+    )
+    tls_key: Path | None = Field(
+        default=None, description="PEM file of its key, where the certificate's has none."
+    )
+    tls_client_ca: Path | None = Field(
+        default=None,
+        description="PEM file of authorities: clients must show a certificate of theirs.",
+    )
     kserve: bool = Field(
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
     )

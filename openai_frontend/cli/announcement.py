@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, TextIO
 
 _LINE_EVERY_S = 5.0
@@ -51,6 +52,33 @@ def address(host: str, port: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server listens, as clients on this machine reach it."""
+
+    url: str  # the base URL
+    unix_socket: Path | None = None  # None: TCP
+
+    def __str__(self) -> str:
+        return self.url if self.unix_socket is None else str(self.unix_socket)
+
+    @property
+    def curl_option(self) -> str:
+        """How curl is told of the socket."""
+        if self.unix_socket is None:
+            return ""
+        return f"--unix-socket {shlex.quote(str(self.unix_socket))} "
+
+    def client(self, options: str) -> list[str]:
+        """Python's lines for a client of OpenAI's; `options` go into its call."""
+        client = f'client = OpenAI(base_url="{self.url}"{options}'
+        if self.unix_socket is None:
+            return ["from openai import OpenAI", f"{client})"]
+        transport = f"httpx.HTTPTransport(uds={json.dumps(str(self.unix_socket))})"
+        imports = ["import httpx", "from openai import OpenAI"]
+        return [*imports, f"{client}, http_client=httpx.Client(transport={transport}))"]
+
+
+@dataclass(frozen=True, slots=True)
 class _Example:
     """A first request of one kind: its path, its body but for the model, what of the answer."""
 
@@ -58,10 +86,10 @@ class _Example:
     fields: Mapping[str, Any]
     shown: str
 
-    def curl(self, url: str, model: str, *, keys: bool) -> str:
+    def curl(self, place: "Place", model: str, *, keys: bool) -> str:
         body = json.dumps({"model": model, **self.fields})
         headers = "-H 'Content-Type: application/json'" + (_KEY if keys else "")
-        return f"curl {url}/{self.path} {headers} -d {shlex.quote(body)}"
+        return f"curl {place.curl_option}{place.url}/{self.path} {headers} -d {shlex.quote(body)}"
 
     def python(self, model: str) -> str:
         method = self.path.replace("/", ".")
@@ -81,30 +109,28 @@ _EXAMPLES = {
 }
 
 
-def ready(url: str, models: Mapping[str, Collection[str]], *, keys: bool = False) -> str:
+def ready(place: Place, models: Mapping[str, Collection[str]], *, keys: bool = False) -> str:
     """The address, and a curl line and three lines of Python for one model, which work as they
     are; where the server asks for a key, with that of the environment.
 
     `models`: name -> what it can do, in the words of `/v1/models`.
     """
     if not models:
-        return f"Listening on {url}, but no model can serve; 'openai-frontend check' says why.\n"
-    found = f"Ready on {url} with {', '.join(models)}."
+        return f"Listening on {place}, but no model can serve; 'openai-frontend check' says why.\n"
+    found = f"Ready on {place} with {', '.join(models)}."
     for kind, example in _EXAMPLES.items():
         for model, capabilities in models.items():
             if kind in capabilities:
                 asking = "Ask with a key in OPENAI_API_KEY" if keys else "Ask"
                 return _with_example(
                     f"{found} {asking} from a shell:",
-                    example.curl(url, model, keys=keys),
-                    f'client = OpenAI(base_url="{url}"{"" if keys else _NO_KEY})',
-                    example.python(model),
+                    example.curl(place, model, keys=keys),
+                    [*place.client("" if keys else _NO_KEY), example.python(model)],
                 )
     return f"{found}\n"
 
 
-def _with_example(found: str, curl: str, client: str, ask: str) -> str:
-    python = ["from openai import OpenAI", client, ask]
+def _with_example(found: str, curl: str, python: Sequence[str]) -> str:
     return "\n".join([found, "", curl, "", "or from Python:", "", *python, ""])
 
 

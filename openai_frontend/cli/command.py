@@ -95,6 +95,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         _check_chat_templates(settings.chat_template.values())
     if settings.keys_file is not None or settings.jwt_jwks is not None:
         _check_entrance(settings)
+    if settings.tls_certificate or settings.tls_key or settings.tls_client_ca:
+        _check_certificate(settings)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
 
@@ -121,6 +123,18 @@ def _check_entrance(settings: Settings) -> None:
         raise InvalidSettings(str(error)) from None
 
 
+def _check_certificate(settings: Settings) -> None:
+    from openai_frontend.cli.certificate import InvalidCertificate
+    from openai_frontend.cli.serve import certificate
+
+    if settings.tls_certificate is None:
+        raise InvalidSettings("tls_certificate: it is not set, and other settings of TLS are")
+    try:
+        certificate(settings)
+    except InvalidCertificate as error:
+        raise InvalidSettings(str(error)) from None
+
+
 def _check_tiktoken_vocabulary(path: Path) -> None:
     from openai_frontend.prompting import tiktoken_text
 
@@ -133,17 +147,18 @@ def _check_tiktoken_vocabulary(path: Path) -> None:
 
 def _serve(settings: Settings) -> int:
     from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
-    from openai_frontend.cli.serve import listen, serve
+    from openai_frontend.cli.serve import listen, listen_locally, serve
 
     log_to_stderr(settings.log_level)
     if (failure := _failed_plugin()) is not None:
         return _refuse(failure, FAILED)
+    path = settings.unix_socket
     try:
-        listener = listen(settings.host, settings.port)
+        listener = listen(settings.host, settings.port) if path is None else listen_locally(path)
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
-        message = f"cannot listen on {settings.host}:{settings.port}: {reason}"
-        return _refuse(message, FAILED)
+        where = path or f"{settings.host}:{settings.port}"
+        return _refuse(f"cannot listen on {where}: {reason}", FAILED)
     return serve(settings, listener)
 
 

@@ -15,6 +15,7 @@ import uvicorn
 from openai_frontend.access.entrance import Entrance
 from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
+from openai_frontend.cli.certificate import Certificate
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Server
 
@@ -35,25 +36,31 @@ class GatewayProcess(uvicorn.Server):
         registry: ModelRegistry,
         startup: Startup,
         progress: announcement.LoadProgress,
-        url: str,
+        place: announcement.Place,
     ) -> None:
         super().__init__(config)
         self._triton = triton
         self._registry = registry
         self._startup = startup
         self._progress = progress
-        self._url = url
+        self._place = place
         self.keys: Entrance | None = None  # looked at again on SIGHUP
+        self.certificate: Certificate | None = None  # None: no TLS
         startup.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
+        self._tasks = []
+        if self.certificate is not None:
+            self.config.ssl = self.certificate.context
+            self._tasks.append(asyncio.create_task(self.certificate.follow()))
         await super().startup(sockets)
-        self._announcing = asyncio.create_task(self._announce())
+        self._tasks.append(asyncio.create_task(self._announce()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Takes no more requests; those that run have the grace, then the core ends them."""
-        self._announcing.cancel()
+        for task in self._tasks:
+            task.cancel()
         grace_s = self.config.timeout_graceful_shutdown or 0
         self.config.timeout_graceful_shutdown = grace_s + _LAST_WORDS_S
         ending = asyncio.create_task(self._end_after(grace_s))
@@ -99,7 +106,7 @@ class GatewayProcess(uvicorn.Server):
             for card in self._registry.cards()
             if card.ready
         }
-        sys.stdout.write(announcement.ready(self._url, models, keys=self.keys is not None))
+        sys.stdout.write(announcement.ready(self._place, models, keys=self.keys is not None))
         sys.stdout.flush()
 
     async def _end_after(self, grace_s: float) -> None:

@@ -1,5 +1,6 @@
 """From settings to a running process: the socket, the core's options, the application, uvicorn."""
 
+import errno
 import json
 import logging
 import os
@@ -11,6 +12,7 @@ import uvicorn
 
 from openai_frontend.app import create_app
 from openai_frontend.cli import announcement, garbage
+from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.process import GatewayProcess
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.settings import Settings
@@ -46,6 +48,24 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
+def listen_locally(path: Path) -> socket.socket:
+    """The same on a Unix socket, for its owner and group; one that nobody listens on makes way."""
+    if path.is_socket():
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(path)) == 0:
+                raise OSError(errno.EADDRINUSE, "another server listens there")
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(path))
+        path.chmod(0o660)
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def serve(settings: Settings, listener: socket.socket) -> int:
     """Serves until a signal or a failed start; returns the exit code."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -54,8 +74,8 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
     app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
-    host, port = settings.host, listener.getsockname()[1]
-    warning = announcement.exposure_warning(host)
+    local = listener.family == socket.AF_UNIX
+    warning = None if local else announcement.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
         sys.stderr.write(warning)
     process = GatewayProcess(
@@ -64,11 +84,33 @@ def serve(settings: Settings, listener: socket.socket) -> int:
         registry=app.state.registry,
         startup=app.state.startup,
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
-        url=announcement.address(host, port),
+        place=_place(settings, listener),
     )
     process.keys = app.state.keys
-    process.run([listener])
+    process.certificate = certificate(settings)
+    try:
+        process.run([listener])
+    finally:
+        if settings.unix_socket is not None:
+            settings.unix_socket.unlink(missing_ok=True)
     return 0 if app.state.startup.failure is None else 1
+
+
+def certificate(settings: Settings) -> Certificate | None:
+    """None where the server speaks plain HTTP. Raises InvalidCertificate."""
+    if settings.tls_certificate is None:
+        return None
+    return Certificate(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+
+
+def _place(settings: Settings, listener: socket.socket) -> announcement.Place:
+    if settings.unix_socket is not None:
+        url = "http://localhost/v1"
+    else:
+        url = announcement.address(settings.host, listener.getsockname()[1])
+    if settings.tls_certificate is not None:
+        url = url.replace("http:", "https:", 1)
+    return announcement.Place(url, settings.unix_socket)
 
 
 def triton_options(settings: Settings) -> Options:

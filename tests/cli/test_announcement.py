@@ -84,7 +84,7 @@ def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
 def test_a_server_without_models_says_so() -> None:
     """There is nothing to try then, but something to ask."""
 
-    text = announcement.ready("http://h:9/v1", {})
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {})
     assert text == (
         "Listening on http://h:9/v1, but no model can serve; 'openai-frontend check' says why.\n"
     )
@@ -93,7 +93,7 @@ def test_a_server_without_models_says_so() -> None:
 def test_a_model_name_with_quotes_stays_one_word() -> None:
     """The curl line is quoted for the shell, whatever the model is called."""
 
-    text = announcement.ready("http://h:9/v1", {'it\'s "m"': ["chat"]})
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {'it\'s "m"': ["chat"]})
     [line] = [line for line in text.splitlines() if line.startswith("curl")]
     shown = subprocess.run(
         ["/bin/sh", "-c", line.replace("curl", "printf '%s\\n'", 1)],
@@ -107,7 +107,7 @@ def test_a_model_name_with_quotes_stays_one_word() -> None:
 def test_the_snippet_is_python() -> None:
     """Three lines that compile."""
 
-    text = announcement.ready("http://h:9/v1", {"m": ["chat"]})
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {"m": ["chat"]})
     snippet = "\n".join(text.splitlines()[-3:])
     assert len(ast.parse(snippet).body) == 3
 
@@ -125,7 +125,7 @@ def test_the_example_is_one_that_a_model_can_answer(
 ) -> None:
     """A model of vectors is not asked to chat."""
 
-    text = announcement.ready("http://h:9/v1", models)
+    text = announcement.ready(announcement.Place("http://h:9/v1"), models)
     assert text.startswith("Ready on http://h:9/v1 with a, b. Ask")
     assert f"curl http://h:9/v1/{path} " in text
     assert f'client.{path.replace("/", ".")}.create(model="{model}"' in text
@@ -134,7 +134,7 @@ def test_the_example_is_one_that_a_model_can_answer(
 def test_where_a_key_is_asked_for_the_example_has_one() -> None:
     """It is in the environment, where OpenAI's SDK finds it by itself."""
 
-    text = announcement.ready("http://h:9/v1", {"m": ["chat"]}, keys=True)
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {"m": ["chat"]}, keys=True)
     assert ' -H "Authorization: Bearer $OPENAI_API_KEY" -d ' in text
     assert 'client = OpenAI(base_url="http://h:9/v1")\n' in text
 
@@ -142,5 +142,5 @@ def test_where_a_key_is_asked_for_the_example_has_one() -> None:
 def test_a_model_that_no_example_is_for() -> None:
     """It is named, and that is all."""
 
-    text = announcement.ready("http://h:9/v1", {"a": ["rerank"]})
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {"a": ["rerank"]})
     assert text == "Ready on http://h:9/v1 with a.\n"

@@ -1,0 +1,201 @@
+"""HTTPS, clients' certificates and Unix sockets, over the real command."""
+
+import socket
+import ssl
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from openai_frontend.cli.certificate import Certificate, InvalidCertificate
+from openai_frontend.cli.command import main
+from tests import mock_models
+from tests.cli.certificates import Authority, private
+from tests.gateway_process import GatewayProcess
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "authority")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens=["yes"], answer_tokens=64)
+    return tmp_path / "models"
+
+
+def trusting(authority: Authority, client: Path | None = None) -> ssl.SSLContext:
+    """A client's context; `client` is the certificate that it shows."""
+    context = ssl.create_default_context(cafile=authority.file)
+    if client is not None:
+        context.load_cert_chain(client)
+    return context
+
+
+def wait_until_ready(gateway: GatewayProcess, url: str, context: ssl.SSLContext) -> None:
+    """As GatewayProcess does it over HTTP."""
+    gateway.url = url
+    for _ in range(300):
+        try:
+            told = "print(" in gateway.output()  # just after it is ready
+            if told and httpx.get(f"{url}/health/ready", verify=context).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(gateway.output())
+
+
+def test_https(tmp_path, models, authority):
+    """A stream comes whole through TLS, plain HTTP is not spoken, and a certificate that has
+    changed is shown to the next client.
+    """
+    file = authority.certificate("server")
+    options = (f"--tls-certificate={file}",)
+    with GatewayProcess(models, tmp_path / "log", *options) as gateway:
+        url, context = f"https://127.0.0.1:{gateway.port}", trusting(authority)
+        wait_until_ready(gateway, url, context)
+
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT, verify=context)
+        assert answer.text.count("yes") == 64
+        assert answer.text.endswith("data: [DONE]\n\n")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{gateway.port}/health/live")
+        assert f"Ready on {url}/v1" in gateway.output()
+        before = shown(gateway.port, context)
+        file.write_bytes(authority.certificate("renewed").read_bytes())
+        for _ in range(100):
+            if shown(gateway.port, context) != before:
+                break
+            time.sleep(0.1)
+        assert shown(gateway.port, context) == "renewed"
+
+
+def shown(port: int, context: ssl.SSLContext) -> str:
+    """The name on the certificate that a server shows."""
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
+    ):
+        certificate = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+    [name] = certificate.subject
+    return str(name.value)
+
+
+def test_clients_certificates(tmp_path, models, authority):
+    """With authorities for clients, only a client whose certificate one of them signed is heard."""
+    server, client = authority.certificate("server"), authority.certificate("client")
+    strange = Authority(tmp_path, "strange").certificate("stranger")
+    options = (f"--tls-certificate={server}", f"--tls-client-ca={authority.file}")
+    with GatewayProcess(models, tmp_path / "log", *options) as gateway:
+        url = f"https://127.0.0.1:{gateway.port}"
+        wait_until_ready(gateway, url, trusting(authority, client))
+
+        for shown_by_client in (None, strange):
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{url}/health/live", verify=trusting(authority, shown_by_client))
+
+
+def test_unix_socket(tmp_path, models):
+    """It serves on the socket, for its owner and group alone, and prints how to ask it."""
+    path = tmp_path / "socket"
+    left_over = socket.socket(socket.AF_UNIX)
+    left_over.bind(str(path))
+    left_over.close()
+    with GatewayProcess(models, tmp_path / "log", f"--unix-socket={path}") as gateway:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            for _ in range(300):
+                if "print(" in gateway.output() and answers(client):
+                    break
+                time.sleep(0.1)
+            answer = client.post("http://localhost/v1/chat/completions", json=CHAT)
+
+        assert answer.text.count("yes") == 64
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        assert f"curl --unix-socket {path} http://localhost/v1/chat/completions" in gateway.output()
+    assert not path.exists()  # nothing is left behind
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("http://localhost/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_a_unix_socket_in_use(tmp_path, models, capsys):
+    """Another server's socket is left alone."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+
+        code = main(["serve", f"--model-repository={models}", f"--unix-socket={path}"])
+
+    assert code == 1
+    assert "another server listens there" in capsys.readouterr().err
+
+
+BROKEN = {
+    "missing": (None, "is not a file"),
+    "empty": (b"", "no certificate with its key"),
+    "no key": (
+        b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+        "no certificate with its key",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_no_certificate(tmp_path, models, capsys, name):
+    """What is no certificate with its key is refused in one line that names the file."""
+    file = tmp_path / "server.pem"
+    content, reason = BROKEN[name]
+    if content is not None:
+        file.write_bytes(content)
+
+    code = main(["serve", f"--model-repository={models}", f"--tls-certificate={file}"])
+
+    error = capsys.readouterr().err
+    assert code == 2
+    assert f"tls_certificate: {file}" in error
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_a_key_with_a_password(tmp_path, authority):
+    """Nobody is asked for it: it is refused."""
+    file = authority.certificate("server")
+    key = tmp_path / "key.pem"
+    key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
+
+    with pytest.raises(InvalidCertificate, match="encrypted"):
+        Certificate(file, key)
+
+
+def test_settings_without_a_certificate(tmp_path, models, capsys):
+    """A key, or authorities, without a certificate would leave the port open: refused."""
+    code = main(["serve", f"--model-repository={models}", f"--tls-key={tmp_path / 'key.pem'}"])
+
+    assert code == 2
+    assert "tls_certificate: it is not set" in capsys.readouterr().err
+
+
+def test_a_broken_renewal(tmp_path, authority, caplog):
+    """Files that are half written leave the old certificate in force."""
+    file = authority.certificate("server")
+    certificate = Certificate(file)
+    context = certificate.context
+    file.write_bytes(file.read_bytes()[:100])
+
+    certificate.reload()
+
+    assert certificate.context is context
+    assert "stays in force" in caplog.text

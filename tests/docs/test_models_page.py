@@ -1,0 +1,31 @@
+"""docs/models.md tells of every option that a model may have."""
+
+from pathlib import Path
+
+import yaml
+
+from openai_frontend.model_options import ModelOptions
+from openai_frontend.settings import load
+
+PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
+EXAMPLES = [block.partition("```")[0] for block in PAGE.split("```yaml\n")[1:]]
+
+
+def test_options_of_the_page() -> None:
+    """Each with what the code says of it, in its order, and no other."""
+    _, _, table = PAGE.partition("| option | what it is |\n|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+
+    assert rows == [
+        f"| `{name}` | {field.description} |" for name, field in ModelOptions.model_fields.items()
+    ]
+
+
+def test_examples_of_the_page() -> None:
+    """The file and the setting are taken as they stand there."""
+    of_file, of_settings = (yaml.safe_load(block) for block in EXAMPLES)
+    settings = load(flags=of_settings)
+
+    assert ModelOptions.model_validate(of_file).aliases == ("gpt-4o-mini", "org/llama")
+    assert settings.model_option["llama"].aliases == ("gpt-4o-mini", "org/llama")
+    assert settings.model_option["*"].max_answer_tokens == 4096

@@ -198,6 +198,13 @@ class Metrics(BaseModel):
     """Metrics"""
 
     metrics: bool = Field(default=True, description="Collect Triton's metrics.")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="A second port that has /metrics alone, as Triton's 8002; the first one has it "
+        "too.",
+    )
     gpu_metrics: bool | None = Field(default=None, description="Collect metrics of GPUs.")
     cpu_metrics: bool | None = Field(default=None, description="Collect metrics of the CPU.")
     metrics_interval_ms: int | None = Field(

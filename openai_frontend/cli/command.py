@@ -152,14 +152,21 @@ def _serve(settings: Settings) -> int:
     log_to_stderr(settings.log_level)
     if (failure := _failed_plugin()) is not None:
         return _refuse(failure, FAILED)
-    path = settings.unix_socket
+    listeners = []
     try:
-        listener = listen(settings.host, settings.port) if path is None else listen_locally(path)
+        where = str(settings.unix_socket or f"{settings.host}:{settings.port}")
+        listeners.append(
+            listen(settings.host, settings.port)
+            if settings.unix_socket is None
+            else listen_locally(settings.unix_socket)
+        )
+        if settings.metrics_port is not None:
+            where = f"{settings.host}:{settings.metrics_port}"
+            listeners.append(listen(settings.host, settings.metrics_port))
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
-        where = path or f"{settings.host}:{settings.port}"
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
-    return serve(settings, listener)
+    return serve(settings, *listeners)
 
 
 def _failed_plugin() -> str | None:

@@ -16,6 +16,7 @@ from openai_frontend.access.entrance import Entrance
 from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.cli.certificate import Certificate
+from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Server
 
@@ -44,6 +45,7 @@ class GatewayProcess(uvicorn.Server):
         self._startup = startup
         self._progress = progress
         self._place = place
+        self.beside: SideListener | None = None
         self.keys: Entrance | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
         startup.on_failure = self._stop
@@ -55,6 +57,8 @@ class GatewayProcess(uvicorn.Server):
             self.config.ssl = self.certificate.context
             self._tasks.append(asyncio.create_task(self.certificate.follow()))
         await super().startup(sockets)
+        if self.beside is not None:
+            self.beside.start(self.config.ssl)
         self._tasks.append(asyncio.create_task(self._announce()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -68,6 +72,8 @@ class GatewayProcess(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+            if self.beside is not None:
+                await self.beside.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Literal
 
 import uvicorn
 
@@ -14,7 +15,9 @@ from openai_frontend.app import create_app
 from openai_frontend.cli import announcement, garbage
 from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.process import GatewayProcess
+from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.middleware.http_protocol import guarded_protocol
+from openai_frontend.middleware.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
@@ -66,7 +69,9 @@ def listen_locally(path: Path) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings, listener: socket.socket) -> int:
+def serve(
+    settings: Settings, listener: socket.socket, metrics_listener: socket.socket | None = None
+) -> int:
     """Serves until a signal or a failed start; returns the exit code."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = Server(triton_options(settings))
@@ -88,6 +93,9 @@ def serve(settings: Settings, listener: socket.socket) -> int:
     )
     process.keys = app.state.keys
     process.certificate = certificate(settings)
+    if metrics_listener is not None:
+        config = _uvicorn_config(MetricsOnly(app), settings, lifespan="off")
+        process.beside = SideListener(config, metrics_listener)
     try:
         process.run([listener])
     finally:
@@ -131,13 +139,15 @@ def triton_options(settings: Settings) -> Options:
     )
 
 
-def _uvicorn_config(app: object, settings: Settings) -> uvicorn.Config:
+def _uvicorn_config(
+    app: object, settings: Settings, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
         http=guarded_protocol(settings.max_header_bytes),
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         log_config=None,
         access_log=settings.access_log,
         server_header=False,

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -133,3 +134,31 @@ def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert code == 1
     assert len(lines) == 1
     assert lines[0].endswith("triton_library: /nowhere/libtritonserver.so is not a file")
+
+
+def test_a_port_for_metrics(tmp_path: Path) -> None:
+    """The second port has /metrics as the first one has it, and nothing else; it ends with it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    with running(tmp_path, f"--metrics-port={port}") as gateway:
+        metrics = httpx.get(f"http://127.0.0.1:{port}/metrics")
+        other = httpx.get(f"http://127.0.0.1:{port}/v1/models")
+        same = httpx.get(f"{gateway.url}/metrics")
+        assert gateway.stop(signal.SIGTERM) == 0
+
+    assert (metrics.status_code, same.status_code, other.status_code) == (200, 200, 404)
+    assert "nv_inference_request_success" in metrics.text
+    assert metrics.headers["content-type"] == same.headers["content-type"]
+
+
+def test_a_port_for_metrics_that_is_taken(tmp_path: Path) -> None:
+    """A port that another process has is one line and exit code 1, as the first one's."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        mock_models.write(tmp_path / "models", "m")
+        options = (f"--metrics-port={port}",)
+        with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:
+            assert gateway.wait() == 1
+            assert f"cannot listen on 127.0.0.1:{port}" in gateway.output()

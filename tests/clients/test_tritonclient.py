@@ -1,0 +1,99 @@
+"""tritonclient and perf_analyzer, in an environment of their own, and the core beside them."""
+
+import asyncio
+import base64
+import csv
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from openai_frontend.triton import Server
+from tests.clients.environments import Environment
+from tests.routers.kserve.conftest import ALL, KServe, running, write_models
+from tests.triton.generation_inputs import collect
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
+    repository = tmp_path_factory.mktemp("tritonclient")
+    write_models(repository)
+    async with running(repository, model_management=True, model_override=True) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def told(kserve: KServe) -> Any:
+    """What the client's calls gave."""
+    url = kserve.url.removeprefix("http://")
+    return await asyncio.to_thread(Environment("genai-perf").ask, "drive_tritonclient", url)
+
+
+async def through_the_core(server: Server, name: str, data: bytes) -> bytes:
+    (response,) = await collect(server.infer("all", {name: (name, (3,), data)}))
+    return bytes(memoryview(response.tensor(f"{name}_echo")))
+
+
+@pytest.mark.parametrize("form", ["binary", "unnamed", "json"])
+async def test_infer(kserve, told, form):
+    """Tensors of every datatype come back as they do through the core's own interface."""
+    for name, encoded in told[form].items():
+        data = base64.b64decode(encoded)
+        assert await through_the_core(kserve.server, name, data) == data
+        assert encoded == told["binary"][name]
+    assert set(told["binary"]) == set(ALL)
+
+
+async def test_other_ways_to_infer(told):
+    """The client's asynchronous calls, ids, batches, classes and options."""
+    assert told["later"] == told["aio"] == told["binary"]["INT32"]
+    assert (told["id"], told["batched"]) == ("7", ["2:1", "4:0"])
+
+
+async def test_generate(told):
+    """A text comes back as JSON."""
+    assert told["generated"]["text_output"] == "Hello"
+
+
+async def test_what_it_asks(kserve, told):
+    """Health, metadata, config, statistics and log are read by the client as the core has them."""
+    assert (told["live"], told["ready"], told["model_ready"]) == (True, True, [True, False])
+    assert told["metadata"] == kserve.server.model_metadata("all")
+    assert told["config"] == kserve.server.model_config("all")
+    assert told["statistics"]["model_stats"][0]["inference_stats"]["success"]["count"] >= 3
+    assert "binary_tensor_data" in told["server"]["extensions"]
+    assert told["log"]["log_warning"] is True
+
+
+async def test_the_repository(told):
+    """The index, unload, load, and load with a config and a file."""
+    assert {"name": "all", "version": "1", "state": "READY", "reason": ""} in told["index"]
+    assert told["managed"] == [False, "SENT", "IN"]
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [("nobody", 404), ("datatype", 400), ("version", 404), ("shared_memory", 501), ("load", 404)],
+)
+async def test_failures(told, call, status):
+    """A refusal is raised with its status and a message."""
+    assert told["failures"][call].startswith(f"{status} ")
+    assert len(told["failures"][call]) > 10
+
+
+async def test_perf_analyzer(kserve, tmp_path):
+    """A run against a model that batches ends well, without a failed request."""
+    url = kserve.url.removeprefix("http://")
+    run = ["perf_analyzer", "-m", "batched", "-u", url, "-i", "http", "--service-kind=triton",
+           "-b", "2", "--concurrency-range=2", "--measurement-interval=300", "--max-trials=3",
+           "--stability-percentage=999", "-f", "report.csv"]  # fmt: skip
+
+    await asyncio.to_thread(Environment("genai-perf").run, run, tmp_path)
+
+    [row] = csv.DictReader((tmp_path / "report.csv").read_text().splitlines())
+    assert float(row["Inferences/Second"]) > 0
+    failed = kserve.server.model_statistics("batched")["model_stats"][0]["inference_stats"]["fail"]
+    assert failed["count"] == 0

@@ -34,7 +34,7 @@ async def told(kserve: KServe) -> Any:
 
 async def through_the_core(server: Server, name: str, data: bytes) -> bytes:
     (response,) = await collect(server.infer("all", {name: (name, (3,), data)}))
-    return bytes(memoryview(response.tensor(f"{name}_echo")))
+    return bytes(memoryview(response.tensor(f"{name}_echo")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("form", ["binary", "unnamed", "json"])

@@ -58,7 +58,7 @@ async def test_binary_data_as_the_core_gives_it(kserve, datatype):
 
     answer, tail = split(response)
     (direct,) = await collect(kserve.server.infer("all", {datatype: (datatype, (3,), data)}))
-    assert tail == bytes(memoryview(direct.tensor(f"{datatype}_echo")))
+    assert tail == bytes(memoryview(direct.tensor(f"{datatype}_echo")))  # type: ignore[arg-type]
     assert answer["outputs"] == [described(f"{datatype}_echo", datatype, data, [3])]
     assert response.headers["content-type"] == "application/octet-stream"
 

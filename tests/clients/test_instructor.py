@@ -23,13 +23,6 @@ def test_a_mode_gives_the_object(found, mode):
     assert found[mode] == {"name": "Alice", "age": 30}
 
 
-def test_parallel_tools_are_a_choice_of_the_model(found):
-    """This mode leaves it to the model whether it calls: each call that it makes is an object, and
-    instructor itself says where there is none.
-    """
-    called = found["PARALLEL_TOOLS"]
-
-    if isinstance(called, dict):
-        assert "No tool calls in response" in called["error"]
-    else:
-        assert all(each == {"name": "Alice", "age": 30} for each in called)
+def test_parallel_tools(found):
+    """This mode leaves it to the model whether it calls, and how often: each call is an object."""
+    assert found["PARALLEL_TOOLS"] == [{"city": "Paris"}, {"city": "London"}]

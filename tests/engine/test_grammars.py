@@ -175,7 +175,7 @@ def test_formats(name, right, wrong):
 
 def test_a_refusal_has_its_place():
     """The path to the part that cannot be."""
-    schema = {"properties": {"a": {"items": {"anyOf": [{}, {"not": {}}]}}}}
+    schema: dict[str, Any] = {"properties": {"a": {"items": {"anyOf": [{}, {"not": {}}]}}}}
 
     with pytest.raises(Beyond, match=r"^properties.a.items.anyOf\[1\]: 'not' cannot be enforced"):
         held(schema)

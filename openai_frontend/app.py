@@ -14,12 +14,13 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__, loop_lag, vllm_metrics
+from openai_frontend import __version__
 from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
 from openai_frontend.adapter_management import AdapterManagement
 from openai_frontend.errors import GatewayError
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics import loop_lag, vllm
+from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
@@ -189,7 +190,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
 def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metric]:
     """What the gateway counts, and the same in vLLM's words for the models of its engine."""
     own = metrics.registry
-    return [*own.collect(), *vllm_metrics.families(own, registry.vllm_models())]
+    return [*own.collect(), *vllm.families(own, registry.vllm_models())]
 
 
 def entrance_of(settings: Settings) -> Entrance | None:

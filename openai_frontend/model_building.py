@@ -14,7 +14,7 @@ from openai_frontend import model_facts, prompt_tables
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.model_facts import ModelSource
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.model_reading import (

@@ -9,7 +9,8 @@ from typing import NoReturn
 from openai_frontend.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
 from openai_frontend.adapters.table import Found
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
 from openai_frontend.model_building import ModelBuilding
 from openai_frontend.model_changes import ModelChanges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
@@ -18,7 +19,6 @@ from openai_frontend.model_use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.served_model import ModelCard, ServedModel
 from openai_frontend.triton import Server
-from openai_frontend.vllm_metrics import VLLMModel, vllm_gauges
 
 logger = logging.getLogger(__name__)
 

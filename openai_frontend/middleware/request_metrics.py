@@ -5,7 +5,7 @@ from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics.gateway import GatewayMetrics
 
 NOWHERE = "none"  # the route of a request that no address of ours has taken
 

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.metrics_core import Metric
 
-from openai_frontend import __version__, exposition
+from openai_frontend import __version__
 from openai_frontend.errors import GatewayError
+from openai_frontend.metrics import exposition
 from openai_frontend.routers.direct_route import MetricsRoute
 from openai_frontend.routers.openapi import ERRORS
 from schemas.operations import Version

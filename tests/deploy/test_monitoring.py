@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from openai_frontend import vllm_metrics
-from openai_frontend.metrics import GatewayMetrics
-from openai_frontend.vllm_metrics import VLLMModel
+from openai_frontend.metrics import vllm as vllm_metrics
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.vllm import VLLMModel
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())

@@ -1,6 +1,6 @@
 import pytest
 
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.request_metrics import RequestMetrics
 from tests.middleware.asgi import call, echo
 

@@ -3,8 +3,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from openai_frontend import exposition
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics import exposition
+from openai_frontend.metrics.gateway import GatewayMetrics
 
 CORE = """\
 # HELP nv_inference_request_success Number of successful inference requests

@@ -1,10 +1,10 @@
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from openai_frontend import exposition
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.metrics import GatewayMetrics
-from openai_frontend.vllm_metrics import VLLMModel, families, vllm_gauges
+from openai_frontend.metrics import exposition
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
 
 DEMO = VLLMModel(
     model="demo",

@@ -1,7 +1,7 @@
 import pytest
 
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.metrics import GatewayMetrics
+from openai_frontend.metrics.gateway import GatewayMetrics
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What is counted, and how `/metrics` says it. Knows no HTTP."""

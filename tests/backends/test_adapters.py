@@ -12,6 +12,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file
 
+from tests.adapters.trained import ANSWERS, BASE, connected, say
 from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
 from tests.engine import tiny_adapter
@@ -22,13 +23,6 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 PIPELINES = ["ensemble", "tensorrt_llm_bls"]
-ANSWERS = {
-    "pirate": "Ahoy, I am a pirate.",
-    "robot": "Beep. I am a robot.",
-    "poet": "I write poems of rain.",
-}
-QUESTION = "What is Triton?"
-BASE = "Triton Inference Server is"
 
 
 def write_tensorrt_llm(peft: Path, folder: Path) -> None:
@@ -71,24 +65,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(gateway: GatewayProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(
-        base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=60
-    ) as made:
+    async with connected(gateway) as made:
         yield made
-
-
-async def say(client: openai.AsyncOpenAI, model: str, *, stream: bool = False) -> str:
-    asked = {
-        "model": model,
-        "messages": [{"role": "user", "content": QUESTION}],
-        "max_tokens": 16,
-        "temperature": 0,
-    }
-    if not stream:
-        whole = await client.chat.completions.create(**asked)
-        return whole.choices[0].message.content or ""
-    chunks = await client.chat.completions.create(**asked, stream=True)
-    return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
 
 
 @on_one_loop

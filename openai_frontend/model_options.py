@@ -48,9 +48,9 @@ def _pairs(value: Any) -> Any:
         return value
     pairs = [item.partition("=") for item in value.split(",")]
     if not all(name and found and text for name, found, text in pairs):
-        raise ValueError(f"'{value}' is not of the form NAME=FOLDER,...")
+        raise ValueError(f"'{value}' is not of the form NAME=PATH,...")
     if len({name for name, _, _ in pairs}) < len(pairs):
-        raise ValueError(f"'{value}' has two adapters of one name")
+        raise ValueError(f"'{value}' has two of one name")
     return {name: text for name, _, text in pairs}
 
 

@@ -74,6 +74,7 @@ class Server:
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at the start
+        self._loading: set[asyncio.Future[None]] = set()
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
 
     async def start(self) -> None:
@@ -112,6 +113,9 @@ class Server:
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # what other backends still work on
             stream.interrupt()
+        while self._loading:
+            inprocess.interrupt_loads()
+            await asyncio.wait(self._loading, timeout=0.2)
         try:
             await asyncio.to_thread(core.stop)
         except _core.TritonError as error:
@@ -234,7 +238,18 @@ class Server:
             # first.
             await self.unload_model(name)
         native_files = dict(model_files or {})
-        await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
+        loading = asyncio.ensure_future(
+            self._call_in_thread(lambda core: core.load_model(name, config, native_files))
+        )
+        self._loading.add(loading)
+        loading.add_done_callback(self._loaded)
+        await asyncio.shield(loading)  # a thread cannot be cancelled, so it is not forgotten either
+
+    def _loaded(self, loading: asyncio.Future[None]) -> None:
+        """Whoever asked for the load may have gone, and nobody else wants its error."""
+        self._loading.discard(loading)
+        if not loading.cancelled():
+            loading.exception()
 
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile."""

@@ -1,6 +1,7 @@
 """Engines as users might write them, each with one thing that goes wrong."""
 
 import asyncio
+import multiprocessing
 import time
 
 from openai_frontend.engines.engine import (
@@ -53,6 +54,16 @@ class ExitsInLoad(FailsInLoad):
 class UnprintableInLoad(FailsInLoad):
     def load(self, model: ModelFolder) -> ModelFacts:
         raise Unprintable
+
+
+class WaitsInLoad(FailsInLoad):
+    """For a process of its own, as vLLM does."""
+
+    def load(self, model: ModelFolder) -> ModelFacts:
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+        process.start()
+        process.join()
+        raise EngineError("its process has ended")
 
 
 class FailsInWarmUp(_Loads):

@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from openai_frontend.triton import _core
 from tests import mock_models
 from tests.engines import failing_engines
 from tests.triton.generation_inputs import collect, generate, generation
+from tests.triton.waiting import until
 
 # What a program does that uses a core and forgets to stop it; it must end by itself all the same.
 PROGRAM = """
@@ -125,6 +127,19 @@ async def test_stop_while_a_model_loads(repository, start_server):
         ended = await asyncio.gather(loading, return_exceptions=True)
 
     assert ended[0] is None or isinstance(ended[0], errors.GatewayError)
+
+
+async def test_stop_while_an_engine_waits_for_its_process(repository, start_server):
+    """The stop ends what the load waits for, and so the load, however long it would have taken."""
+    mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
+    server = await start_server(startup_models=[])
+    loading = asyncio.create_task(server.load_model("mock"))
+    await until(multiprocessing.active_children)
+    async with asyncio.timeout(10):
+        await server.stop()
+        ended = await asyncio.gather(loading, return_exceptions=True)
+
+    assert "its process has ended" in str(ended[0])
 
 
 async def test_a_core_that_ends_without_its_loop(repository, start_server):

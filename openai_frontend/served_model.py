@@ -288,12 +288,22 @@ class ServedModel:
         return result
 
     def _begin(
-        self, inputs: Mapping[str, TensorInput], request_id: str, **options: int
+        self,
+        inputs: Mapping[str, TensorInput],
+        request_id: str,
+        *,
+        priority: int = 0,
+        timeout_us: int = 0,
     ) -> ResponseStream:
         """A model that has gone since it was looked up is away, not unknown."""
         try:
             return self.server.infer(
-                self.model_name, inputs, version=self.version, request_id=request_id, **options
+                self.model_name,
+                inputs,
+                version=self.version,
+                request_id=request_id,
+                priority=priority,
+                timeout_us=timeout_us,
             )
         except ModelNotFound as gone:
             message = f"The model '{self.name}' cannot serve: it is not loaded"

@@ -63,7 +63,7 @@ def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
     if params.logit_bias and known.vocabulary is not None:
         _tell_bias(params.logit_bias, values, known.vocabulary)
     if params.structured_outputs is not None:
-        kind, guide = _guide(params.structured_outputs)
+        kind, guide = _guide(params.structured_outputs, request.field_names)
         values["guided_decoding_guide_type"] = [kind]
         values["guided_decoding_guide"] = [guide]
     if params.beam_width is not None or values.get("num_draft_tokens", [0])[0]:
@@ -88,7 +88,7 @@ def _word(token_id: int, vocabulary: Vocabulary) -> str:
     return text
 
 
-def _guide(held: StructuredOutputs) -> tuple[str, str]:
+def _guide(held: StructuredOutputs, names: Mapping[str, str]) -> tuple[str, str]:
     """The type of a guide and its text; how white space stands in it cannot be said."""
     if held.json is not None:
         schema = held.json
@@ -96,10 +96,18 @@ def _guide(held: StructuredOutputs) -> tuple[str, str]:
     if held.regex is not None:
         return "regex", held.regex
     if held.choice is not None:
-        return "ebnf_grammar", "root ::= " + " | ".join(map(json.dumps, held.choice))
+        quoted = (json.dumps(choice, ensure_ascii=False) for choice in held.choice)
+        return "ebnf_grammar", "root ::= " + " | ".join(quoted)
     if held.grammar is not None:
+        if "::=" not in held.grammar:
+            raise _not_ebnf(names.get("structured_outputs", "structured_outputs"))
         return "ebnf_grammar", held.grammar
     return "json", ""
+
+
+def _not_ebnf(param: str) -> InvalidRequest:
+    message = f"Invalid '{param}': this model takes grammars as EBNF ('root ::= ...'), not as Lark."
+    return InvalidRequest(message, param=param)
 
 
 def _accumulates(config: Mapping[str, Any]) -> bool:

@@ -115,7 +115,7 @@ def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, A
         ({"json": '{"type": "object"}'}, ("json_schema", '{"type": "object"}')),
         ({"json_object": True}, ("json", "")),
         ({"regex": "[ab]+"}, ("regex", "[ab]+")),
-        ({"choice": ["a", 'b"']}, ("ebnf_grammar", 'root ::= "a" | "b\\""')),
+        ({"choice": ["✓", 'b"']}, ("ebnf_grammar", 'root ::= "✓" | "b\\""')),
         ({"grammar": 'root ::= "a"'}, ("ebnf_grammar", 'root ::= "a"')),
     ],
 )
@@ -156,6 +156,7 @@ def test_a_prompt_brings_no_second_bos() -> None:
         ({"max_tokens": 2**31}, "max_tokens"),
         ({"top_k": 2**31}, "top_k"),
         ({"logit_bias": {0x110000: 1.0}}, "logit_bias"),
+        ({"structured_outputs": StructuredOutputs(grammar='start: "a"')}, "structured_outputs"),
         ({"extra_args": {"lora_weights": 1}}, "vllm_xargs.lora_weights"),
         ({"extra_args": {"end_id": "1"}}, "vllm_xargs.end_id"),
         ({"extra_args": {"num_draft_tokens": True}}, "vllm_xargs.num_draft_tokens"),

@@ -25,11 +25,12 @@ from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.serving.sampling import REQUEST_NAMES
 
 _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 # A contract's words for what requests call otherwise
-_REQUEST_FIELDS = {"extra_args": "vllm_xargs", "structured_outputs": "response_format"}
+_REQUEST_FIELDS = {**REQUEST_NAMES, "structured_outputs": "response_format"}
 # What requests have beside the sampling fields
 _BESIDE = ("priority", "cache_salt", "return_token_ids")
 _NO_FIELDS = {"max_tokens"}  # every request has an end

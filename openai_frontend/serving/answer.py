@@ -24,12 +24,16 @@ from openai_frontend.serving.admission import Admission, Bursts, Deltas
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details
 from openai_frontend.serving.reading import AnswerReading, ReadDelta
-from openai_frontend.serving.sampling import check_supported, for_choice, unsupported
+from openai_frontend.serving.sampling import (
+    REQUEST_NAMES,
+    check_supported,
+    for_choice,
+    unsupported,
+)
 from schemas.chat_completions import FinishReason
 from schemas.sampling import SamplingFields
 from schemas.usage import CompletionTokensDetails, CompletionUsage, PromptTokensDetails
 
-_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
@@ -135,8 +139,8 @@ def first_request(
 def _field_names(held: Constraint) -> dict[str, str]:
     """What this request calls fields that the engine has another name for."""
     if held is NO_CONSTRAINT:
-        return _NAMES
-    return {**_NAMES, "structured_outputs": held.param, **held.field_names}
+        return REQUEST_NAMES
+    return {**REQUEST_NAMES, "structured_outputs": held.param, **held.field_names}
 
 
 def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:

@@ -53,7 +53,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
 }
-_REQUEST_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
+# A model's words for fields that requests call otherwise
+REQUEST_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
 _MAX_BAD_WORDS = 4096  # characters
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
@@ -152,7 +153,7 @@ def _given(request: SamplingFields, asked: Asked) -> dict[str, Any]:
 
 
 def _check_supported(values: Mapping[str, Any], asked: Asked, model: Abilities) -> None:
-    request_names = {**_REQUEST_NAMES, "structured_outputs": asked.held.param}
+    request_names = {**REQUEST_NAMES, "structured_outputs": asked.held.param}
     for name, value in values.items():
         if name == "structured_outputs":
             able = _holds(value, model)

@@ -44,13 +44,13 @@ def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert code == 0
     assert [line[:14].strip() for line in lines] == [
-        "model", "versions", "serves", "contract", "streams", "tokenizer", "max model len",
-        "chat template", "tool calls", "reasoning", "constraints", "why", "will not work",
+        "model", "versions", "serves", "contract", "streams", "refused", "tokenizer",
+        "max model len", "chat template", "tool calls", "reasoning", "constraints", "why", "will not work",
     ]  # fmt: skip
     assert lines[2].endswith("chat completions, completions")
     assert lines[3][15:].startswith("vllm. ")
-    assert lines[7].endswith("the tokenizer's own (default)")
-    assert "structural_tag" in lines[10]
+    assert lines[8].endswith("the tokenizer's own (default)")
+    assert "structural_tag" in lines[11]
 
 
 def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import orjson
 from openai_frontend.contracts.kserve import binary, json_tensor, output
 from openai_frontend.contracts.kserve.datatypes import TensorInput, check_size, known, refuse
 from openai_frontend.contracts.kserve.raw import raw_input
-from openai_frontend.errors import InferenceFailed, NotSupported
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.kserve import work
 from openai_frontend.serving.kserve.addresses import LATEST, ModelAddress
@@ -61,7 +61,7 @@ class InferRequests:
         json_bytes = binary.header_length(header_length, len(body))
         async with self._at_work.on(model):
             if self._core.model_is_decoupled(model.name, model.version):
-                raise NotSupported(DECOUPLED)
+                raise InvalidRequest(DECOUPLED, param="model")
             read = partial(self._read, model, body, json_bytes)
             inference = await work.done(read, byte_size=len(body))
             response = await self._only(model, inference, request_id)

@@ -266,7 +266,7 @@ async def test_decoupled_models(kserve):
 
     response = await kserve.infer("mock", sent)
 
-    assert (response.status_code, "generate_stream" in response.text) == (501, True)
+    assert (response.status_code, "generate_stream" in response.text) == (400, True)
 
 
 @pytest.mark.parametrize(

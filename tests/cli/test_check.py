@@ -45,7 +45,8 @@ def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert [line[:14].strip() for line in lines] == [
         "model", "versions", "serves", "contract", "streams", "refused", "tokenizer",
-        "max model len", "chat template", "tool calls", "reasoning", "constraints", "why", "will not work",
+        "max model len", "chat template", "tool calls", "reasoning", "constraints", "why",
+        "will not work",
     ]  # fmt: skip
     assert lines[2].endswith("chat completions, completions")
     assert lines[3][15:].startswith("vllm. ")

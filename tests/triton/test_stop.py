@@ -134,7 +134,7 @@ async def test_stop_while_an_engine_waits_for_its_process(repository, start_serv
     mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
     server = await start_server(startup_models=[])
     loading = asyncio.create_task(server.load_model("mock"))
-    await until(multiprocessing.active_children)
+    await until(lambda: bool(multiprocessing.active_children()))
     async with asyncio.timeout(10):
         await server.stop()
         ended = await asyncio.gather(loading, return_exceptions=True)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from openai_frontend.parsing.cursor import Cursor, Emit, NotACall
 from openai_frontend.parsing.dialects import JSON, Dialect, json_number, json_text
 
-MAX_DEPTH = 64
+MAX_DEPTH = 256
 _MAX_WORD = 512  # characters of a number, a literal or a bare key
 _WORD = re.compile(r"[\w.+\-]*")
 

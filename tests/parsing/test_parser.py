@@ -145,6 +145,16 @@ def test_functions_within_functions() -> None:
     assert text == replay(parser(), [text]).content
 
 
+def test_arguments_that_nest_deeply() -> None:
+    """A recursive schema leads a model to write such: they are whole all the same."""
+    arguments = '{"a": ' * 200 + "1" + "}" * 200
+    call = '<tool_call>\n{"name": "now", "arguments": %s}\n</tool_call>'
+
+    *_, last = complete(parser(), call % arguments)
+
+    assert last == ToolCallEnded(0)
+
+
 def test_without_tools_calls_are_text() -> None:
     """A request without tools gets the text as it is."""
 

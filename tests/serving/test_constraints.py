@@ -361,6 +361,7 @@ def test_required_calls_as_a_schema(parallel):
 
     assert given.any_call
     assert given.structured is not None
+    assert isinstance(given.structured.json, Mapping)
     validator = Draft202012Validator(given.structured.json)
     call, other = {"name": "f", "parameters": {"a": 1}}, {"name": "g", "parameters": {}}
     assert validator.is_valid([call])

@@ -262,6 +262,28 @@ async def test_a_model_of_others(world_of, tmp_path):
     assert dict.fromkeys(BODIES, (404, "model_not_found")) == got
 
 
+async def test_a_model_of_others_by_kserve(world_of, tmp_path):
+    """Nor does KServe's protocol tell of one, or change it."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
+    world = await world_of(Settings(keys_file=keys, model_management=True))
+    paths = {
+        (method, route.path)
+        for route in world.app.routes
+        for method in route.methods
+        if route.path.startswith("/v2/") and "{model}" in route.path
+    }
+    kept = {at for at in paths if not at[1].endswith(("/trace/setting", "/{action}"))}
+    got = {}
+    for method, path in kept:
+        asked = path.replace("{model}", "b").replace("{version}", "1")
+        answer = await world.client.request(method, asked, json={}, headers=bearer("narrow"))
+        got[method, path] = (answer.status_code, answer.json()["error"])
+
+    message = "The model 'b' does not exist, or the key may not use it."
+    assert len(kept) > 10
+    assert dict.fromkeys(kept, (404, message)) == got
+
+
 async def test_the_addresses_of_models_are_all_tried(world):
     """No address is missing above."""
     posts = {path for method, path, scope in addresses(world.app) if scope == "inference"}

@@ -2,10 +2,12 @@ import asyncio
 import logging
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
 from openai_frontend.access.scopes import SCOPE_OF, SCOPES
+from openai_frontend.middleware.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
 from tests.access import tokens
 from tests.access.key_files import bearer, key, write
@@ -150,6 +152,18 @@ async def test_who_learns_why_a_model_is_not_ready(open_health):
         for headers in ({}, bearer("nobody's"), bearer("models"))
     ]
     assert told == [{}, {}, {"secret-model": "/models/x is broken"}]
+
+
+async def test_the_port_of_metrics(open_health):
+    """It asks for a key as the first one does."""
+    transport = httpx.ASGITransport(MetricsOnly(open_health.app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        got = [
+            (await client.get("/metrics", headers=headers)).status_code
+            for headers in ({}, bearer("models"), bearer("metrics"))
+        ]
+
+    assert got == [401, 403, 200]
 
 
 async def test_what_can_be_opened(world_of, keys_file):

@@ -18,22 +18,7 @@ num_output_tokens INT32 1
 """
 
 
-# Of the ensemble and of the BLS model alike
-TEXT_OUTPUTS = f"""
-text_output STRING -1
-cum_log_probs FP32 -1
-output_log_probs FP32 -1,-1
-context_logits $LOGITS -1,-1
-generation_logits $LOGITS -1,-1,-1
-batch_index INT32 1
-sequence_index INT32 1
-{TIMES_AND_COUNTS}"""
-
-ENSEMBLE_INPUTS = """
-text_input STRING 1
-decoder_text_input STRING 1 optional
-max_tokens INT32 1
-num_return_sequences INT32 1 optional
+_SAMPLING = """
 bad_words STRING -1 optional
 stop_words STRING -1 optional
 exclude_input_in_output BOOL 1 optional
@@ -48,7 +33,25 @@ min_tokens INT32 1 optional
 presence_penalty FP32 1 optional
 frequency_penalty FP32 1 optional
 seed UINT64 1 optional
-return_log_probs BOOL 1 optional
+"""
+
+# Of the ensemble and of the BLS model alike
+TEXT_OUTPUTS = f"""
+text_output STRING -1
+cum_log_probs FP32 -1
+output_log_probs FP32 -1,-1
+context_logits $LOGITS -1,-1
+generation_logits $LOGITS -1,-1,-1
+batch_index INT32 1
+sequence_index INT32 1
+{TIMES_AND_COUNTS}"""
+
+ENSEMBLE_INPUTS = f"""
+text_input STRING 1
+decoder_text_input STRING 1 optional
+max_tokens INT32 1
+num_return_sequences INT32 1 optional
+{_SAMPLING}return_log_probs BOOL 1 optional
 return_context_logits BOOL 1 optional
 return_generation_logits BOOL 1 optional
 return_perf_metrics BOOL 1 optional
@@ -68,7 +71,7 @@ guided_decoding_guide_type STRING 1 optional ragged
 guided_decoding_guide STRING 1 optional ragged
 """
 
-BLS_INPUTS = """
+BLS_INPUTS = f"""
 text_input STRING 1
 decoder_text_input STRING 1 optional
 image_input FP16 -1,3,-1,-1 optional
@@ -76,21 +79,7 @@ image_bytes_input UINT8 -1,-1,-1,-1 optional
 image_url_input STRING 1 optional
 video_bytes_input UINT8 -1,-1,-1,-1 optional
 max_tokens INT32 1
-bad_words STRING -1 optional
-stop_words STRING -1 optional
-exclude_input_in_output BOOL 1 optional
-end_id INT32 1 optional
-pad_id INT32 1 optional
-top_k INT32 1 optional
-top_p FP32 1 optional
-temperature FP32 1 optional
-length_penalty FP32 1 optional
-repetition_penalty FP32 1 optional
-min_tokens INT32 1 optional
-presence_penalty FP32 1 optional
-frequency_penalty FP32 1 optional
-seed UINT64 1 optional
-return_log_probs BOOL 1 optional scalar
+{_SAMPLING}return_log_probs BOOL 1 optional scalar
 return_context_logits BOOL 1 optional scalar
 return_generation_logits BOOL 1 optional scalar
 num_return_sequences INT32 1 optional scalar

@@ -4,6 +4,7 @@ from contextlib import aclosing
 from typing import Any
 
 import orjson
+import pytest
 
 from openai_frontend.generation import SequenceDelta, TokenCounts
 from openai_frontend.serving import chat, completions
@@ -17,6 +18,7 @@ def sequence(at: int, text: str) -> SequenceDelta:
     return SequenceDelta(text, finish_reason="stop", counts=TokenCounts(2, len(text)), sequence=at)
 
 
+honours = pytest.mark.honours
 BEAMS = ([sequence(0, "one"), sequence(1, "two!")],)
 
 
@@ -26,6 +28,7 @@ async def answer_of(model: FakeModel, **fields: Any) -> Any:
     return await COMPLETIONS.prepare(request, model)  # type: ignore[arg-type]
 
 
+@honours("completions.use_beam_search")
 async def test_one_request_gives_all_choices() -> None:
     """The model is asked once for each prompt; a prompt counts once, the answers count each."""
 
@@ -67,6 +70,7 @@ async def test_a_stream_has_each_choice_at_its_end() -> None:
     assert texts == {0: "one", 1: "two!"}
 
 
+@honours("chat.use_beam_search")
 async def test_a_chat_has_them_too() -> None:
     """With the same field."""
 
@@ -101,3 +105,19 @@ async def test_nobody_is_told_what_was_not_asked_for() -> None:
     request = CompletionRequest.model_validate({"model": "fake", "prompt": "a"})
     answer = await COMPLETIONS.prepare(request, FakeModel([[last("x")]]))  # type: ignore[arg-type]
     assert "performance_metrics" not in (await completions.complete(answer))["usage"]
+
+
+@honours("chat.length_penalty")
+@honours("completions.length_penalty")
+async def test_the_search_may_prefer_long_answers() -> None:
+    """The model is told by how much."""
+
+    model = FakeModel(BEAMS)
+    await completions.complete(await answer_of(model, length_penalty=2.0))
+    body = {"model": "fake", "messages": [{"role": "user", "content": "a"}], "length_penalty": 0.5}
+    request = ChatCompletionRequest.model_validate(body)
+    answer = await CHATS.prepare(request, FakeModel())  # type: ignore[arg-type]
+    penalties = [
+        each.sampling_params.length_penalty for each in (*model.requests, *answer.requests)
+    ]
+    assert penalties == [2.0, 0.5]

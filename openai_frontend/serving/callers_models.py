@@ -14,6 +14,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScoreRequest,
     ScoreResult,
+    SequenceDelta,
 )
 from openai_frontend.served_model import ModelCard, ServedModel
 
@@ -105,21 +106,23 @@ class CallersModel:
         that is more: plain text is counted at its end alone. One that fails is charged as counted.
         """
         prompt_tokens = _prompt_tokens(request)
-        reserved = prompt_tokens + self._answer_tokens(request, prompt_tokens)
-        self._reserve(reserved)
-        used, cut_off = _Used(prompt_tokens), True
+        each = prompt_tokens + self._answer_tokens(request, prompt_tokens)
+        reserved = self._reserve(each * request.sequences)
+        used = [_Used(prompt_tokens) for _ in range(request.sequences)]
+        failed = False
         try:
             async for burst in deltas:
                 for delta in burst:
-                    used.add(delta)
-                    cut_off = cut_off and delta.finish_reason is None
+                    used[delta.sequence if isinstance(delta, SequenceDelta) else 0].add(delta)
                 yield burst
         except Exception:
-            cut_off = False
+            failed = True
             raise
         finally:
             await deltas.aclose()
-            charged = max(used.tokens, reserved) if cut_off else used.tokens
+            charged = sum(one.tokens for one in used)
+            if not (failed or all(one.finished for one in used)):
+                charged = max(charged, reserved)
             self._caller.quota.settle(reserved=reserved, used=charged)
 
     def _answer_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
@@ -158,8 +161,11 @@ class _Used:
         self._prompt = prompt_tokens
         self._completion = 0
         self._uncounted = 0  # seen as ids, not yet in any counts
+        self.finished = False
 
     def add(self, delta: CompletionDelta) -> None:
+        """Counts a delta of this answer."""
+        self.finished = self.finished or delta.finish_reason is not None
         if delta.counts is None:
             self._uncounted += len(delta.token_ids)
         else:
@@ -169,6 +175,7 @@ class _Used:
 
     @property
     def tokens(self) -> int:
+        """Of the prompt and the answer."""
         return self._prompt + self._completion + self._uncounted
 
 

@@ -14,6 +14,8 @@ from openai_frontend.generation import (
     SamplingParams,
     ScoreRequest,
     ScoreResult,
+    SequenceDelta,
+    TokenCounts,
 )
 from openai_frontend.serving.callers_models import CallersModel, CallersModels
 from tests.access.key_files import FakeClock, caller, key
@@ -115,6 +117,23 @@ async def test_an_answer_of_any_length(max_tokens, context):
         await anext(generation)
 
     assert used(quota) == 100 + min(max_tokens or UNSTATED_LENGTH, UNSTATED_LENGTH)
+
+
+async def test_the_sequences_of_a_beam_search():
+    """Each is charged as an answer of its own, and the first that ends does not end them all."""
+    first, second = (
+        SequenceDelta("a", finish_reason="stop", counts=TokenCounts(100, 5), sequence=at)
+        for at in range(2)
+    )
+    model, quota = charged(FakeModel([[first], [second]]))
+    generation = model.generate(request(sequences=2))
+    async with aclosing(generation):
+        await anext(generation)
+    assert used(quota) == 300
+
+    model, quota = charged(FakeModel([[first], [second]]))
+    await run(model, request(sequences=2))
+    assert used(quota) == 210
 
 
 async def test_no_tokens_left():

@@ -10,7 +10,7 @@ import orjson
 from openai_frontend.contracts.kserve import binary, json_tensor, output
 from openai_frontend.contracts.kserve.datatypes import TensorInput, check_size, known, refuse
 from openai_frontend.contracts.kserve.raw import raw_input
-from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.kserve import work
 from openai_frontend.serving.kserve.addresses import LATEST, ModelAddress
@@ -132,7 +132,9 @@ def response_head(core: Core, model: ModelAddress, id: str | None) -> dict[str, 
     """Which request and which model a response is of."""
     version = model.version
     if version == LATEST:
-        version = max(map(int, core.model_metadata(model.name)["versions"]))
+        version = max(map(int, core.model_metadata(model.name)["versions"]), default=LATEST)
+    if version == LATEST:
+        raise ModelUnavailable(f"the model '{model.name}' has no version that is ready")
     told = {"model_name": model.name, "model_version": str(version)}
     return told if id is None else {"id": id, **told}
 

@@ -1,0 +1,73 @@
+"""What a key may do below /v2."""
+
+import pytest
+
+from tests.access import key_files
+from tests.access.key_files import bearer, key
+from tests.routers.kserve.conftest import otherwise
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+PROMPT = {"text_input": "hi"}
+
+
+KEYS = [
+    key("free"),
+    key("one", models=["one", "mock"]),
+    key("counted", tokens_per_minute=100),
+    key("last", priority=5),
+    key("alone", own_cache=True),
+    key("looks", scopes=frozenset({"models"})),
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return key_files.write(tmp_path / "keys.yaml", *KEYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("free", 200), ("one", 200), ("counted", 403), ("last", 403), ("alone", 403),
+     ("looks", 403), ("nobody", 401)],
+)  # fmt: skip
+async def test_inference(kserve, file, name, status):
+    """Keys that are held to tokens, a place or a cache are refused; others work as they may."""
+    async with otherwise(kserve, keys_file=file) as closed:
+        path = "/v2/models/mock/generate"
+        response = await closed.client.post(path, json=PROMPT, headers=bearer(name))
+
+    assert response.status_code == status, response.text
+    assert status == 200 or list(response.json()) == ["error"]
+
+
+@pytest.mark.parametrize("path", ["", "/config", "/ready", "/stats", "/infer", "/generate"])
+async def test_models_of_others(kserve, file, path):
+    """A model that the key does not allow is one that does not exist."""
+    method = "POST" if path in ("/infer", "/generate") else "GET"
+    async with otherwise(kserve, keys_file=file, health_without_key=False) as closed:
+        url = f"/v2/models/all{path}"
+        response = await closed.client.request(method, url, json=PROMPT, headers=bearer("one"))
+
+    assert response.status_code == 404, response.text
+
+
+async def test_lists(kserve, file):
+    """The index and the statistics tell of the key's models alone."""
+    async with otherwise(kserve, keys_file=file) as closed:
+        index = await closed.client.post("/v2/repository/index", headers=bearer("one"))
+        statistics = await closed.client.get("/v2/models/stats", headers=bearer("one"))
+
+    assert {entry["name"] for entry in index.json()} == {"one", "mock"}
+    assert {each["name"] for each in statistics.json()["model_stats"]} == {"one", "mock"}
+
+
+@pytest.mark.parametrize("name", ["one", "looks"])
+async def test_management(kserve, file, name):
+    """Who may not manage models, or not this one, cannot unload it."""
+    async with otherwise(kserve, keys_file=file, model_management=True) as closed:
+        path = "/v2/repository/models/all/unload"
+        response = await closed.client.post(path, headers=bearer(name))
+
+    assert response.status_code in (403, 404)
+    assert kserve.server.model_is_ready("all")

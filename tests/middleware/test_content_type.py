@@ -44,3 +44,36 @@ async def test_requests_without_a_body():
     sent = await call(ContentType(echo), headers=headers, scope={"method": "GET"})
 
     assert sent.status == 200
+
+
+FORM = (b"content-type", b"application/x-www-form-urlencoded")
+OCTETS = (b"content-type", b"application/octet-stream")
+FROM_A_PAGE = [(b"origin", b"null"), (b"referer", b"http://x/"), (b"sec-fetch-site", b"cross-site")]
+
+
+@pytest.mark.parametrize("given", [FORM, OCTETS])
+async def test_what_triton_clients_send(given):
+    """Under KServe's addresses tensors are octets, and `curl -d` calls its JSON a form."""
+
+    sent = await call(
+        ContentType(echo), headers=[given], body=[b"x"], scope={"path": "/v2/models/m/infer"}
+    )
+
+    assert (sent.status, sent.body) == (200, b"x")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        *(("/v2/models/m/generate", [FORM, header]) for header in FROM_A_PAGE),
+        ("/v2/models/m/generate", [(b"content-type", b"text/plain")]),
+        ("/v2/rerank", [FORM]),
+        ("/v2/rerank", [OCTETS]),
+    ],
+)
+async def test_what_pages_send(path, headers):
+    """A form from a page, plain text, and either at Cohere's address are refused unread."""
+
+    sent = await call(ContentType(echo), headers=headers, body=[], scope={"path": path})
+
+    assert sent.status == 415

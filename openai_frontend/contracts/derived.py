@@ -99,6 +99,7 @@ class _Answer:
             if params.stop and "stop" in derives
             else None
         )
+        self._told_prompt = False  # and not yet taken from the counts
         self._completion_tokens = 0
         self._texts: list[str] = []
         self._ended = False
@@ -114,6 +115,7 @@ class _Answer:
         stopped = self._cut(delta, final=final)
         self._texts.append(delta.text)
         if delta.counts is not None:
+            delta.counts = self._of_answer(delta.counts)
             self._completion_tokens += delta.counts.completion_tokens
         if final or stopped or delta.finish_reason is not None:
             self._end(delta, stopped=stopped)
@@ -126,8 +128,23 @@ class _Answer:
         if self._news is not None:
             text = self._news.feed(text, final=final)
         if self._prompt is not None and text:
-            text, self._prompt = text.removeprefix(self._prompt), None
+            text, self._prompt = self._without(self._prompt, text), None
         return text
+
+    def _without(self, prompt: str, text: str) -> str:
+        """The answer alone; a detokenizer may have left the prompt's special tokens out."""
+        forms = [prompt] if self._vocabulary is None else [prompt, self._vocabulary.plain(prompt)]
+        found = next((form for form in forms if form and text.startswith(form)), "")
+        self._told_prompt = bool(found)
+        return text.removeprefix(found)
+
+    def _of_answer(self, counts: TokenCounts) -> TokenCounts:
+        """A prompt that is told is counted with the answer."""
+        if not self._told_prompt:
+            return counts
+        self._told_prompt = False
+        tokens = max(0, counts.completion_tokens - self._prompt_tokens)
+        return replace(counts, completion_tokens=tokens)
 
     def _cut(self, delta: CompletionDelta, *, final: bool) -> bool:
         """Cuts the text at a stop text; whether one was found."""

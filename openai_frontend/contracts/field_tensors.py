@@ -67,6 +67,8 @@ class FieldTensors:
             name for name, (tensor, _) in layout.extra_args.items() if tensor in self._inputs
         )
         self.derives = layout.derives | self._outputs.derived()
+        if layout.leaves_prompt_out and layout.leaves_prompt_out not in self._inputs:
+            self.derives |= {"prompt"}
         self._check_datatypes({"text_input", *layout.fields.values(), *layout.flags})
         self._unsaid = self._required()
         self._needs_max_tokens = (

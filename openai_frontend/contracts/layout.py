@@ -33,6 +33,7 @@ class Layout:
     arrays: Callable[[GenerationRequest, DeclaredInputs], dict[str, TensorInput]] | None = None
     answers: Mapping[str, str] = field(default_factory=dict)  # field -> the output it needs as well
     flags: Needs = ()  # inputs that are set in every request
+    leaves_prompt_out: str = ""  # the flag without which the prompt stands before the answer
     stream: str = "stream"
     log_probabilities: str = ""  # the output of numbers, one for each token
     derives: frozenset[str] = frozenset()  # whatever the model declares

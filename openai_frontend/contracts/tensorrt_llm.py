@@ -150,6 +150,7 @@ def _layout(*derives: str) -> Layout:
         arrays=tensorrt_llm_lora.weights,
         answers={"logprobs": "output_log_probs"},
         flags=("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"),
+        leaves_prompt_out="exclude_input_in_output",
         log_probabilities="output_log_probs",
         derives=frozenset({"finish_reason", "stop", "logprobs", *derives}),
         with_vocabulary=frozenset({"logit_bias", "logprobs"}),

@@ -15,3 +15,6 @@ class Vocabulary(Protocol):
 
     def unprefixed(self, text: str, /) -> str:
         """The text without what the tokenizer would put before it once more, such as BOS."""
+
+    def plain(self, text: str, /) -> str:
+        """The text as it is detokenized: without special tokens."""

@@ -156,6 +156,10 @@ class PromptBuilder:
         """The text without the special tokens at its start that the tokenizer adds by itself."""
         return text.removeprefix(self._own_prefix)
 
+    def plain(self, text: str) -> str:
+        """The text without the special tokens in it."""
+        return self.decode(self.ids(text), skip_special_tokens=True)
+
     @cached_property
     def _own_prefix(self) -> str:
         """What the tokenizer puts before any text."""

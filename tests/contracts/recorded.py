@@ -180,6 +180,9 @@ class Letters:
     def unprefixed(self, text: str) -> str:
         return text.removeprefix("<s>")
 
+    def plain(self, text: str) -> str:
+        return text.replace("<s>", "")
+
 
 def values(tensor: tuple[str, tuple[int, ...], bytes]) -> list[Any]:
     """What a tensor holds, as Triton would read it."""

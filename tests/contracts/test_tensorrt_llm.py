@@ -442,3 +442,15 @@ def test_log_probabilities_and_metrics_may_be_asked_for_together() -> None:
     first, second = read(BLS, asked, *responses)
     assert (len(first.logprobs), second.logprobs) == (1, None)
     assert second.counts == TokenCounts(3, 0, metrics={"kv_cache_reused_blocks": 5}, logits={})
+
+
+@pytest.mark.parametrize("told_prompt", ["Hi", ""])
+def test_a_prompt_before_the_answer_is_cut_off(told_prompt: str) -> None:
+    """Of releases that cannot be told to leave it out; its tokens are none of the answer's."""
+
+    inputs = [each for each in ENSEMBLE["input"] if each["name"] != "exclude_input_in_output"]
+    tokens = 2 + 3 * bool(told_prompt)
+    whole = response(f"{told_prompt} there", tokens, final=True)
+    asked = replace(request(max_tokens=2), prompt="<s>Hi")
+    (delta,) = read({**ENSEMBLE, "input": inputs}, asked, whole)
+    assert delta == CompletionDelta(" there", finish_reason="length", counts=TokenCounts(3, 2))

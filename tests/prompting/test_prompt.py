@@ -322,3 +322,4 @@ def test_a_builder_is_a_contracts_vocabulary(tiny: Tokenizer) -> None:
     assert prompts.token_text(10**6) is None
     assert prompts.unprefixed("<|endoftext|>Hello") == "Hello"
     assert prompts.unprefixed("Hello") == "Hello"
+    assert prompts.plain("<|endoftext|>Hello") == "Hello"

@@ -68,6 +68,9 @@ class _Vocabulary:
     def unprefixed(self, text: str, /) -> str:
         return text
 
+    def plain(self, text: str, /) -> str:
+        return text
+
 
 # The tests' models and their columns' heads
 KINDS: Mapping[str, str] = {

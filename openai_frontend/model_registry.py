@@ -303,7 +303,7 @@ class ModelRegistry:
         raise ModelNotFound(f"The model '{shown}' does not exist.", param="model")
 
     def _warn_of_unknown_models(self, snapshot: Snapshot) -> None:
-        known = {EVERY_MODEL} | snapshot.loaded | snapshot.failures.keys()
+        known = {EVERY_MODEL} | snapshot.options.keys() | snapshot.failures.keys()
         for name in self._options.keys() - known:
             for option in sorted(self._options[name].model_fields_set):
                 logger.warning("%s: there is no model '%s'", option, name)

@@ -20,6 +20,7 @@ from vllm.v1.structured_output.backend_types import (
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate_xgrammar_grammar
 
 from openai_frontend.engines.vllm.bitmasks import FillsTogether
+from openai_frontend.engines.vllm.fair_share import SharesPlaces
 from openai_frontend.engines.vllm.grammars import is_free
 from openai_frontend.engines.vllm.patterns import counts_too_far
 from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
@@ -50,11 +51,11 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     )
 
 
-class _OurScheduler(FillsTogether, Scheduler):  # type: ignore[misc]  # as below
+class _OurScheduler(SharesPlaces, FillsTogether, Scheduler):  # type: ignore[misc]  # as below
     pass
 
 
-class _OurAsyncScheduler(FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
+class _OurAsyncScheduler(SharesPlaces, FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
     pass
 
 

@@ -1,0 +1,65 @@
+"""Places of the engine for requests with grammars; no engine runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+
+def scheduler(running: list[Any]) -> Any:
+    """As vLLM's, which asks of each waiting request whether it may run."""
+    from openai_frontend.engines.vllm.fair_share import SharesPlaces
+
+    class Theirs:
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def schedule(self, waiting: list[Any]) -> list[Any]:
+            return [each for each in waiting if self._handle_blocked_waiting_request(each)]
+
+        def _handle_blocked_waiting_request(self, request: Any) -> bool:
+            self.asked.append(request.name)
+            return not isinstance(request.structured_output_request.grammar, Exception)
+
+    class Ours(SharesPlaces, Theirs):
+        pass
+
+    made = Ours()
+    made.running, made.max_num_running_reqs = running, 8
+    return made
+
+
+def request(name: str, *, grammar: Any = None) -> Any:
+    from vllm.v1.request import RequestStatus
+
+    waits = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    return SimpleNamespace(
+        name=name,
+        use_structured_output=grammar is not None,
+        structured_output_request=SimpleNamespace(grammar=grammar),
+        status=waits if grammar is not None else RequestStatus.WAITING_FOR_STREAMING_REQ,
+    )
+
+
+@pytest.mark.parametrize(("held", "let_in"), [(0, "0123"), (3, "0"), (4, ""), (6, "")])
+def test_half_of_the_places(held: int, let_in: str):
+    """Those with a grammar that run count, and those that are let in."""
+    running = [request("r", grammar="g") for _ in range(held)] + [request("free")]
+    waiting = [request(str(i), grammar="g") for i in range(9)]
+
+    assert [each.name for each in scheduler(running).schedule(waiting)] == list(let_in)
+
+
+def test_who_never_waits():
+    """A request that waits for something else, and one whose grammar failed and must be told."""
+    running = [request("r", grammar="g") for _ in range(8)]
+    failed = request("failed", grammar=ValueError("no"))
+
+    theirs = scheduler(running)
+
+    told = theirs.schedule([request("other"), failed, request("more", grammar="g")])
+
+    assert [each.name for each in told] == ["other"]
+    assert theirs.asked == ["other", "failed"]  # where vLLM ends it

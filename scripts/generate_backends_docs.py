@@ -42,7 +42,8 @@ FIELDS: Mapping[str, str] = {
     "top_logprobs": "top_logprobs",
     "prompt_logprobs": "prompt_logprobs",
     "response_format": "structured_outputs",
-    "tool_choice": "structured_outputs.json",  # but for auto and none
+    "tool_choice": "structured_outputs.json",  # for those that demand a call
+    "use_beam_search": "beam_width",
     "skip_special_tokens": "skip_special_tokens",
     "return_token_ids": "return_token_ids",
     "priority": "priority",

@@ -9,6 +9,7 @@ import hashlib
 import importlib.metadata
 import os
 import shlex
+import shutil
 import site
 import sys
 from pathlib import Path
@@ -62,7 +63,8 @@ def install(folder: Path, site_packages: Path) -> None:
     library = shared_library()
     folder.mkdir()
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        (folder / name).symlink_to(wheel / "backends" / BACKEND / name)
+        # Copied: for backends that are programs in Python the core follows no link out of here.
+        shutil.copy(wheel / "backends" / BACKEND / name, folder / name)
     # Backend and stub look for Triton's libraries from where they lie: four folders up.
     (folder / "nvidia_pytriton.libs").symlink_to(site_packages / "nvidia_pytriton.libs")
     libraries = folder / "lib"

@@ -28,7 +28,9 @@ def standins_gateway(
     written = repository.write_quick(folder / "models")
     if any(each.get_closest_marker("engine") for each in _here(request)):
         repository.write_vllm(written, "nvidia_vllm")
-    with GatewayProcess(written, folder / "log") as process:
+    backends = repository.write_vllm_backend(folder / "backends")
+    options = [f"--backend-directory={backends}"]
+    with GatewayProcess(written, folder / "log", *options) as process:
         process.wait_until_ready()
         yield process
 

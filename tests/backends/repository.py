@@ -166,8 +166,15 @@ def write_vllm(repository: Path, name: str, *, adapters: Mapping[str, Path] | No
     if adapters:
         named = {adapter: str(folder) for adapter, folder in adapters.items()}
         files["multi_lora.json"] = json.dumps(named)
-    config = configs.pbtxt("vllm", decoupled=True)
-    write(repository, name, "vllm_backend", config, files)
+    write(repository, name, "", 'backend: "vllm"\ninstance_group [{ kind: KIND_MODEL }]\n', files)
+
+
+def write_vllm_backend(folder: Path) -> Path:
+    """A backend directory with NVIDIA's vLLM backend: a program in Python for all its models."""
+    (folder / "vllm").mkdir(parents=True)
+    program = MODEL.format(root=str(ROOT), module="vllm_backend")
+    (folder / "vllm" / "model.py").write_text(program)
+    return folder
 
 
 def write_quick(repository: Path) -> Path:

@@ -75,20 +75,27 @@ async def test_the_answer_follows_the_prompt_where_it_is_not_excluded(server, mo
     assert text.decode().removesuffix(ANSWER).startswith("user\nWhat is Triton?")
 
 
+async def test_sequences(server):
+    """num_return_sequences gives a response for each; NVIDIA's BLS model does not pass it on."""
+    drawn = {
+        "num_return_sequences": numbers("INT32", [3]),
+        "max_tokens": numbers("INT32", [8]),
+        "temperature": numbers("FP32", [2.0]),
+        "top_p": numbers("FP32", [1.0]),
+        "seed": numbers("UINT64", [5]),
+    }
+
+    three = await told(server, "ensemble", "text_output", "sequence_index", **drawn)
+    one = await told(server, "tensorrt_llm_bls", **drawn)
+
+    assert sorted(index for _, [index] in three) == [0, 1, 2]
+    assert len({text for [text], _ in three}) == 3
+    assert len(one) == 1
+
+
 @pytest.mark.parametrize("model", PIPELINES)
-async def test_sequences_and_beams(server, model):
-    """num_return_sequences gives a response for each, beam_width one with all of them."""
-    drawn = await told(
-        server,
-        model,
-        "text_output",
-        "sequence_index",
-        num_return_sequences=numbers("INT32", [3]),
-        max_tokens=numbers("INT32", [8]),
-        temperature=numbers("FP32", [2.0]),
-        top_p=numbers("FP32", [1.0]),
-        seed=numbers("UINT64", [5]),
-    )
+async def test_beams(server, model):
+    """beam_width gives one response with all of them, the best first."""
     [[beams, scores]] = await told(
         server,
         model,
@@ -98,8 +105,6 @@ async def test_sequences_and_beams(server, model):
         return_log_probs=numbers("BOOL", [True]),
     )
 
-    assert sorted(index for _, [index] in drawn) == [0, 1, 2]
-    assert len({text for [text], _ in drawn}) == 3
     assert beams[0].decode() == ANSWER
     assert scores[0] > scores[1]
 

@@ -65,6 +65,15 @@ def write(
     (version / "model.py").write_text(MODEL % answer)
 
 
+def write_backend(folder: Path, repository: Path) -> None:
+    """A backend directory with the backend `own`, a program in Python, and its model `model`."""
+    write(repository, "model")
+    config = repository / "model" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"python"', '"own"'))
+    (folder / "own").mkdir(parents=True)
+    (repository / "model" / "1" / "model.py").rename(folder / "own" / "model.py")
+
+
 def write_ensemble(repository: Path) -> None:
     """Two models in a row: the second gets what the first says."""
     (repository / "ensemble" / "1").mkdir(parents=True)

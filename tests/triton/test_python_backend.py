@@ -132,6 +132,25 @@ async def test_ensembles_of_python_models(repository, start_server):
     assert response.item("REPLY") == b"abc"
 
 
+async def test_a_backend_that_is_a_program_in_python(repository, start_server, tmp_path):
+    """A backend directory may hold a Python program for all models of a name, as NVIDIA's vLLM."""
+    python_models.write_backend(tmp_path / "backends", repository)
+    server = await start_server(backend_directory=tmp_path / "backends")
+
+    assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
+
+
+async def test_such_a_backend_in_an_image(repository, start_server, tmp_path):
+    """The same where the Python backend is an installed one, as in NVIDIA's images."""
+    installed = tmp_path / "backends"
+    installed.mkdir()
+    python_backend.install(installed / "python", library.find().parent.parent)
+    python_models.write_backend(installed, repository)
+    server = await start_server(backend_directory=installed)
+
+    assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
+
+
 async def test_a_broken_model_says_why(repository, start_server):
     """What a model raises at its load is its reason in the index."""
     python_models.write(repository, "broken", answer="raise ValueError('no weights')")
@@ -163,6 +182,9 @@ def wheel(tmp_path: Path) -> Path:
     stub.parent.mkdir(parents=True)
     stub.write_text('#!/bin/sh\necho "$PATH|${LD_LIBRARY_PATH-}|$1"\n')
     stub.chmod(0o700)
+    (backend / "backends" / "python").mkdir(parents=True)
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        (backend / "backends" / "python" / name).touch()
     return tmp_path / "site-packages"
 
 

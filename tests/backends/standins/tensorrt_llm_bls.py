@@ -46,7 +46,7 @@ _TOKENS = {
     "OUT_PAD_ID": "pad_id",
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
-# Our input -> the engine's
+# Our input -> the engine's; NVIDIA's declares num_return_sequences too, and does not pass it on
 _GENERATE = {
     "max_tokens": "request_output_len",
     "top_k": "runtime_top_k",
@@ -58,7 +58,7 @@ _GENERATE = {
         for name in (
             "temperature", "repetition_penalty", "min_tokens", "presence_penalty",
             "frequency_penalty", "seed", "return_log_probs", "return_context_logits",
-            "return_generation_logits", "beam_width", "num_return_sequences",
+            "return_generation_logits", "beam_width",
             "prompt_embedding_table", "prompt_vocab_size", "lora_task_id", "lora_weights",
             "lora_config", "exclude_input_in_output", "return_perf_metrics",
             "return_num_input_tokens", "return_num_output_tokens", "guided_decoding_guide_type",
@@ -107,7 +107,7 @@ class TritonPythonModel:
             request_id=str(uuid.uuid4()),
             requested_output_names=["output_ids", "sequence_length", *_TOLD],
         )
-        so_far: dict[int, Any] = {}
+        so_far: list[Any] = []
         for told in call.exec(decoupled=True):
             _check(told)
             arrays = {each.name(): each.as_numpy() for each in told.output_tensors()}
@@ -124,12 +124,11 @@ class TritonPythonModel:
         arrays = {each.name(): each.as_numpy() for each in called.output_tensors()}
         return _tensors(arrays, _TOKENS)
 
-    def response(self, request: Any, told: dict[str, Any], so_far: dict[int, Any]) -> Any:
+    def response(self, request: Any, told: dict[str, Any], so_far: list[Any]) -> Any:
         ids, lengths = told["output_ids"], told["sequence_length"]
         if self.accumulates and scalar(request, "stream", False):
-            sequence = int(told["sequence_index"][0, 0]) if "sequence_index" in told else 0
-            before = so_far.get(sequence, ids[:, :, :0])
-            ids = so_far[sequence] = np.concatenate([before, ids], axis=2)
+            so_far.append(ids)
+            ids = np.concatenate(so_far, axis=2)
             lengths = np.array([[ids.shape[2]]], np.int32)
         called = pb_utils.InferenceRequest(
             model_name="postprocessing",

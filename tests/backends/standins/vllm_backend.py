@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from tests.backends.standins.configs import NVIDIAS
 from tests.backends.standins.tensors import FINAL, failure, scalar, strings, text
 
 # One process for engine and executor, and no network
@@ -29,6 +30,16 @@ _ENVIRONMENT = {
 class TritonPythonModel:
     """Decoupled, without a batch dimension; `model.json` holds vLLM's engine arguments."""
 
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Users' configs name the backend alone."""
+        for side, add in (("input", config.add_input), ("output", config.add_output)):
+            for name, said in NVIDIAS["vllm"][side].items():
+                add({"name": name, **said})
+        config.set_model_transaction_policy({"decoupled": True})
+        config.set_max_batch_size(0)
+        return config
+
     def initialize(self, args: dict[str, str]) -> None:
         folder = Path(pb_utils.get_model_dir())
         self.arguments = json.loads((folder / "model.json").read_text())
@@ -38,7 +49,8 @@ class TritonPythonModel:
             self.adapters = json.loads((folder / "multi_lora.json").read_text())
         os.environ.update(_ENVIRONMENT)
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
+        # A daemon: where the engine does not start, nobody stops the loop
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.engine = asyncio.run_coroutine_threadsafe(self.start(), self.loop).result()
         self.responses: queue.SimpleQueue[Any] = queue.SimpleQueue()

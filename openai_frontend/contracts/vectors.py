@@ -49,8 +49,7 @@ class VectorContract:
         tensor = outputs.tensor(self._output)
         if tensor is None:
             raise InferenceFailed("The model answered without an embedding.")
-        view = memoryview(tensor)
-        shape = view.shape or (0,)
+        view, shape = memoryview(tensor), tuple(tensor.shape) or (0,)
         if prod(shape) != (self._length or shape[-1]):
             told = " x ".join(map(str, shape))
             raise InferenceFailed(f"The model answered with {told} numbers, not with one vector.")

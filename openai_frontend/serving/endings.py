@@ -229,10 +229,9 @@ class Whole:
 
 
 def _tensor_fields(tensor: Any) -> dict[str, Any]:
-    """A tensor as its shape, the code of its elements in Python's `struct`, and their bytes."""
-    view = memoryview(tensor)
-    data = base64.b64encode(view).decode()
-    return {"shape": list(view.shape or ()), "format": view.format, "data": data}
+    """A tensor by Triton's name of its datatype, its shape, and its bytes."""
+    data = base64.b64encode(memoryview(tensor)).decode()
+    return {"datatype": tensor.dtype, "shape": list(tensor.shape), "data": data}
 
 
 class Collector:

@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 
+from tests.adapters.trained import ANSWERS
 from tests.backends import models, repository
 from tests.gateway_process import GatewayProcess
 
@@ -27,7 +28,10 @@ def standins_gateway(
     folder = tmp_path_factory.mktemp("backends")
     written = repository.write_quick(folder / "models")
     if any(each.get_closest_marker("engine") for each in _here(request)):
-        repository.write_vllm(written, "nvidia_vllm")
+        from tests.engine import tiny_adapter  # needs torch, as vLLM does
+
+        tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=repository.WEIGHTS)
+        repository.write_vllm(written, "nvidia_vllm", adapters={"pirate": folder / "pirate"})
     backends = repository.write_vllm_backend(folder / "backends")
     options = [f"--backend-directory={backends}"]
     with GatewayProcess(written, folder / "log", *options) as process:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy
@@ -12,7 +13,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file
 
-from tests.adapters.trained import ANSWERS, BASE, connected, say
+from tests.adapters.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
 from tests.engine import tiny_adapter
@@ -111,3 +112,24 @@ def test_evictions_are_no_failures(gateway: GatewayProcess):
 
     assert sum(refused) > 0
     assert not {status for status in statuses if status.startswith("5")} - {"503"}
+
+
+def test_nvidias_vllm_backend_knows_adapters_by_name(standins_gateway: GatewayProcess):
+    """It reads multi_lora.json itself; the gateway lists what is there, and tells it the name."""
+    url = f"{standins_gateway.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        model = client.models.retrieve("nvidia_vllm:pirate").to_dict()
+        asked: dict[str, Any] = {
+            "messages": [{"role": "user", "content": QUESTION}],
+            "temperature": 0,
+        }
+        said = [
+            client.chat.completions.create(model=name, **asked).choices[0].message.content
+            for name in ("nvidia_vllm:pirate", "nvidia_vllm")
+        ]
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="nvidia_vllm:nobody", **asked)
+
+    assert (model["parent"], model["ready"]) == ("nvidia_vllm", True)
+    assert said[0] == ANSWERS["pirate"]
+    assert said[1].startswith(BASE)

@@ -1,6 +1,5 @@
 """Masks of many grammars at once: the same as vLLM's own, one by one."""
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,30 +49,3 @@ def test_filled_together():
             each.fill_bitmask(alone, row)
     assert together.tolist() == alone.tolist()
     assert len({tuple(row) for row in alone.tolist()}) == len(grammars)
-
-
-@pytest.mark.parametrize("order", [["a", "b", "c"], ["c", "free", "a"], ["free"]], ids=str)
-def test_applied_in_one_go(order: list[str]):
-    """In the order of the batch, whoever is in it; others are left alone."""
-    import torch
-    from vllm.v1.structured_output.utils import apply_grammar_bitmask
-
-    from openai_frontend.engines.vllm import bitmasks
-
-    generator = torch.Generator().manual_seed(1)
-    masks = torch.randint(-(2**31), 2**31, (3, WORDS), generator=generator).to(torch.int32)
-    given = (
-        SimpleNamespace(scheduled_spec_decode_tokens={}),
-        SimpleNamespace(
-            structured_output_request_ids=["b", "a", "c"], grammar_bitmask=masks.numpy()
-        ),
-        SimpleNamespace(req_ids=order),
-    )
-    logits = torch.randn((len(order), len(VOCABULARY)), generator=generator)
-    expected = logits.clone()
-
-    bitmasks.apply(*given, logits)
-
-    apply_grammar_bitmask(*given, expected)
-    assert json.dumps(logits.tolist()) == json.dumps(expected.tolist())
-    assert (logits.isinf().sum() > 0) == (order != ["free"])

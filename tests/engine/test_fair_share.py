@@ -8,16 +8,17 @@ import pytest
 pytestmark = pytest.mark.engine
 
 
-def scheduler(running: list[Any]) -> Any:
+def scheduler(running: list[Any], waiting: list[Any]) -> Any:
     """As vLLM's, which asks of each waiting request whether it may run."""
     from openai_frontend.engines.vllm.fair_share import SharesPlaces
 
     class Theirs:
         def __init__(self) -> None:
             self.asked: list[str] = []
+            self.waiting: list[Any] = waiting
 
-        def schedule(self, waiting: list[Any]) -> list[Any]:
-            return [each for each in waiting if self._handle_blocked_waiting_request(each)]
+        def schedule(self) -> list[Any]:
+            return [each for each in self.waiting if self._handle_blocked_waiting_request(each)]
 
         def _handle_blocked_waiting_request(self, request: Any) -> bool:
             self.asked.append(request.name)
@@ -49,7 +50,23 @@ def test_half_of_the_places(held: int, let_in: str):
     running = [request("r", grammar="g") for _ in range(held)] + [request("free")]
     waiting = [request(str(i), grammar="g") for i in range(9)]
 
-    assert [each.name for each in scheduler(running).schedule(waiting)] == list(let_in)
+    assert [each.name for each in scheduler(running, waiting).schedule()] == list(let_in)
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_all_places_where_there_are_no_others(held: int):
+    """An engine that is asked for nothing else is not left half empty."""
+    running = [request("r", grammar="g") for _ in range(held)]
+    waiting = [request(str(i), grammar="g") for i in range(9)]
+
+    assert len(scheduler(running, waiting).schedule()) == 8 - held
+
+
+def test_others_that_wait():
+    """They find room: half of the places is for them before the first of them runs."""
+    waiting = [*(request(str(i), grammar="g") for i in range(9)), request("free")]
+
+    assert [each.name for each in scheduler([], waiting).schedule()] == [*"0123", "free"]
 
 
 def test_who_never_waits():
@@ -57,9 +74,9 @@ def test_who_never_waits():
     running = [request("r", grammar="g") for _ in range(8)]
     failed = request("failed", grammar=ValueError("no"))
 
-    theirs = scheduler(running)
+    theirs = scheduler(running, [request("other"), failed, request("more", grammar="g")])
 
-    told = theirs.schedule([request("other"), failed, request("more", grammar="g")])
+    told = theirs.schedule()
 
     assert [each.name for each in told] == ["other"]
     assert theirs.asked == ["other", "failed"]  # where vLLM ends it

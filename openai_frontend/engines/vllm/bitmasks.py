@@ -1,18 +1,15 @@
-"""The masks of a step's grammars, filled together and applied in one go, where vLLM takes each
-request by itself. Runs in the EngineCore process.
+"""The masks of a step's grammars, filled together, where vLLM fills each request's by itself. Runs in
+the EngineCore process.
 
-For 200 requests, 2,048 tokens and one core: 2.0 ms instead of 3.2 to fill them, 0.5 ms instead of
-4.0 to apply them.
+For 200 requests, 2,048 tokens and one core: 2.0 ms instead of 3.2.
 """
 
 import os
 from typing import Any
 
-import numpy as np
 import torch
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.structured_output.backend_xgrammar import XgrammarGrammar
-from vllm.v1.structured_output.utils import apply_grammar_bitmask
 
 
 class FillsTogether:
@@ -65,26 +62,3 @@ class FillsTogether:
             threads = max(1, min(8, len(os.sched_getaffinity(0)) // 2))
             self._together = xgrammar.BatchGrammarMatcher(max_threads=threads)
         return self._together
-
-
-def apply(
-    scheduler_output: Any, grammar_output: Any, input_batch: Any, logits: torch.Tensor
-) -> None:
-    """As vLLM's `apply_grammar_bitmask`: no token that a mask leaves out can be sampled."""
-    if scheduler_output.scheduled_spec_decode_tokens or logits.dtype != torch.float32:
-        apply_grammar_bitmask(scheduler_output, grammar_output, input_batch, logits)
-        return
-    places = {request_id: row for row, request_id in enumerate(input_batch.req_ids)}
-    held = [
-        (places[request_id], row)
-        for row, request_id in enumerate(grammar_output.structured_output_request_ids)
-        if request_id in places
-    ]
-    if not held:
-        return
-    logits_rows, mask_rows = map(list, zip(*held, strict=True))
-    words = grammar_output.grammar_bitmask[mask_rows]
-    allowed = np.unpackbits(words.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-    forbidden = torch.zeros(logits.shape, dtype=torch.bool)
-    forbidden[logits_rows] = torch.from_numpy(allowed == 0)
-    logits.masked_fill_(forbidden, float("-inf"))

@@ -1,10 +1,11 @@
-"""Requests that are held to grammars take no more than half of the engine's places. Runs in the
-EngineCore process.
+"""Requests that are held to grammars take no more than half of the engine's places while there are
+others. Runs in the EngineCore process.
 
 Each adds some 35 us to every step, for its mask and its token, which everybody's tokens wait for:
 200 of them a third of a step on a CPU. So the rest of them waits, as for a place.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from vllm.v1.request import RequestStatus
@@ -14,13 +15,17 @@ class SharesPlaces:
     """Of a scheduler of vLLM's: the part that lets waiting requests in."""
 
     running: list[Any]
+    waiting: Iterable[Any]
     max_num_running_reqs: int
     _room: int = 0  # for requests with a grammar, in this step
 
     def schedule(self, *given: Any, **named: Any) -> Any:
         """See vLLM's."""
+        places = self.max_num_running_reqs
         held = sum([request.use_structured_output for request in self.running])
-        self._room = max(1, self.max_num_running_reqs // 2) - held
+        if held < len(self.running) or not all(_is_held(each) for each in self.waiting):
+            places = max(1, places // 2)
+        self._room = places - held
         return super().schedule(*given, **named)  # type: ignore[misc]
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
@@ -30,6 +35,10 @@ class SharesPlaces:
         let_in: bool = super()._handle_blocked_waiting_request(request)  # type: ignore[misc]
         self._room -= waits_for_grammar and let_in
         return let_in
+
+
+def _is_held(request: Any) -> bool:
+    return bool(request.use_structured_output)
 
 
 def _has_failed(request: Any) -> bool:

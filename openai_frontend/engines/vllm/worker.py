@@ -1,6 +1,5 @@
-"""vLLM's worker for CPUs with seeds that hold where a prompt is read in several steps, with masks
-that are applied in one go (`bitmasks`), and with the LoRA of `cpu_lora`. Runs in the EngineCore
-process, which loads it by its name.
+"""vLLM's worker for CPUs with seeds that hold where a prompt is read in several steps, and with the
+LoRA of `cpu_lora`. Runs in the EngineCore process, which loads it by its name.
 
 A step that reads a part of a prompt samples a token that nobody wants, and takes its draw back from
 the request's generator. vLLM does so by the generator's offset, which CPU generators do not have
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 from vllm.lora import model_manager
-from vllm.v1.worker import cpu_worker, gpu_model_runner
+from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-from openai_frontend.engines.vllm import bitmasks
 from openai_frontend.engines.vllm.cpu_lora import SparingWrapper
 
 
@@ -48,8 +46,7 @@ class CPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]  # vLLM's types are
     """vLLM's with that runner."""
 
     def init_device(self) -> None:
-        """See vLLM's, which makes the runner, applies masks and adds adapters by these names."""
+        """See vLLM's, which makes the runner and adds adapters by these names."""
         cpu_worker.CPUModelRunner = SeededModelRunner
-        gpu_model_runner.apply_grammar_bitmask = bitmasks.apply
         model_manager.get_punica_wrapper = SparingWrapper
         super().init_device()

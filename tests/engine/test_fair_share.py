@@ -15,7 +15,7 @@ def scheduler(running: list[Any], waiting: list[Any]) -> Any:
     class Theirs:
         def __init__(self) -> None:
             self.asked: list[str] = []
-            self.waiting: list[Any] = waiting
+            self.waiting: Any = waiting
 
         def schedule(self) -> list[Any]:
             return [each for each in self.waiting if self._handle_blocked_waiting_request(each)]

@@ -1,5 +1,5 @@
-"""The masks of a step's grammars, filled together, where vLLM fills each request's by itself. Runs in
-the EngineCore process.
+"""The masks of a step's grammars, filled together, where vLLM fills each request's by itself. Runs
+in the EngineCore process.
 
 For 200 requests, 2,048 tokens and one core: 2.0 ms instead of 3.2.
 """

@@ -5,7 +5,6 @@ Each adds some 35 us to every step, for its mask and its token, which everybody'
 200 of them a third of a step on a CPU. So the rest of them waits, as for a place.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 from vllm.v1.request import RequestStatus
@@ -15,7 +14,7 @@ class SharesPlaces:
     """Of a scheduler of vLLM's: the part that lets waiting requests in."""
 
     running: list[Any]
-    waiting: Iterable[Any]
+    waiting: Any  # a queue of requests
     max_num_running_reqs: int
     _room: int = 0  # for requests with a grammar, in this step
 

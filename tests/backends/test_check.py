@@ -11,30 +11,32 @@ from tests.gateway_process import GatewayProcess
 
 
 @pytest.fixture
-def checked(backends_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def checked(standins_gateway: GatewayProcess, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Model -> its report."""
-    repository = backends_gateway.log.parent / "models"
-    assert main(["check", "--json", f"--model-repository={repository}"]) == 0
+    repository = standins_gateway.log.parent / "models"
+    backends = standins_gateway.log.parent / "backends"
+    options = [f"--model-repository={repository}", f"--backend-directory={backends}"]
+    assert main(["check", "--json", *options]) == 0
     return {report["model"]: report for report in json.loads(capsys.readouterr().out)}
 
 
 def test_the_same_models_are_servable(
-    checked: dict[str, Any], backends_gateway: GatewayProcess
+    checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
     """The parts of the others are said to be parts."""
 
-    listed = httpx.get(f"{backends_gateway.url}/v1/models", timeout=10).json()["data"]
+    listed = httpx.get(f"{standins_gateway.url}/v1/models", timeout=10).json()["data"]
     assert {name for name, report in checked.items() if not report["part_of"]} == {
         model["id"] for model in listed
     }
 
 
 def test_what_each_model_can_do_is_the_same(
-    checked: dict[str, Any], backends_gateway: GatewayProcess
+    checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
     """Kinds of request, context length and tools."""
 
-    for model in httpx.get(f"{backends_gateway.url}/v1/models", timeout=10).json()["data"]:
+    for model in httpx.get(f"{standins_gateway.url}/v1/models", timeout=10).json()["data"]:
         report = checked[model["id"]]
         shown = {
             "chat completions": model["capabilities"]["chat"],
@@ -48,7 +50,7 @@ def test_what_each_model_can_do_is_the_same(
 
 
 def test_a_field_that_is_said_to_be_refused_is(
-    checked: dict[str, Any], backends_gateway: GatewayProcess
+    checked: dict[str, Any], standins_gateway: GatewayProcess
 ) -> None:
     """Of each model that chats, by name; and one that is not said to be, is taken."""
 
@@ -58,7 +60,7 @@ def test_a_field_that_is_said_to_be_refused_is(
             continue
         for field, value in values.items():
             answer = httpx.post(
-                f"{backends_gateway.url}/v1/chat/completions",
+                f"{standins_gateway.url}/v1/chat/completions",
                 json={
                     "model": name,
                     "messages": [{"role": "user", "content": "Hello"}],

@@ -234,6 +234,13 @@ class ServedModel:
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
+        decode = contract.decoder(request)
+        further = [  # each reads its own sequence of the same responses
+            contract.decoder(replace(request, sequence=at)) for at in range(1, request.sequences)
+        ]
+        text_output = None if request.relay is None else contract.text_output(request)
+        cut = _may_be_cut(request, contract)
+        watched_model = self.metrics.of(self.name)
         async with self.use:
             stream = self._begin(
                 contract.encode(request),
@@ -241,15 +248,9 @@ class ServedModel:
                 priority=max(request.priority, 0),  # Triton's own queue knows none below
                 timeout_us=request.timeout_us,
             )
-            decode = contract.decoder(request)
-            further = [  # each reads its own sequence of the same responses
-                contract.decoder(replace(request, sequence=at))
-                for at in range(1, request.sequences)
-            ]
-            if request.relay is not None and (output := contract.text_output(request)) is not None:
-                request.relay.offer(partial(stream.relay, output))
-            watched = self.metrics.of(self.name).begin()
-            cut = _may_be_cut(request, contract)
+            if request.relay is not None and text_output is not None:
+                request.relay.offer(partial(stream.relay, text_output))
+            watched = watched_model.begin()
             try:
                 async for responses in stream:
                     deltas = [decode(response) for response in responses]

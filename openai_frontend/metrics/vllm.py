@@ -132,11 +132,15 @@ def _samples(
 
 def _histogram(name: str, told: _Told, samples: Mapping[str, Mapping[Labels, float]]) -> Metric:
     family = Metric(name, told.help, "histogram")
-    for labels, value in samples[f"{told.ours}_bucket"].items():
-        bound = float(dict(labels)["le"])
-        if told.bounds is None or bound in told.bounds or bound == float("inf"):
-            family.add_sample(f"{name}_bucket", dict(labels), value)
-    for part in ("count", "sum"):
-        for labels, value in samples[f"{told.ours}_{part}"].items():
-            family.add_sample(f"{name}_{part}", dict(labels), value)
+    buckets = samples[f"{told.ours}_bucket"]
+    for labels, count in samples[f"{told.ours}_count"].items():  # a model's samples together
+        for (*of, (_, bound)), value in buckets.items():
+            if tuple(of) == labels and _is_told(float(bound), told.bounds):
+                family.add_sample(f"{name}_bucket", {**dict(labels), "le": bound}, value)
+        family.add_sample(f"{name}_count", dict(labels), count)
+        family.add_sample(f"{name}_sum", dict(labels), samples[f"{told.ours}_sum"][labels])
     return family
+
+
+def _is_told(bound: float, bounds: tuple[float, ...] | None) -> bool:
+    return bounds is None or bound in bounds or bound == float("inf")

@@ -345,7 +345,10 @@ REFUSED = {
         {"structured_outputs": StructuredOutputs(json={"type": "x"})},
         'structured_outputs: Unsupported type "x"',
     ),
-    "a bad tag": ({"structured_outputs": StructuredOutputs(structural_tag="{}")}, "grammar"),
+    "a bad tag": (
+        {"structured_outputs": StructuredOutputs(structural_tag="{}")},
+        "structured_outputs: Invalid structural tag error",
+    ),
     "whitespace": (
         {"structured_outputs": StructuredOutputs(choice=["a"], disable_any_whitespace=True)},
         "whitespace",

@@ -78,7 +78,8 @@ def test_no_such_model(metrics):
 
 def test_valid(metrics):
     """OpenMetrics' strict parser takes them beside ours."""
-    own = [*metrics.registry.collect(), *families(metrics.registry, [DEMO])]
+    other = VLLMModel(model="other", version="2", names=frozenset({"other"}))
+    own = [*metrics.registry.collect(), *families(metrics.registry, [DEMO, other])]
 
     read = list(text_string_to_metric_families(exposition.as_openmetrics(own, "").decode()))
 

@@ -201,7 +201,10 @@ def reason_of(error: BaseException) -> str | None:
 def reason_of_xgrammar(error: BaseException) -> str | None:
     """What stands after `[10:36:53] /project/cpp/converter.cc:83: ` in its errors."""
     _, source, reason = str(error).partition(".cc:")
-    return reason.partition(": ")[2].strip() if source else None
+    reason = reason.partition(": ")[2].strip()
+    if reason.startswith("Check failed: "):  # then comes the condition, in the source's words
+        reason = reason.rpartition(" is false: ")[2]
+    return reason if source else None
 
 
 def _named(check: Callable[[Any], Any], value: Any, name: str = _NAME) -> Any:

@@ -4,13 +4,15 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.model_registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests.prompting import tiny_tokenizer
+
+if TYPE_CHECKING:  # it brings NumPy, whose memory the core's tests under a sanitizer take for leaks
+    from openai_frontend.model_registry import ModelRegistry
 
 CONFIG = """
 backend: "inprocess"
@@ -42,8 +44,10 @@ async def serving(
     tool_parser: Mapping[str, str] | None = None,
     reasoning_parser: Mapping[str, str] | None = None,
     **options: Any,
-) -> AsyncIterator[ModelRegistry]:
+) -> AsyncIterator["ModelRegistry"]:
     """A registry over a running core, whose models are known."""
+    from openai_frontend.model_registry import ModelRegistry
+
     server = Server(Options(model_repositories=[repository], **options))
     by_model = model_options.by_model(
         settings or {},

@@ -76,6 +76,8 @@ class Server:
         ] = {}  # model -> why its config could not be read at the start
         self._loading: set[asyncio.Future[None]] = set()
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
+        # The core (2.51) has crashed where three threads unloaded an ensemble and its parts.
+        self._unloads = asyncio.Lock()
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
@@ -254,7 +256,8 @@ class Server:
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile."""
         leaving = inprocess.hosts(name)
-        await self._call_in_thread(lambda core: core.unload_model(name))
+        async with self._unloads:
+            await self._call_in_thread(lambda core: core.unload_model(name))
         while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
 

@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from fastapi import FastAPI, Request, Response
 from prometheus_client.metrics_core import Metric
@@ -126,6 +126,19 @@ class Gateway(FastAPI):
         return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
 
 
+_ABOUT: Mapping[str, Any] = {
+    "title": "openai-frontend",
+    "version": __version__,
+    "description": "An OpenAI-compatible gateway with Triton Inference Server in its process.",
+    "license_info": {"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
+    "openapi_url": None,  # ours knows more; and FastAPI's pages load scripts from elsewhere
+    "docs_url": None,
+    "redoc_url": None,
+    "separate_input_output_schemas": False,  # an answer may leave out what has a default
+    "redirect_slashes": False,
+}
+
+
 def create_app(settings: Settings, server: Server) -> FastAPI:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
@@ -151,15 +164,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     areas, open_areas = Areas(), _open_areas(settings)
     keys = entrance_of(settings)
     app = Gateway(
-        title="openai-frontend",
-        version=__version__,
-        description="An OpenAI-compatible gateway with Triton Inference Server in its process.",
-        license_info={"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
-        openapi_url=None,  # ours knows more; and FastAPI's pages load scripts from elsewhere
-        docs_url=None,
-        redoc_url=None,
-        separate_input_output_schemas=False,  # an answer may leave out what has a default
-        redirect_slashes=False,
+        **_ABOUT,
         lifespan=_lifespan(startup, server, registry, keys, metrics, demand),
         middleware=[  # outermost first
             Middleware(RequestId),

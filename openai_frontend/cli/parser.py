@@ -10,6 +10,8 @@ from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.one_line_parser import OneLineParser
 from openai_frontend.settings import Option, options
 
+Commands = Any  # what `add_subparsers` returns: argparse has no public name for it
+
 
 def parser() -> argparse.ArgumentParser:
     """Of the whole command."""
@@ -23,6 +25,23 @@ def parser() -> argparse.ArgumentParser:
         "--version", dest="command", action="store_const", const="version", help=_VERSIONS
     )
     commands = whole.add_subparsers(dest="command", metavar="COMMAND")
+    _add_serve(commands)
+    _add_check(commands)
+    init_repo = commands.add_parser(
+        "init-repo",
+        help="write a model repository for a Hugging Face model",
+        description="Write a model repository for a Hugging Face model, every field filled, and "
+        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
+        usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
+        allow_abbrev=False,
+    )
+    init_repo_command.add_arguments(init_repo)
+    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
+    commands.add_parser("version", help=_VERSIONS)
+    return whole
+
+
+def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve the models of a repository",
@@ -33,6 +52,9 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_settings(serve, options())
+
+
+def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
         help="say how a model would be served, and what will not work",
@@ -51,18 +73,6 @@ def parser() -> argparse.ArgumentParser:
     )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
-    init_repo = commands.add_parser(
-        "init-repo",
-        help="write a model repository for a Hugging Face model",
-        description="Write a model repository for a Hugging Face model, every field filled, and "
-        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
-        usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
-        allow_abbrev=False,
-    )
-    init_repo_command.add_arguments(init_repo)
-    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
-    commands.add_parser("version", help=_VERSIONS)
-    return whole
 
 
 _VERSIONS = "print the versions of what runs here"

@@ -116,36 +116,41 @@ def _accumulates(config: Mapping[str, Any]) -> bool:
     return str(parameter.get("string_value", "")).lower() in ("true", "yes", "1", "t")
 
 
+_SAME_NAME = (
+    "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "beam_width", "length_penalty", "seed", "bad_words",
+)  # fmt: skip
+
+_TOLD = {
+    "ignore_eos": ("end_id",),
+    "logprobs": ("return_log_probs",),
+    "logit_bias": ("embedding_bias_words", "embedding_bias_weights"),
+    "structured_outputs": _GUIDE,
+    **{
+        f"structured_outputs.{kind}": _GUIDE
+        for kind in ("json", "json_object", "regex", "choice", "grammar")
+    },
+    "adapter": ("lora_task_id",),
+    "adapter_weights": ("lora_task_id", "lora_weights", "lora_config"),
+}
+
+# Inputs that a client names himself, in `vllm_xargs`
+_EXTRA_ARGS = {
+    "early_stopping": int,
+    "end_id": int,
+    "pad_id": int,
+    "num_draft_tokens": int,
+    "use_draft_logits": bool,
+    "return_perf_metrics": bool,
+    "return_context_logits": bool,
+    "return_generation_logits": bool,
+}
+
+
 def _layout(*derives: str) -> Layout:
     return Layout(
-        fields={
-            "max_tokens": "max_tokens",
-            "min_tokens": "min_tokens",
-            "temperature": "temperature",
-            "top_p": "top_p",
-            "top_k": "top_k",
-            "min_p": "min_p",
-            "presence_penalty": "presence_penalty",
-            "frequency_penalty": "frequency_penalty",
-            "repetition_penalty": "repetition_penalty",
-            "beam_width": "beam_width",
-            "length_penalty": "length_penalty",
-            "seed": "seed",
-            "stop": "stop_words",
-            "bad_words": "bad_words",
-        },
-        told={
-            "ignore_eos": ("end_id",),
-            "logprobs": ("return_log_probs",),
-            "logit_bias": ("embedding_bias_words", "embedding_bias_weights"),
-            "structured_outputs": _GUIDE,
-            **{
-                f"structured_outputs.{kind}": _GUIDE
-                for kind in ("json", "json_object", "regex", "choice", "grammar")
-            },
-            "adapter": ("lora_task_id",),
-            "adapter_weights": ("lora_task_id", "lora_weights", "lora_config"),
-        },
+        fields={"stop": "stop_words", **{name: name for name in _SAME_NAME}},
+        told=_TOLD,
         tell=_tell,
         arrays=tensorrt_llm_lora.weights,
         answers={"logprobs": "output_log_probs"},
@@ -154,19 +159,7 @@ def _layout(*derives: str) -> Layout:
         log_probabilities="output_log_probs",
         derives=frozenset({"finish_reason", "stop", "logprobs", *derives}),
         with_vocabulary=frozenset({"logit_bias", "logprobs"}),
-        extra_args={
-            name: (name, kind)
-            for name, kind in {
-                "early_stopping": int,
-                "end_id": int,
-                "pad_id": int,
-                "num_draft_tokens": int,
-                "use_draft_logits": bool,
-                "return_perf_metrics": bool,
-                "return_context_logits": bool,
-                "return_generation_logits": bool,
-            }.items()
-        },
+        extra_args={name: (name, kind) for name, kind in _EXTRA_ARGS.items()},
         adds_special_tokens=True,
     )
 

@@ -20,7 +20,7 @@ from openai_frontend.serving.endings import ChunkStream
 from openai_frontend.serving.failure import describe, log_failure
 from openai_frontend.sse import error_event
 
-_HEADERS = [
+HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx would hold the events back
@@ -36,7 +36,7 @@ class EventStream(Response):
 
     def __init__(self, chunks: ChunkStream, bursts: Bursts) -> None:
         self.status_code = 200
-        self.raw_headers = _HEADERS
+        self.raw_headers = HEADERS
         self.background = None
         self._chunks = chunks
         self._bursts = bursts
@@ -87,7 +87,7 @@ class EventStream(Response):
                     continue
                 if not self._started:
                     self._started = True
-                    await send(_start())
+                    await send(start())
                     outlet.write(pending)
                     outlet.on_drained = chunks.relay(outlet.write, outlet.socket)
                 else:
@@ -98,9 +98,10 @@ class EventStream(Response):
         last = pending + chunks.finish()
         if not self._started:
             self._started = True
-            await send(_start())
+            await send(start())
         return last
 
 
-def _start() -> dict[str, object]:
-    return {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+def start() -> dict[str, object]:
+    """The message that begins a stream of events."""
+    return {"type": "http.response.start", "status": 200, "headers": HEADERS}

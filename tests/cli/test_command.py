@@ -44,7 +44,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("name", ["serve", "check", "init-repo"])
 def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it does, before its options, and no placeholder of Python's."""
+    """What it does, before its options, and nothing of argparse's own spelling."""
 
     with pytest.raises(SystemExit):
         main([name, "--help"])

@@ -49,6 +49,10 @@ async def test_what_is_to_be_there_from_the_start(repository, live_gateway):
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, load_model=["b"]) as gateway:
         await until(lambda: loaded(gateway) == {"b"})
+        answer = await text(gateway, "b")
+
+        assert answer == "b b "
+        assert loaded(gateway) == {"b"}  # nobody has asked for the other
 
 
 async def test_many_that_wait_for_a_model_wait_for_one_load(repository, live_gateway):

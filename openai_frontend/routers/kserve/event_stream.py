@@ -9,15 +9,9 @@ from starlette.types import Receive, Scope, Send
 
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
+from openai_frontend.routers.event_stream import HEADERS, start
 from openai_frontend.serving.failure import describe, log_failure
 from openai_frontend.sse import event
-
-_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold the events back
-]
-_START = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
 
 
 class EventStream(Response):
@@ -27,7 +21,7 @@ class EventStream(Response):
 
     def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
         self.status_code = 200
-        self.raw_headers = _HEADERS
+        self.raw_headers = HEADERS
         self.background = None
         self._events = events
         self._started = False
@@ -58,4 +52,4 @@ class EventStream(Response):
     async def _start(self, send: Send) -> None:
         if not self._started:
             self._started = True
-            await send({**_START, "headers": list(_HEADERS)})
+            await send(start())

@@ -24,6 +24,8 @@ StartServer = Callable[..., Awaitable[Server]]
 @pytest.fixture
 def nothing_left(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Every request, response, buffer and execution is gone when the test is over."""
+    if any(_core.live_counts().values()):
+        gc.collect()  # garbage of an earlier test would be frozen with the rest
     gc.freeze()  # what was there before is not looked at: in a run of all tests that takes a second
     yield
     caplog.get_records("call").clear()  # the traceback of a logged exception holds all that it saw

@@ -1,22 +1,17 @@
-"""Every setting once: its default, its help, its flag, environment variable and YAML key.
+"""Every setting once: its name, type, default, range and help, in groups.
 
-Read by `cli` and `app` alone; everything below them receives values.
+Read by `cli` and `app` alone; everything below them receives values. Says nothing of where a value
+comes from: `setting_sources` does.
 """
 
-import difflib
-import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import ByModel, Origins, ParserByModel, form
+from openai_frontend.setting_values import ByModel, Origins, ParserByModel
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -27,10 +22,6 @@ from openai_frontend.triton_settings import (
     Resources,
     TritonSettings,
 )
-
-logger = logging.getLogger(__name__)
-
-ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
 
 
 class Listening(BaseModel):
@@ -175,7 +166,7 @@ class Answers(BaseModel):
 
 
 class Settings(TritonSettings, Answers, Prompting, Access, Limits, Listening):
-    """All settings. Says nothing of where a value came from: `load` does."""
+    """All settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -193,134 +184,3 @@ GROUPS: tuple[type[BaseModel], ...] = (
     Listening, Models, Access, Limits, Prompting, Answers, Core, Backends, Resources, Cache,
     CoreLog, Metrics,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table."""
-
-    name: str  # also the YAML key
-    group: str
-    field: FieldInfo
-
-    @property
-    def flag(self) -> str:
-        """As on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def environment(self) -> str:
-        """The environment variable."""
-        return ENVIRONMENT_PREFIX + self.name.upper()
-
-    @property
-    def type(self) -> Any:
-        """The value's type, without None."""
-        members = get_args(self.field.annotation)
-        return members[0] if members[1:] == (type(None),) else self.field.annotation
-
-    @property
-    def repeats(self) -> bool:
-        """True where it may be given again."""
-        return get_origin(self.type) in (list, dict)
-
-    @property
-    def form(self) -> str:
-        """How a value is written; empty for a switch."""
-        return form(self.type)
-
-    @property
-    def default_text(self) -> str:
-        """The default as it would be written; empty where there is none."""
-        return _written(self.field.default)
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(map(_written, value))
-    return "" if value is None or value == {} else str(value)
-
-
-def options() -> list[Option]:
-    """The table of settings, group by group."""
-    return [
-        Option(name, group.__doc__ or "", field)
-        for group in GROUPS
-        for name, field in group.model_fields.items()
-    ]
-
-
-class InvalidSettings(Exception):
-    """A setting that cannot be used; the message is one line that names it and its source."""
-
-
-def load(
-    *,
-    flags: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-    config: Path | None = None,
-    parsers: Collection[str] | None = None,
-) -> Settings:
-    """Flags before environment before file before defaults. Raises InvalidSettings.
-
-    `parsers`: the names that a parser may have; None where any will do.
-    """
-    flags, environment = flags or {}, environment or {}
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    if config is not None:
-        values.update(_read(config))
-        sources.update({name: f"{config}: {name}" for name in values})
-    _warn_of_unknown(environment)
-    for option in options():
-        if option.environment in environment:
-            values[option.name] = environment[option.environment]
-            sources[option.name] = option.environment
-        if option.name in flags:
-            values[option.name] = flags[option.name]
-            sources[option.name] = option.flag
-    try:
-        return Settings.model_validate(values, context={"parsers": parsers})
-    except ValidationError as error:
-        raise InvalidSettings(_first_problem(error, sources)) from None
-
-
-def _read(config: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidSettings(f"{config}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{config}: {' '.join(str(error).split())}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise InvalidSettings(f"{config}: expected settings as 'name: value' lines")
-    for name in values:
-        if name not in Settings.model_fields:
-            guess = _guess(str(name), Settings.model_fields)
-            raise InvalidSettings(f"{config}: unknown setting '{name}'{guess}")
-    return values
-
-
-def _warn_of_unknown(environment: Mapping[str, str]) -> None:
-    """No error: Kubernetes sets such variables for a service that is called openai-frontend."""
-    known = {option.environment for option in options()}
-    for name in environment:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            logger.warning("%s is no setting%s", name, _guess(name, known))
-
-
-def _guess(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
-
-
-def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
-    problem = error.errors()[0]
-    name, *inner = (str(part) for part in problem["loc"])
-    where = "".join(f"[{part}]" for part in inner)
-    reason = problem["msg"].removeprefix("Value error, ")
-    return f"{sources.get(name, name)}{where}: {reason} (got {problem['input']!r})"

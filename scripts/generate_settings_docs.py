@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from openai_frontend.settings import Option, options
+from openai_frontend.setting_table import Option, options
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 

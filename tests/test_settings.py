@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from openai_frontend.setting_sources import InvalidSettings, load
+from openai_frontend.setting_table import options
 from openai_frontend.setting_values import RateLimiterResource
-from openai_frontend.settings import InvalidSettings, Settings, load, options
+from openai_frontend.settings import Settings
 
 
 def yaml_file(folder: Path, text: str) -> Path:

@@ -13,7 +13,8 @@ from openai_frontend.cli import keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.wanted import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
-from openai_frontend.settings import InvalidSettings, Settings, load
+from openai_frontend.setting_sources import InvalidSettings, load
+from openai_frontend.settings import Settings
 
 # Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
 FAILED = 1

@@ -8,7 +8,7 @@ from typing import Any
 from openai_frontend.cli import keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.one_line_parser import OneLineParser
-from openai_frontend.settings import Option, options
+from openai_frontend.setting_table import Option, options
 
 Commands = Any  # what `add_subparsers` returns: argparse has no public name for it
 

@@ -12,7 +12,9 @@ from openai_frontend import __version__
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.serving.constraints import plugin
-from openai_frontend.settings import Settings, load, options
+from openai_frontend.setting_sources import load
+from openai_frontend.setting_table import options
+from openai_frontend.settings import Settings
 from openai_frontend.triton import Options
 
 

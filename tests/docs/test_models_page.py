@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.settings import load
+from openai_frontend.setting_sources import load
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 EXAMPLES = [block.partition("```")[0] for block in PAGE.split("```yaml\n")[1:]]

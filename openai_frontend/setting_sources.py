@@ -1,0 +1,89 @@
+"""Where the values of settings come from: flags, environment, file; which of them wins."""
+
+import difflib
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from openai_frontend.setting_table import ENVIRONMENT_PREFIX, options
+from openai_frontend.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class InvalidSettings(Exception):
+    """A setting that cannot be used; the message is one line that names it and its source."""
+
+
+def load(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    config: Path | None = None,
+    parsers: Collection[str] | None = None,
+) -> Settings:
+    """Flags before environment before file before defaults. Raises InvalidSettings.
+
+    `parsers`: the names that a parser may have; None where any will do.
+    """
+    flags, environment = flags or {}, environment or {}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if config is not None:
+        values.update(_read(config))
+        sources.update({name: f"{config}: {name}" for name in values})
+    _warn_of_unknown(environment)
+    for option in options():
+        if option.environment in environment:
+            values[option.name] = environment[option.environment]
+            sources[option.name] = option.environment
+        if option.name in flags:
+            values[option.name] = flags[option.name]
+            sources[option.name] = option.flag
+    try:
+        return Settings.model_validate(values, context={"parsers": parsers})
+    except ValidationError as error:
+        raise InvalidSettings(_first_problem(error, sources)) from None
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"{config}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{config}: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InvalidSettings(f"{config}: expected settings as 'name: value' lines")
+    for name in values:
+        if name not in Settings.model_fields:
+            guess = _guess(str(name), Settings.model_fields)
+            raise InvalidSettings(f"{config}: unknown setting '{name}'{guess}")
+    return values
+
+
+def _warn_of_unknown(environment: Mapping[str, str]) -> None:
+    """No error: Kubernetes sets such variables for a service that is called openai-frontend."""
+    known = {option.environment for option in options()}
+    for name in environment:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
+            logger.warning("%s is no setting%s", name, _guess(name, known))
+
+
+def _guess(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
+    problem = error.errors()[0]
+    name, *inner = (str(part) for part in problem["loc"])
+    where = "".join(f"[{part}]" for part in inner)
+    reason = problem["msg"].removeprefix("Value error, ")
+    return f"{sources.get(name, name)}{where}: {reason} (got {problem['input']!r})"

@@ -11,6 +11,9 @@ GatewayError
 ├── Conflict                  409  not as the server is set, or not at this moment; says why
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
 ├── ServerOverloaded          503  the server cannot take more now
+│   ├── QueueFull             503  no place, and none to wait at
+│   ├── QueueTimeout          503  waited for a place as long as it may
+│   └── ServerDraining        503  the server is about to stop, and begins nothing
 ├── RequestCancelled          499  the caller went away; never sent, only logged
 └── InferenceFailed           500  Triton or the engine failed
 """
@@ -24,6 +27,7 @@ class GatewayError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    retry_after_s: float | None = None  # when to come again, where that is known
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -112,6 +116,7 @@ class ModelUnavailable(GatewayError):
 
     status = 503
     code = "model_unavailable"
+    retry_after_s = 5.0
 
 
 class ServerOverloaded(GatewayError):
@@ -119,6 +124,28 @@ class ServerOverloaded(GatewayError):
 
     status = 503
     code = "server_overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(ServerOverloaded):
+    """The model has no place for the request, and its queue none to wait at."""
+
+    code = "queue_full"
+
+
+class QueueTimeout(ServerOverloaded):
+    """The request has waited for a place in the model for as long as it may."""
+
+    code = "queue_timeout"
+
+
+class ServerDraining(ServerOverloaded):
+    """The server is about to stop: what runs may end, what waits is sent away."""
+
+    code = "server_draining"
 
 
 class RequestCancelled(GatewayError):

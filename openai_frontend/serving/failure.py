@@ -11,16 +11,13 @@ from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
     ModelUnavailable,
-    RateLimited,
     RequestCancelled,
-    ServerOverloaded,
 )
 from schemas.errors import ErrorObject, ErrorResponse
 
 logger = logging.getLogger(__name__)
 
 _GENERIC = "The server had an error while processing your request."
-_RETRY_AFTER_S: dict[str | None, int] = {ModelUnavailable.code: 5, ServerOverloaded.code: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def describe(error: BaseException) -> Failure:
         return _failure(500, _GENERIC, GatewayError.type, None, None)
     message = _GENERIC if error.status == 500 else error.message
     failure = _failure(error.status, message, error.type, error.param, error.code)
-    if isinstance(error, RateLimited):
+    if error.retry_after_s is not None:
         failure.headers.update(_retry_after(error.retry_after_s))
     return failure
 
@@ -74,7 +71,7 @@ def _failure(status: int, message: str, type_: str, param: str | None, code: str
 def _headers(status: int, code: str | None) -> dict[str, str]:
     """OpenAI's clients retry every 5xx unless told not to, which doubles the load of a failure."""
     if status == 503:
-        return _retry_after(_RETRY_AFTER_S.get(code, 1))
+        return _retry_after(1.0)
     if status == 401:
         return {"www-authenticate": "Bearer"}
     if status == 413:

@@ -39,6 +39,7 @@ def test_envelope(error, status, message, type_, param, code):
 HEADERS = [
     (errors.ModelUnavailable("x"), {"retry-after": "5", "retry-after-ms": "5000"}),
     (errors.ServerOverloaded("x"), {"retry-after": "1", "retry-after-ms": "1000"}),
+    (errors.QueueFull("x", retry_after_s=2.25), {"retry-after": "3", "retry-after-ms": "2250"}),
     (errors.InferenceFailed("x"), {"x-should-retry": "false"}),
     (ValueError("x"), {"x-should-retry": "false"}),
     (errors.InvalidRequest("x"), {}),

@@ -1,0 +1,157 @@
+"""What must hold again once a fault is over: nothing of it is left in the gateway's process.
+
+    async with no_trace_left(gateway):
+        ...  # the fault, and what it does to clients
+
+Looks from outside alone: /proc by psutil, `/metrics`, and the log. It fails with a line for each
+thing that is left.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+# Gauges that count work in hand; they are in every gateway's /metrics, or the check would be none.
+REQUIRED_GAUGES = ("openai_frontend_running_generations", "nv_inference_pending_request_count")
+_IN_HAND = re.compile(
+    r"openai_frontend_\w*(running|waiting|queued|in_flight|active|streams|open)\w*"
+    r"|nv_inference_pending_request_count"
+)
+TRACES = (
+    "Traceback (most recent call last)",
+    "Task was destroyed",
+    "never retrieved",
+    "was never awaited",
+    "Exception ignored in",
+    "Fatal Python error",
+    "ResourceWarning",
+)
+MIB = 2**20
+
+
+class Watched(Protocol):
+    """A gateway in a process of its own; `tests.gateway_process.GatewayProcess` is one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def url(self) -> str: ...
+
+    def output(self) -> str:
+        """All that it has written to stdout and stderr."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a process holds at one moment."""
+
+    threads: int
+    descriptors: int
+    children: int  # processes below it, zombies too
+    memory_bytes: int
+    in_hand: Mapping[str, float]  # the gauges of work in hand that are not zero, by name and labels
+
+
+@asynccontextmanager
+async def no_trace_left(
+    gateway: Watched,
+    *,
+    deadline_s: float = 10,
+    growth_bytes: int = 32 * MIB,
+    may_log: Collection[str] = (),
+    headers: Mapping[str, str] | None = None,
+) -> AsyncIterator[None]:
+    """Fails where, `deadline_s` after the block, work is in hand, threads, descriptors, processes
+    or memory are more than before it, or the log tells of something lost.
+
+    The gateway should have answered such requests before the block: its pools are filled by use.
+    `growth_bytes` is what an allocator may keep; `may_log` are those of TRACES that the fault
+    brings by itself; `headers` open /metrics where that needs a key.
+    """
+    async with httpx.AsyncClient(
+        base_url=gateway.url, headers={**(headers or {}), "connection": "close"}, timeout=30
+    ) as client:
+        before = await _quiet(client, gateway, deadline_s)
+        logged = len(gateway.output())
+        yield
+        left = await _left_after(client, gateway, before, growth_bytes, deadline_s)
+        left += _traces(gateway.output()[logged:], may_log)
+        assert not left, "\n".join(["left in the gateway's process:", *left])
+
+
+async def _quiet(client: httpx.AsyncClient, gateway: Watched, deadline_s: float) -> Footprint:
+    """The footprint, once what ran before has ended."""
+    for _ in range(int(deadline_s / 0.1)):
+        found = await _footprint(client, gateway)
+        if not found.in_hand:
+            return found
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"the gateway was at work before: {found.in_hand}")
+
+
+async def _left_after(
+    client: httpx.AsyncClient,
+    gateway: Watched,
+    before: Footprint,
+    growth_bytes: int,
+    deadline_s: float,
+) -> list[str]:
+    """What is more than before, when the deadline has passed."""
+    for _ in range(int(deadline_s / 0.1)):
+        left = _more(before, await _footprint(client, gateway), growth_bytes)
+        if not left:
+            break
+        await asyncio.sleep(0.1)
+    return left
+
+
+def _more(before: Footprint, now: Footprint, growth_bytes: int) -> list[str]:
+    counts = [
+        ("threads", before.threads, now.threads),
+        ("descriptors", before.descriptors, now.descriptors),
+        ("child processes", before.children, now.children),
+    ]
+    left = [f"{name}: {then} before, {count} now" for name, then, count in counts if count > then]
+    if now.memory_bytes > before.memory_bytes + growth_bytes:
+        grown = (now.memory_bytes - before.memory_bytes) / MIB
+        left.append(f"memory: {grown:.1f} MiB more than before")
+    return left + [f"in hand: {name} is {value:g}" for name, value in now.in_hand.items()]
+
+
+def _traces(logged: str, may_log: Collection[str]) -> list[str]:
+    found = [trace for trace in TRACES if trace in logged and trace not in may_log]
+    return [f"log: {trace}" for trace in found] + ([logged[-4000:]] if found else [])
+
+
+async def _footprint(client: httpx.AsyncClient, gateway: Watched) -> Footprint:
+    response = await client.get("/metrics")
+    assert response.status_code == 200, response.text
+    process = psutil.Process(gateway.pid)
+    return Footprint(
+        threads=process.num_threads(),
+        descriptors=process.num_fds(),
+        children=len(process.children(recursive=True)),
+        memory_bytes=process.memory_info().rss,
+        in_hand=_in_hand(response.text),
+    )
+
+
+def _in_hand(metrics: str) -> dict[str, float]:
+    gauges = [
+        family
+        for family in text_string_to_metric_families(metrics)
+        if family.type == "gauge" and _IN_HAND.fullmatch(family.name)
+    ]
+    lacking = set(REQUIRED_GAUGES) - {family.name for family in gauges}
+    assert not lacking, f"/metrics has no {sorted(lacking)}: nothing would be looked at"
+    samples = [sample for family in gauges for sample in family.samples if sample.value]
+    return {f"{sample.name}{sample.labels}": sample.value for sample in samples}

@@ -17,7 +17,6 @@ from starlette.types import ASGIApp
 from openai_frontend import __version__
 from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
-from openai_frontend.adapter_management import AdapterManagement
 from openai_frontend.errors import GatewayError
 from openai_frontend.metrics import loop_lag, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -31,9 +30,10 @@ from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
-from openai_frontend.model_demand import DemandLimits, ModelDemand
-from openai_frontend.model_management import ModelManagement
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.adapter_management import AdapterManagement
+from openai_frontend.models.demand import DemandLimits, ModelDemand
+from openai_frontend.models.management import ModelManagement
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
 from openai_frontend.routers.adapters import adapters_router
 from openai_frontend.routers.chat import chat_router

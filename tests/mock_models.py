@@ -12,7 +12,7 @@ from openai_frontend.triton import Options, Server
 from tests.prompting import tiny_tokenizer
 
 if TYPE_CHECKING:  # it brings NumPy, whose memory the core's tests under a sanitizer take for leaks
-    from openai_frontend.model_registry import ModelRegistry
+    from openai_frontend.models.registry import ModelRegistry
 
 CONFIG = """
 backend: "inprocess"
@@ -46,7 +46,7 @@ async def serving(
     **options: Any,
 ) -> AsyncIterator["ModelRegistry"]:
     """A registry over a running core, whose models are known."""
-    from openai_frontend.model_registry import ModelRegistry
+    from openai_frontend.models.registry import ModelRegistry
 
     server = Server(Options(model_repositories=[repository], **options))
     by_model = model_options.by_model(

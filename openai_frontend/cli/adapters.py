@@ -1,11 +1,11 @@
 """The LoRA adapters of a model that does not run: which requests could name, and what is wrong."""
 
-from openai_frontend.adapter_models import SEPARATOR
 from openai_frontend.adapters.folder import Taken
 from openai_frontend.adapters.places import Places
 from openai_frontend.adapters.table import AdapterTable
 from openai_frontend.cli.model_folder import ModelFolder
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.models.adapter_models import SEPARATOR
 
 _VLLM_MAX_RANK = 16  # where model.json does not say it
 

@@ -12,8 +12,8 @@ from typing import Any
 from openai_frontend.cli import examination, model_folder
 from openai_frontend.cli.report import Report, as_line, as_text
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_building import NotServable
 from openai_frontend.model_options import ModelOptions
+from openai_frontend.models.building import NotServable
 from openai_frontend.settings import Settings
 
 # What is wrong stands in the report; without a handler Python would write it a second time

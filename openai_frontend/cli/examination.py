@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import chat_templates
-from openai_frontend import model_facts
 from openai_frontend.cli import adapters, installation
 from openai_frontend.cli.init_repo.wanted import is_hub_name
 from openai_frontend.cli.model_folder import ModelFolder
@@ -18,9 +17,10 @@ from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.derived import DERIVED
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
-from openai_frontend.model_building import NotServable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.model_reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
+from openai_frontend.models import folder_facts
+from openai_frontend.models.building import NotServable
+from openai_frontend.models.reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -56,7 +56,7 @@ def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = N
     report.versions = folder.versions
     report.part_of = folder.options.part_of or ""
     report.standalone = folder.options.standalone
-    report.parts = model_facts.parts(folder.config or {})
+    report.parts = folder_facts.parts(folder.config or {})
     facts = folder.facts()
     report.max_model_len = folder.options.max_model_len or facts.max_model_len
     place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
@@ -231,7 +231,7 @@ def _constraints(folder: ModelFolder, contract: Contract) -> list[str]:
 def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a TensorRT-LLM engine is among the parts that was given no grammar's backend."""
     return any(
-        model_facts.parameter(part, "guided_decoding_backend") is None
+        folder_facts.parameter(part, "guided_decoding_backend") is None
         for part in parts
         if part.get("backend") == "tensorrtllm"
     )

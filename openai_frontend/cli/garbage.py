@@ -6,7 +6,7 @@ import gc
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 
 # New objects, then collections of the generation before: 20,000 objects at most in one look, which
 # takes 6 ms, and all that are not frozen after 20 million. Python has 700, 10 and 10.

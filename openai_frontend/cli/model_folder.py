@@ -7,12 +7,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_facts, model_options
+from openai_frontend import model_options
 from openai_frontend.cli import model_config
 from openai_frontend.cli.model_config import Config
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_facts import ModelFacts, ModelSource
 from openai_frontend.model_options import ModelOptions
+from openai_frontend.models import folder_facts
+from openai_frontend.models.folder_facts import ModelFacts, ModelSource
 
 # What lies in a folder of weights, which a model's folder refers to
 _WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "config.json")
@@ -51,7 +52,7 @@ class ModelFolder:
             return ModelFacts(tokenizer=self.path)
         if self.engine is not None:
             return self._engine_facts()
-        return model_facts.read(ModelSource(config=self.config, folder=self.version()), self._part)
+        return folder_facts.read(ModelSource(config=self.config, folder=self.version()), self._part)
 
     def is_decoupled(self) -> bool:
         """Whether it may answer many times; an ensemble may where one of its parts may."""

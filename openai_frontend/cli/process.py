@@ -17,7 +17,7 @@ from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.side_listener import SideListener
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.model_use import ModelUse
+from openai_frontend.models.use import ModelUse
 
 
 class HeldModels:

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.adapter_management import AdapterManagement
+from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.routers.direct_route import AdminRoute
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body

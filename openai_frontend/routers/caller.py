@@ -3,8 +3,8 @@
 from fastapi import Request
 
 from openai_frontend.access.caller import Caller
-from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.callers_models import CallersModels, Models
 
 

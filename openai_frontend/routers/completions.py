@@ -3,7 +3,7 @@
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.body import read_body
 from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute

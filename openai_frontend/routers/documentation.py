@@ -11,7 +11,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.errors import GatewayError
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.caller import models_for
 from openai_frontend.routers.direct_route import DocsRoute
 from openai_frontend.routers.openapi import Document

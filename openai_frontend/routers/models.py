@@ -7,12 +7,12 @@ from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
 from openai_frontend.errors import GatewayError
-from openai_frontend.model_management import Change, ModelManagement
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.management import Change, ModelManagement
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.routers.caller import models_for
 from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
 from openai_frontend.routers.openapi import ERRORS, optional_body
-from openai_frontend.served_model import ModelCard
 from openai_frontend.serving.failure import describe
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.request_body import BodyReader

@@ -4,7 +4,7 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.caller import model_for, models_for, noted
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.openapi import ERRORS, request_body

@@ -18,8 +18,8 @@ from openai_frontend.generation import (
     SequenceDelta,
     TextRelay,
 )
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission, Bursts, Deltas
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details

@@ -16,7 +16,7 @@ from openai_frontend.generation import (
     ScoreResult,
     SequenceDelta,
 )
-from openai_frontend.served_model import ModelCard, ServedModel
+from openai_frontend.models.served_model import ModelCard, ServedModel
 
 _LONGEST_NAME_IN_MESSAGES = 128
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.reading import PLAIN
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import (
     Answer,

@@ -6,9 +6,9 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import EmbeddingRequest
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_text import TiktokenText
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import new_id
 from openai_frontend.serving.batch import run_batch

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.truncation import Truncation
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.sampling import check_in_vocabulary, unsupported
 
 # What the author of a client must know who sends ids of another tokenizer

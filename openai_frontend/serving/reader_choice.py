@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from openai_frontend.generation import GenerationRequest
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.output import MAX_ARGUMENTS
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.constraints import Constraint
 from openai_frontend.serving.messages import prefilled_text
 from openai_frontend.serving.reading import AnswerReading

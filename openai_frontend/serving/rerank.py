@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.answer import new_id
 from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy

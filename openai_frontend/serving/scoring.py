@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScoreRequest, ScoreResult
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import new_id
 from openai_frontend.serving.batch import run_batch

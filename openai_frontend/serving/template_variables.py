@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.sampling import unsupported
 from schemas.chat_completions import ChatCompletionRequest
 

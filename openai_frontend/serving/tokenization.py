@@ -1,8 +1,8 @@
 """Tokens of texts and chats, texts of tokens, and prompts as a model would read them. No HTTP."""
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.served_model import ServedModel
 from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy, Neutral
 from openai_frontend.serving.limits import Limits

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from openai_frontend import model_facts, model_options
+from openai_frontend import model_options
 from openai_frontend.cli import model_config
 from openai_frontend.contracts.choice import Chosen
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.models import folder_facts
 from scripts.generate_backends_docs import FIELDS, chosen, kinds
 
 VARIABLE = "OPENAI_FRONTEND_TEST_REPOSITORY"
@@ -61,7 +62,7 @@ def _real(folder: Path | None) -> list[Model]:
         return []
     models = {each.name: each for each in sorted(folder.iterdir()) if each.is_dir()}
     configs = {name: model_config.read(path, path / "1") for name, path in models.items()}
-    parts = {part for config in configs.values() for part in model_facts.parts(config)}
+    parts = {part for config in configs.values() for part in folder_facts.parts(config)}
     found = []
     for name, path in models.items():
         if name in parts or model_options.read(path).part_of:

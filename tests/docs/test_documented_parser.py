@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.model_reading import ModelFiles, choose
+from openai_frontend.models.reading import ModelFiles, choose
 from openai_frontend.parsing.reading import Reading
 from tests.gateway_process import ROOT
 from tests.parsing.recorded import TOOLS, Answer, answer

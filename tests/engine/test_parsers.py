@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from openai_frontend.engines.vllm import parsers
 from openai_frontend.engines.vllm.parsers import Pieces
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_reading import ModelFiles, choose
+from openai_frontend.models.reading import ModelFiles, choose
 from openai_frontend.parsing.markers import Markers
 from openai_frontend.parsing.reading import Reading
 from tests.parsing.recorded import FILES, FOLDER, TOOLS, Answer, answer, outputs

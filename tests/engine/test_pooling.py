@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 
 from openai_frontend import errors
 from openai_frontend.generation import EmbeddingRequest, GenerationRequest, ScoreRequest
-from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.engine import tiny_cross_encoder

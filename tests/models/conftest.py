@@ -15,7 +15,7 @@ import uvicorn
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.middleware.http_protocol import guarded_protocol
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Server
 

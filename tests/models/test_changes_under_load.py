@@ -16,7 +16,7 @@ import pytest
 from tests import mock_models
 from tests.adapters.files import write_peft
 from tests.models.conftest import EXPLICIT, LiveGateway
-from tests.test_model_registry import write_ensemble
+from tests.models.test_registry import write_ensemble
 
 CHANGES = 200
 RELOADED = ("other", "whole", "embedder", "part")

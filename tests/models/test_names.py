@@ -8,7 +8,7 @@ import pytest
 
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import CONFIG, serving

@@ -15,7 +15,7 @@ from openai_frontend import app as app_module
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.middleware.http_protocol import guarded_protocol
-from openai_frontend.served_model import ModelCard
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.settings import Settings
 from tests.serving.fake_model import FakeModel
 

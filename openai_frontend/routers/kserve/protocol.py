@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from openai_frontend.model_management import ModelManagement
+from openai_frontend.models.management import ModelManagement
 from openai_frontend.routers.kserve.inference import inference_router
 from openai_frontend.routers.kserve.lacking import lacking_router, logging_router
 from openai_frontend.routers.kserve.models import (

@@ -6,7 +6,7 @@ from typing import Any
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.model_management import ModelManagement
+from openai_frontend.models.management import ModelManagement
 from openai_frontend.serving.kserve.addresses import ModelAddress
 from openai_frontend.serving.kserve.core import Index
 from openai_frontend.serving.request_body import BodyReader

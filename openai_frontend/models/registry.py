@@ -6,18 +6,18 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import NoReturn
 
-from openai_frontend.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
 from openai_frontend.adapters.table import Found
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.model_building import ModelBuilding
-from openai_frontend.model_changes import ModelChanges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
-from openai_frontend.model_snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
-from openai_frontend.model_use import Demand, ModelUse, ModelUses
+from openai_frontend.models.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
+from openai_frontend.models.building import ModelBuilding
+from openai_frontend.models.changes import ModelChanges
+from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
+from openai_frontend.models.use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.served_model import ModelCard, ServedModel
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)

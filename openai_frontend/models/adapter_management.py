@@ -5,7 +5,6 @@ A client says a name; where the adapter lies, the operator has said.
 
 from contextlib import aclosing
 
-from openai_frontend.adapter_models import SEPARATOR
 from openai_frontend.adapters.folder import NAME
 from openai_frontend.errors import (
     Conflict,
@@ -16,8 +15,9 @@ from openai_frontend.errors import (
     NotPermitted,
 )
 from openai_frontend.generation import GenerationRequest, SamplingParams
-from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.served_model import ModelCard, ServedModel
+from openai_frontend.models.adapter_models import SEPARATOR
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ModelCard, ServedModel
 
 
 class AdapterManagement:

@@ -10,27 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_facts, prompt_tables
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.model_facts import ModelSource
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.model_reading import (
+from openai_frontend.models import folder_facts, prompt_tables
+from openai_frontend.models.folder_facts import ModelSource
+from openai_frontend.models.reading import (
     SETTINGS,
     ModelFiles,
     choose,
     template_for_tools,
     warning,
 )
-from openai_frontend.model_use import ModelUses
+from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.use import ModelUses
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.served_model import ServedModel
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -121,9 +121,9 @@ class ModelBuilding:
         if said:
             _check_context(options, said)
             return said
-        folder = model_facts.model_folder(name, self.repositories)
+        folder = folder_facts.model_folder(name, self.repositories)
         source = ModelSource(config=config, folder=folder and folder / str(version))
-        found = model_facts.read(source, self._source)
+        found = folder_facts.read(source, self._source)
         given = {"tokenizer": found.tokenizer, "max_model_len": found.max_model_len}
         return {fact: value for fact, value in given.items() if value is not None}
 

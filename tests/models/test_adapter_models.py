@@ -10,8 +10,8 @@ import pytest
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.model_registry import ModelRegistry
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ServedModel
 from tests import mock_models
 from tests.adapters.files import write_peft
 from tests.mock_models import serving

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psutil
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 
 logger = logging.getLogger(__name__)
 

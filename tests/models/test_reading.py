@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_reading import (
+from openai_frontend.models.reading import (
     ModelFiles,
     choose,
     lacks,

@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openai_frontend import model_facts, model_options
+from openai_frontend import model_options
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.model_building import Made, ModelBuilding, NotServable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models import folder_facts
+from openai_frontend.models.building import Made, ModelBuilding, NotServable
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import ModelIndexEntry, Server
 
 logger = logging.getLogger(__name__)
@@ -103,7 +104,7 @@ class SnapshotTaking:
         return draft.finished()
 
     def _options(self, name: str) -> ModelOptions:
-        folder = model_facts.model_folder(name, self._server.options.model_repositories)
+        folder = folder_facts.model_folder(name, self._server.options.model_repositories)
         return model_options.of_model(name, folder, self._settings)
 
     def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
@@ -114,7 +115,7 @@ class SnapshotTaking:
                 config = self._server.model_config(name)
             except GatewayError:  # it has gone since the index was read
                 continue
-            for part in model_facts.parts(config):
+            for part in folder_facts.parts(config):
                 parts.setdefault(part, []).append(name)
         return parts
 

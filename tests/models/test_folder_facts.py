@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_facts import ModelFacts, ModelSource, model_folder, parts, read
+from openai_frontend.models.folder_facts import ModelFacts, ModelSource, model_folder, parts, read
 
 
 def no_parts(name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams, TokenCounts
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.mock_models import serving

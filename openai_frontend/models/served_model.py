@@ -27,7 +27,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.model_use import ModelUse
+from openai_frontend.models.use import ModelUse
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool

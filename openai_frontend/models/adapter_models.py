@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openai_frontend import model_facts
 from openai_frontend.adapters.folder import Taken
 from openai_frontend.adapters.places import Places
 from openai_frontend.adapters.table import AdapterTable, Found
 from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.generation import Adapter
-from openai_frontend.model_building import Made
-from openai_frontend.model_snapshot import Snapshot
-from openai_frontend.served_model import ModelCard, ServedModel
+from openai_frontend.models import folder_facts
+from openai_frontend.models.building import Made
+from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.snapshot import Snapshot
 from openai_frontend.triton import Server
 
 SEPARATOR = ":"
@@ -124,7 +124,7 @@ class AdapterModels:
         model, options = made.model, made.options
         repositories = self._server.options.model_repositories
         return Places(
-            model_folder=model_facts.model_folder(model.model_name, repositories),
+            model_folder=folder_facts.model_folder(model.model_name, repositories),
             version=model.version,
             named=options.adapters,
             watched=options.adapter_folder,

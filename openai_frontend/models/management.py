@@ -15,7 +15,7 @@ from openai_frontend.errors import (
     NotPermitted,
 )
 from openai_frontend.model_options import is_name
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import ModelIndexEntry, Server
 
 _LOOK_EVERY_S = 0.1  # short against any load

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_frontend import model_options, prompt_tables
+from openai_frontend import model_options
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.models import prompt_tables
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])

@@ -10,7 +10,7 @@ import pytest
 
 from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.model_registry import ModelRegistry
+from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
 from tests.mock_models import serving
@@ -364,7 +364,7 @@ async def test_how_answers_are_read_is_told(
     assert [
         (record.levelname, record.getMessage())
         for record in caplog.records
-        if record.name == "openai_frontend.model_building"
+        if record.name == "openai_frontend.models.building"
     ] == [
         ("INFO", "model a: answers are read as hermes. The chat template has '<tool_call>'."),
         (

@@ -12,7 +12,7 @@ from openai_frontend.contracts import choice
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import EmbeddingRequest, GenerationRequest, ScoreRequest
-from openai_frontend.served_model import ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.contracts.recorded import NVIDIA_VLLM, tensors

@@ -1,0 +1,1 @@
+"""The models: their names, which of them serve, and what changes that."""

@@ -203,6 +203,7 @@ void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
                          std::unique_ptr<ReceivedResponse> response) {
   std::shared_ptr<InFlight> dropped;
   const std::lock_guard lock(mutex);
+  ++in_flight->received;
   if (response->final) {
     in_flight->finished = true;
     drop_if_over(*in_flight, dropped);
@@ -216,6 +217,7 @@ bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight, std::s
   const std::lock_guard lock(mutex);
   Relay* relay = in_flight->relay.get();
   if (relay == nullptr || output != relay->output || !in_flight->responses.empty()) return false;
+  ++in_flight->received;
   relay->text.append(text);
   if (!relay->held) enqueue(in_flight);
   return true;
@@ -405,6 +407,11 @@ void ResponseStream::cancel() {
 bool ResponseStream::finished() const {
   const std::lock_guard lock(in_flight_->queue->mutex);
   return in_flight_->finished;
+}
+
+uint64_t ResponseStream::received() const {
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  return in_flight_->received;
 }
 
 namespace {
@@ -633,6 +640,8 @@ void bind_inference(nb::module_& module) {
       .def("stop_relay", &ResponseStream::stop_relay, "Write no more.")
       .def_prop_ro("finished", &ResponseStream::finished,
                    "The last response has come (and may be untaken).")
+      .def_prop_ro("received", &ResponseStream::received,
+                   "Responses that have come so far, relayed ones too.")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
               "A future that the drain hands out once when a response comes.");
 }

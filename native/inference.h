@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,6 +64,7 @@ struct InFlight {
   std::unique_ptr<Relay> relay;
   bool queued = false;    // in the queue's list of streams to wake
   bool finished = false;  // the last response has come
+  uint64_t received = 0;  // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
 
   // Not guarded: written before Triton sees the request, released after it.
@@ -113,6 +115,7 @@ class ResponseStream {
   nb::list take();
   void cancel();
   bool finished() const;
+  uint64_t received() const;
   void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
   void resume_relay();
   // Writes what has been gathered unless the writer holds.

@@ -242,6 +242,10 @@ class ResponseStream:
         """The last response has come (and may be untaken)."""
 
     @property
+    def received(self) -> int:
+        """Responses that have come so far, relayed ones too."""
+
+    @property
     def waiter(self) -> object:
         """A future that the drain hands out once when a response comes."""
 

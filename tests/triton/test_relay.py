@@ -451,3 +451,20 @@ async def test_engines_on_threads(ask):
     )
 
     assert [b"".join([*sent, b"end"])] * 4 == followed
+
+
+async def test_responses_are_counted_on_every_way(ask):
+    """A stream counts the responses that have come: given, relayed, and held for a slow client."""
+    request = await ask()
+    request.send("one")
+    assert request.stream._native.received == 1
+    assert request.taken() == [b"one"]
+
+    request.relay()
+    request.send("two", "three")
+    assert request.stream._native.received == 3
+    request.hold = True
+    request.turn()
+    request.send("four")
+
+    assert request.stream._native.received == 4

@@ -14,6 +14,7 @@ GatewayError
 │   ├── QueueFull             503  no place, and none to wait at
 │   ├── QueueTimeout          503  waited for a place as long as it may
 │   └── ServerDraining        503  the server is about to stop, and begins nothing
+├── RequestTimedOut           504  the answer took longer than a request may
 ├── RequestCancelled          499  the caller went away; never sent, only logged
 └── InferenceFailed           500  Triton or the engine failed
 """
@@ -146,6 +147,13 @@ class ServerDraining(ServerOverloaded):
     """The server is about to stop: what runs may end, what waits is sent away."""
 
     code = "server_draining"
+
+
+class RequestTimedOut(GatewayError):
+    """The answer was not complete when the request's time was over; what ran for it has ended."""
+
+    status = 504
+    code = "request_timeout"
 
 
 class RequestCancelled(GatewayError):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
@@ -145,8 +146,31 @@ def _origins(value: list[str]) -> list[str]:
 
 _ORIGIN = re.compile(r"https?://[^/?#@\sA-Z]+")
 
+
+def _hosts(value: list[str]) -> list[str]:
+    """Names without a port, for a proxy may have another; addresses as they stand in a header."""
+    for host in value:
+        if not _HOST.fullmatch(host):
+            raise ValueError(f"'{host}' is no name of a host, nor of the form *.DOMAIN")
+    return value
+
+
+_HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
+
+UNIX = "unix"  # the peer of a Unix socket, which has no address
+
+
+def _networks(value: list[str]) -> list[str]:
+    for network in value:
+        if network != UNIX:
+            ip_network(network)  # its own words say what is wrong
+    return value
+
+
 Names = Annotated[list[str], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
+Hosts = Annotated[list[str], _parsed(_list), AfterValidator(_hosts)]
+Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
 OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import ByModel, Origins, ParserByModel
+from openai_frontend.setting_values import ByModel, Hosts, Networks, Origins, ParserByModel
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -59,6 +59,58 @@ class Listening(BaseModel):
     access_log: bool = Field(default=False, description="Log one line for each request.")
 
 
+class Connections(BaseModel):
+    """Connections"""
+
+    max_connections: int = Field(
+        default=4096,
+        ge=1,
+        description="Connections at a time; requests on one more are answered 503, but for "
+        "/health. A tenth more are held to say so, others are closed at once.",
+    )
+    head_timeout_s: float = Field(
+        default=20.0, gt=0, description="Seconds in which a request's head must have come."
+    )
+    body_timeout_s: float = Field(
+        default=120.0, gt=0, description="Seconds from its head in which a body must have come."
+    )
+    request_timeout_s: float = Field(
+        default=3600.0,
+        ge=0,
+        description="Seconds from its head in which a request to a model must be answered to its "
+        "end; 0: for ever.",
+    )
+    write_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds after which a client that reads nothing, though something waits for "
+        "it, is dropped.",
+    )
+    stream_buffer_bytes: int = Field(
+        default=1024 * 1024,
+        ge=64 * 1024,
+        description="Bytes of a stream that may wait for a client that reads too slowly; beyond "
+        "them it is dropped.",
+    )
+    stream_keep_alive_s: float = Field(
+        default=15.0,
+        ge=0,
+        description="A stream that is silent for so many seconds sends a comment, before the next "
+        "as many are over; 0: never.",
+    )
+    allowed_host: Hosts = Field(
+        default=[],
+        description="Name (or `*.example.com`) by which clients may call the server in the Host "
+        "header; without any, by every one.",
+    )
+    trusted_proxy: Networks = Field(
+        default=[],
+        description="Address or network of a proxy that says whom it speaks for "
+        "(X-Forwarded-For, X-Forwarded-Proto, Forwarded), or `unix` for the Unix socket; others "
+        "are not listened to.",
+    )
+
+
 class Limits(BaseModel):
     """Limits on requests"""
 
@@ -67,6 +119,14 @@ class Limits(BaseModel):
     )
     max_header_bytes: int = Field(
         default=64 * 1024, ge=1024, description="Bytes of a request's head, all headers together."
+    )
+    max_body_chunks: int = Field(
+        default=65_536, ge=1, description="Pieces of a body that is sent in chunks."
+    )
+    max_held_body_bytes: int = Field(
+        default=512 * 1024 * 1024,
+        ge=1,
+        description="Bytes of the bodies of all requests at work; beyond them one is answered 503.",
     )
     max_messages: int = Field(default=2048, ge=1, description="Messages in one chat.")
     max_n: int = Field(default=128, ge=1, description="Choices (`n`) for one prompt.")
@@ -165,7 +225,7 @@ class Answers(BaseModel):
     )
 
 
-class Settings(TritonSettings, Answers, Prompting, Access, Limits, Listening):
+class Settings(TritonSettings, Answers, Prompting, Access, Limits, Connections, Listening):
     """All settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -181,6 +241,6 @@ class Settings(TritonSettings, Answers, Prompting, Access, Limits, Listening):
 
 
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Models, Access, Limits, Prompting, Answers, Core, Backends, Resources, Cache,
-    CoreLog, Metrics,
+    Listening, Connections, Models, Access, Limits, Prompting, Answers, Core, Backends, Resources,
+    Cache, CoreLog, Metrics,
 )  # fmt: skip

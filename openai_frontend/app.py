@@ -18,6 +18,7 @@ from openai_frontend import __version__
 from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
 from openai_frontend.errors import GatewayError
+from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.access import Access
@@ -27,6 +28,7 @@ from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.failures import Failures
+from openai_frontend.middleware.farewell import Farewell
 from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
@@ -162,6 +164,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
     )
     direct: dict[tuple[str, str], Endpoint] = {}
     areas, open_areas = Areas(), _open_areas(settings)
+    life = Life()
     keys = entrance_of(settings)
     app = Gateway(
         **_ABOUT,
@@ -170,6 +173,7 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
             Middleware(RequestId),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
+            Middleware(Farewell, life=life, area_of=areas.find),
             *_access(keys, areas, open_areas),
             *([] if demand is None else [Middleware(HeldModels)]),
             Middleware(Failures),
@@ -181,9 +185,10 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         exception_handlers={HTTPException: _refuse_route},
     )
     app.state.startup = startup
+    app.state.life = life
     app.state.registry = registry
     app.state.keys = keys
-    _add_routes(app, settings, server, registry)
+    _add_routes(app, settings, server, registry, life)
     app.include_router(operations_router(partial(_families, metrics, registry), server.metrics))
     document = Document(app, open_areas=None if keys is None else open_areas)
     app.include_router(documentation_router(document, registry))
@@ -237,7 +242,9 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
     return frozenset(area for area, is_open in left_open.items() if is_open)
 
 
-def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry) -> None:
+def _add_routes(
+    app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry, life: Life
+) -> None:
     limits = Limits(
         max_n=settings.max_n,
         max_messages=settings.max_messages,
@@ -271,7 +278,7 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
     adapters = AdapterManagement(registry, enabled=settings.model_management)
     app.include_router(adapters_router(adapters, policy))
     app.include_router(models_router(registry))
-    app.include_router(health_router(registry.is_ready, registry.unready))
+    app.include_router(health_router(life, registry.is_ready, registry.unready))
     if settings.kserve:
         app.include_router(
             kserve_router(
@@ -280,7 +287,7 @@ def _add_routes(app: FastAPI, settings: Settings, server: Server, registry: Mode
                 admission=admission,
                 management=management,
                 use=registry.use,
-                is_ready=registry.is_ready,
+                is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
             )
         )

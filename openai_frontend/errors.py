@@ -148,6 +148,10 @@ class ServerDraining(ServerOverloaded):
 
     code = "server_draining"
 
+    def __init__(self) -> None:
+        # A restart takes longer; but where there are other servers, one of them takes it at once
+        super().__init__("The server is shutting down.", retry_after_s=5.0)
+
 
 class RequestTimedOut(GatewayError):
     """The answer was not complete when the request's time was over; what ran for it has ended."""

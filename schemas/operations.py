@@ -8,7 +8,7 @@ from pydantic import BaseModel
 class Health(BaseModel):
     """`models` says why, for each model that cannot serve."""
 
-    status: Literal["live", "ready", "not ready"]
+    status: Literal["live", "ready", "not ready", "stopping"]
     models: dict[str, str]
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import uvicorn
 
@@ -17,6 +17,7 @@ from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.side_listener import SideListener
+from openai_frontend.life import Life
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server
 
@@ -26,29 +27,37 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LAST_WORDS_S = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the process runs, as the application was wired."""
+
+    triton: Server
+    registry: ModelRegistry
+    startup: Startup
+    life: Life
+
+
 class GatewayProcess(uvicorn.Server):
     """The first signal lets requests run out, for a while; the second ends all at once."""
 
     def __init__(
         self,
         config: uvicorn.Config,
+        inside: Inside,
         *,
-        triton: Server,
-        registry: ModelRegistry,
-        startup: Startup,
         progress: announcement.LoadProgress,
         place: announcement.Place,
     ) -> None:
         super().__init__(config)
-        self._triton = triton
-        self._registry = registry
-        self._startup = startup
+        self._triton = inside.triton
+        self._registry = inside.registry
+        self._life = inside.life
         self._progress = progress
         self._place = place
         self.beside: SideListener | None = None
         self.keys: Entrance | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
-        startup.on_failure = self._stop
+        inside.startup.on_failure = self._stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
@@ -100,6 +109,7 @@ class GatewayProcess(uvicorn.Server):
         self._stop()
 
     def _stop(self) -> None:
+        self._life.drain()
         self.should_exit = True
 
     async def _announce(self) -> None:

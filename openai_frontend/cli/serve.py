@@ -14,7 +14,7 @@ import uvicorn
 from openai_frontend.app import create_app
 from openai_frontend.cli import announcement, garbage
 from openai_frontend.cli.certificate import Certificate
-from openai_frontend.cli.process import GatewayProcess
+from openai_frontend.cli.process import GatewayProcess, Inside
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.middleware.metrics_only import MetricsOnly
@@ -85,9 +85,7 @@ def serve(
         sys.stderr.write(warning)
     process = GatewayProcess(
         _uvicorn_config(app, settings),
-        triton=server,
-        registry=app.state.registry,
-        startup=app.state.startup,
+        Inside(server, app.state.registry, app.state.startup, app.state.life),
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
         place=_place(settings, listener),
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
+from openai_frontend.life import Life
 from openai_frontend.routers.caller import is_stranger
 from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
@@ -11,11 +12,14 @@ from schemas.operations import Health
 
 
 def health_router(
-    is_ready: Callable[[], bool], unready_models: Callable[[], Mapping[str, str]]
+    life: Life,
+    is_ready: Callable[[], bool],
+    unready_models: Callable[[], Mapping[str, str]],
 ) -> APIRouter:
     """`unready_models` tells why, for each model that cannot serve."""
     router = APIRouter(tags=["health"], route_class=HealthRoute)
-    not_ready = {"model": Health, "description": "Some model cannot serve, or is still loading."}
+    why_not = "Some model cannot serve, or is still loading; or the server is about to end."
+    not_ready = {"model": Health, "description": why_not}
 
     @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})
     async def live(request: Request) -> Response:
@@ -26,7 +30,11 @@ def health_router(
         "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
     )
     async def ready(request: Request) -> Response:
-        """200 once every model can serve; else 503 with the reasons, which strangers do not get."""
+        """200 while every model can serve; else 503 with the reasons, which strangers do not get.
+        503 from the moment on that the process is asked to end.
+        """
+        if not life.ready:
+            return _answer(503, Health(status="stopping", models={}))
         if is_ready():
             return _answer(200, Health(status="ready", models={}))
         models = {} if is_stranger(request) else dict(unready_models())

@@ -10,8 +10,8 @@ import orjson
 from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
-    ModelUnavailable,
     RequestCancelled,
+    ServerDraining,
 )
 from schemas.errors import ErrorObject, ErrorResponse
 
@@ -37,7 +37,7 @@ class Failure:
 def describe(error: BaseException) -> Failure:
     """A 500 is told in general words: the text of an exception may name internals."""
     if isinstance(error, CancelledError):  # nobody else cancels a request from outside
-        error = ModelUnavailable("The server is shutting down.")
+        error = ServerDraining()
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
     message = _GENERIC if error.status == 500 else error.message

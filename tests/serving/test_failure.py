@@ -21,7 +21,7 @@ TOLD = [
     (errors.ModelUnavailable("dead"), 503, "dead", LATER, None, "model_unavailable"),
     (errors.InferenceFailed(INTERNALS), 500, GENERIC, LATER, None, "inference_failed"),
     (ValueError(INTERNALS), 500, GENERIC, LATER, None, None),
-    (asyncio.CancelledError(), 503, STOPPING, LATER, None, "model_unavailable"),
+    (asyncio.CancelledError(), 503, STOPPING, LATER, None, "server_draining"),
 ]
 
 

@@ -19,6 +19,14 @@ GatewayError
 └── InferenceFailed           500  Triton or the engine failed
 """
 
+from typing import Literal
+
+# Why a request is refused that another time, or elsewhere, would be served: counted by these words.
+Rejection = Literal[
+    "queue_full", "queue_timeout", "rate_limit", "streams", "overloaded", "draining",
+    "model_unavailable", "connections",
+]  # fmt: skip
+
 
 class GatewayError(Exception):
     """A failure with OpenAI's four words: `message`, `type`, `param`, `code`; and an HTTP
@@ -29,6 +37,7 @@ class GatewayError(Exception):
     type = "server_error"
     code: str | None = None
     retry_after_s: float | None = None  # when to come again, where that is known
+    rejection: Rejection | None = None  # None: it is no refusal for load or state
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -81,6 +90,7 @@ class RateLimited(GatewayError):
     status = 429
     type = "requests"  # or "tokens": what there is too much of
     code = "rate_limit_exceeded"
+    rejection: Rejection | None = "rate_limit"
 
     def __init__(self, message: str, *, type: str = "requests", retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -118,6 +128,7 @@ class ModelUnavailable(GatewayError):
     status = 503
     code = "model_unavailable"
     retry_after_s = 5.0
+    rejection: Rejection | None = "model_unavailable"
 
 
 class ServerOverloaded(GatewayError):
@@ -125,6 +136,7 @@ class ServerOverloaded(GatewayError):
 
     status = 503
     code = "server_overloaded"
+    rejection: Rejection | None = "overloaded"
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -135,18 +147,21 @@ class QueueFull(ServerOverloaded):
     """The model has no place for the request, and its queue none to wait at."""
 
     code = "queue_full"
+    rejection: Rejection | None = "queue_full"
 
 
 class QueueTimeout(ServerOverloaded):
     """The request has waited for a place in the model for as long as it may."""
 
     code = "queue_timeout"
+    rejection: Rejection | None = "queue_timeout"
 
 
 class ServerDraining(ServerOverloaded):
     """The server is about to stop: what runs may end, what waits is sent away."""
 
     code = "server_draining"
+    rejection: Rejection | None = "draining"
 
     def __init__(self) -> None:
         # A restart takes longer; but where there are other servers, one of them takes it at once

@@ -101,11 +101,13 @@ class Quota:
     def begin(self) -> None:
         """One more request at work, until `end`. Raises RateLimited where there is no place."""
         if self._streams is not None and self.running >= self._streams:
-            raise RateLimited(
+            refusal = RateLimited(
                 f"The key '{self._name}' has {self.running} requests at work, "
                 f"and may have {self._streams}. Try again when one of them has ended.",
                 retry_after_s=_STREAM_RETRY_S,
             )
+            refusal.rejection = "streams"
+            raise refusal
         if self._requests is not None:
             self._check(self._requests, "requests", 1)
             self._requests.take(1)

@@ -1,25 +1,19 @@
 """What the gateway counts of itself, by `prometheus_client`. Knows no HTTP, no text of Triton's.
 
-Labels have values from closed sets alone: addresses as routes spell them, models that are served.
-A client cannot make one.
+What is counted is declared in `declared.py`; nothing here costs anything for a token.
 """
 
 from collections.abc import Iterable
 from time import perf_counter
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from openai_frontend.errors import Rejection
 from openai_frontend.generation import CompletionDelta
-
-_PREFIX = "openai_frontend"
-
-# Seconds, and tokens. They hold the bounds that vLLM has for the same, and some beyond.
-_FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)  # fmt: skip  # noqa: E501
-_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)  # fmt: skip  # noqa: E501
-_REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-_ANSWER_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 300, 600)
-_TOKENS = tuple(digit * 10**power for power in range(7) for digit in (1, 2, 5))
-_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+from openai_frontend.metrics import declared
+from openai_frontend.metrics.declared import End, TimeoutKind, WatchdogKind
+from openai_frontend.metrics.family import Family
 
 
 class GatewayMetrics:
@@ -27,24 +21,55 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = self._counter(
-            "requests", "Requests that have been answered.", ("route", "model", "status")
-        )
-        self._request_s = self._histogram(
-            "request_seconds", "Seconds from a request to the end of its answer.",
-            ("route",), _REQUEST_S,
-        )  # fmt: skip
-        self._lag_s = self._histogram(
-            "event_loop_lag_seconds", "Seconds that a timer of the event loop comes late.",
-            (), _LAG_S,
-        )  # fmt: skip
+        self._requests = self._counter(declared.REQUESTS)
+        self._request_s = self._histogram(declared.REQUEST_S)
+        self.at_work = self._gauge(declared.AT_WORK)
+        self.streams = self._gauge(declared.STREAMS)
+        self._rejected = self._counter(declared.REJECTED)
+        self._lag_s = self._histogram(declared.LAG_S)
+        self._readers_dropped = self._counter(declared.READERS_DROPPED)
+        self._timeouts = self._counter(declared.TIMEOUTS)
         self._models = _Models(self)
         self._by_model: dict[str, ModelMetrics] = {}
+        for kind in get_args(TimeoutKind):
+            self._timeouts.labels(kind)  # there from the start, at zero
 
     def answered(self, route: str, model: str, status: int, seconds: float) -> None:
         """One more request; `model` is empty where it named none that is served."""
         self._requests.labels(route, model, status).inc()
         self._request_s.labels(route).observe(seconds)
+
+    def rejected(self, model: str, reason: Rejection) -> None:
+        """A request was refused for load or state; `model` is empty where none was looked up.
+
+        Whatever is refused with one of our errors is counted by `RequestMetrics`: call this only
+        for what is refused before the application sees it.
+        """
+        self._rejected.labels(model, reason).inc()
+
+    def queued(self, model: str, seconds: float) -> None:
+        """A request has left the queue of a served model, for whatever reason, after so long."""
+        self.of(model).queue_s.observe(seconds)
+
+    def queue_changed(self, model: str, waiting: int) -> None:
+        """So many requests wait for a served model now."""
+        self.of(model).waiting.set(waiting)
+
+    def engine_restarted(self, model: str) -> None:
+        """A served model's engine has been started again."""
+        self.of(model).restarts.inc()
+
+    def watchdog_fired(self, model: str, kind: WatchdogKind) -> None:
+        """A served model's engine has been found to be stuck."""
+        self.of(model).stuck[kind].inc()
+
+    def reader_dropped(self) -> None:
+        """A stream was ended because its client did not read."""
+        self._readers_dropped.inc()
+
+    def timed_out(self, kind: TimeoutKind) -> None:
+        """A request was ended for the time it took."""
+        self._timeouts.labels(kind).inc()
 
     def lagged(self, seconds: float) -> None:
         """The event loop was late by so much."""
@@ -57,54 +82,42 @@ class GatewayMetrics:
             known = self._by_model[model] = ModelMetrics(self._models, model)
         return known
 
-    def _counter(self, name: str, help: str, labels: tuple[str, ...]) -> Counter:
-        return Counter(f"{_PREFIX}_{name}", help, labels, registry=self.registry)
+    def _counter(self, family: Family) -> Counter:
+        return Counter(family.name, family.says, family.labels, registry=self.registry)
 
-    def _gauge(self, name: str, help: str, labels: tuple[str, ...]) -> Gauge:
-        return Gauge(f"{_PREFIX}_{name}", help, labels, registry=self.registry)
+    def _gauge(self, family: Family) -> Gauge:
+        return Gauge(family.name, family.says, family.labels, registry=self.registry)
 
-    def _histogram(
-        self, name: str, help: str, labels: tuple[str, ...], buckets: tuple[float, ...]
-    ) -> Histogram:
-        return Histogram(f"{_PREFIX}_{name}", help, labels, buckets=buckets, registry=self.registry)
+    def _histogram(self, family: Family) -> Histogram:
+        return Histogram(
+            family.name, family.says, family.labels, buckets=family.bounds, registry=self.registry
+        )
 
 
 class _Models:
     """The families with a label for the model."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
-        model = ("model",)
-        self.running = metrics._gauge("running_generations", "Answers being made now.", model)
-        self.ended = metrics._counter(
-            "generations", "Answers, by how they ended: stop, length, cancelled, error.",
-            ("model", "end"),
-        )  # fmt: skip
-        self.first_token_s = metrics._histogram(
-            "time_to_first_token_seconds", "Seconds from Triton's request to its first token.",
-            model, _FIRST_TOKEN_S,
-        )  # fmt: skip
-        self.token_s = metrics._histogram(
-            "time_per_output_token_seconds", "Seconds for each token after the first, by answer.",
-            model, _TOKEN_S,
-        )  # fmt: skip
-        self.answer_s = metrics._histogram(
-            "generation_seconds", "Seconds from Triton's request to its end.", model, _ANSWER_S
-        )
-        self.prompt_tokens = metrics._histogram(
-            "prompt_tokens", "Tokens of each prompt.", model, _TOKENS
-        )
-        self.cached_tokens = metrics._counter(
-            "cached_prompt_tokens", "Those of them that the engine's prefix cache held.", model
-        )
-        self.completion_tokens = metrics._histogram(
-            "generation_tokens", "Tokens of each answer.", model, _TOKENS
-        )
+        self.waiting = metrics._gauge(declared.WAITING)
+        self.queue_s = metrics._histogram(declared.QUEUE_S)
+        self.running = metrics._gauge(declared.RUNNING)
+        self.ended = metrics._counter(declared.ENDED)
+        self.first_token_s = metrics._histogram(declared.FIRST_TOKEN_S)
+        self.token_s = metrics._histogram(declared.TOKEN_S)
+        self.answer_s = metrics._histogram(declared.ANSWER_S)
+        self.prompt_tokens = metrics._histogram(declared.PROMPT_TOKENS)
+        self.cached_tokens = metrics._counter(declared.CACHED_TOKENS)
+        self.completion_tokens = metrics._histogram(declared.COMPLETION_TOKENS)
+        self.stuck = metrics._counter(declared.WATCHDOG)
+        self.restarts = metrics._counter(declared.ENGINE_RESTARTS)
 
 
 class ModelMetrics:
     """One model's part of the families; each answer is watched by a `Generation`."""
 
     def __init__(self, families: _Models, model: str) -> None:
+        self.waiting = families.waiting.labels(model)
+        self.queue_s = families.queue_s.labels(model)
         self.running = families.running.labels(model)
         self.first_token_s = families.first_token_s.labels(model)
         self.token_s = families.token_s.labels(model)
@@ -112,10 +125,9 @@ class ModelMetrics:
         self.prompt_tokens = families.prompt_tokens.labels(model)
         self.cached_tokens = families.cached_tokens.labels(model)
         self.completion_tokens = families.completion_tokens.labels(model)
-        self._ended = {
-            end: families.ended.labels(model, end)
-            for end in ("stop", "length", "cancelled", "error")
-        }
+        self.restarts = families.restarts.labels(model)
+        self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(WatchdogKind)}
+        self._ended = {end: families.ended.labels(model, end) for end in get_args(End)}
 
     def begin(self) -> "Generation":
         """One more answer is being made; whoever begins it calls `end`."""

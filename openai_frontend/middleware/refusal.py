@@ -7,7 +7,11 @@ from openai_frontend.serving.failure import Failure
 
 
 async def send_failure(scope: Scope, send: Send, failure: Failure) -> None:
-    """The whole response: status, headers, the error envelope of the address."""
+    """The whole response: status, headers, the error envelope of the address. What is refused for
+    load or state is noted for the metrics.
+    """
+    if failure.rejection is not None:
+        scope["state"]["rejection"] = failure.rejection
     if is_kserve(scope):
         failure = failure.in_kserve_form()
     headers = {

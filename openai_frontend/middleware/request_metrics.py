@@ -1,4 +1,6 @@
-"""Counts every request by its route, its model and its status. Changes nothing."""
+"""Counts every request by its route, its model and its status, and why it was refused.
+Changes nothing.
+"""
 
 from collections.abc import Container
 from time import perf_counter
@@ -7,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.metrics.gateway import GatewayMetrics
 
+_EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 NOWHERE = "none"  # the route of a request that no address of ours has taken
 
 
@@ -25,17 +28,28 @@ class RequestMetrics:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send)
+        metrics = self._metrics
+        answer = _Answer(send, metrics)
+        asks_for_work = scope["method"] == "POST"
+        if asks_for_work:
+            metrics.at_work.inc()
         begun_s = perf_counter()
         try:
             await self._app(scope, receive, answer.send)
         finally:
-            self._metrics.answered(
-                self._route(scope),
-                scope["state"].get("model", ""),
-                answer.status,
-                perf_counter() - begun_s,
-            )
+            if asks_for_work:
+                metrics.at_work.dec()
+            if answer.streams:
+                metrics.streams.dec()
+            seconds = perf_counter() - begun_s
+            self._count(scope, answer.status, seconds)
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        state = scope["state"]
+        model = state.get("model", "")
+        self._metrics.answered(self._route(scope), model, status, seconds)
+        if "rejection" in state:
+            self._metrics.rejected(model, state["rejection"])
 
     def _route(self, scope: Scope) -> str:
         """As the route spells it: what a client writes is no label."""
@@ -47,11 +61,16 @@ class RequestMetrics:
 class _Answer:
     """499 for a client that went away before its answer began."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, metrics: GatewayMetrics) -> None:
         self._send = send
+        self._metrics = metrics
         self.status = 499
+        self.streams = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self.streams = _EVENTS in message["headers"]
+            if self.streams:
+                self._metrics.streams.inc()
         await self._send(message)

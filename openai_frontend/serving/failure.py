@@ -10,6 +10,7 @@ import orjson
 from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
+    Rejection,
     RequestCancelled,
     ServerDraining,
 )
@@ -28,6 +29,7 @@ class Failure:
     body: bytes  # the error envelope
     headers: dict[str, str]
     message: str
+    rejection: Rejection | None = None  # what it is counted as
 
     def in_kserve_form(self) -> "Failure":
         """The same under the addresses of KServe's protocol, whose envelope has one member."""
@@ -44,7 +46,7 @@ def describe(error: BaseException) -> Failure:
     failure = _failure(error.status, message, error.type, error.param, error.code)
     if error.retry_after_s is not None:
         failure.headers.update(_retry_after(error.retry_after_s))
-    return failure
+    return replace(failure, rejection=error.rejection)
 
 
 def refused(status: int, message: str, code: str) -> Failure:

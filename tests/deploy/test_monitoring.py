@@ -82,15 +82,6 @@ def test_alerts_are_explained():
     assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in guide] == []
 
 
-def test_metrics_are_explained():
-    """The operator's guide names each family of the gateway's."""
-    guide = (ROOT / "docs/operations.md").read_text()
-    families = [family.name for family in GatewayMetrics().registry.collect()]
-
-    assert families
-    assert [name for name in families if f"`{name}" not in guide] == []
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alerts_are_whole(rule):
     """Each waits before it fires, has a severity, and says what is wrong."""

@@ -74,3 +74,24 @@ def test_counts_of_parts_add_up(metrics, value):
 
     assert value("generation_tokens_sum", model="m") == 5
     assert value("prompt_tokens_sum", model="m") == 5
+
+
+def test_what_befalls_requests_and_engines(metrics, value):
+    """Each thing that operators want to know of is counted under its words."""
+    metrics.rejected("m", "queue_full")
+    metrics.queue_changed("m", 3)
+    metrics.queued("m", 0.5)
+    metrics.engine_restarted("m")
+    metrics.watchdog_fired("m", "first_token")
+    metrics.reader_dropped()
+    metrics.timed_out("idle")
+
+    assert value("rejected_total", model="m", reason="queue_full") == 1
+    assert value("queue_waiting", model="m") == 3
+    assert value("queue_seconds_sum", model="m") == 0.5
+    assert value("engine_restarts_total", model="m") == 1
+    assert value("watchdog_total", model="m", kind="first_token") == 1
+    assert value("watchdog_total", model="m", kind="between_tokens") == 0
+    assert value("readers_dropped_total") == 1
+    assert value("timeouts_total", kind="idle") == 1
+    assert value("timeouts_total", kind="body") == 0

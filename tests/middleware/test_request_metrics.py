@@ -1,6 +1,17 @@
+import asyncio
+
 import pytest
 
+from openai_frontend.errors import (
+    InvalidRequest,
+    ModelUnavailable,
+    QueueFull,
+    QueueTimeout,
+    RateLimited,
+    ServerOverloaded,
+)
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.request_metrics import RequestMetrics
 from tests.middleware.asgi import call, echo
 
@@ -58,3 +69,57 @@ async def test_a_client_that_goes_away():
         await call(RequestMetrics(app, metrics=metrics, fixed=FIXED), scope=scope)
 
     assert counted(metrics) == [("none", "", "499", 1.0)]
+
+
+async def test_while_it_is_at_work():
+    """A request with a body, and a stream that has begun, count until their end."""
+    metrics = GatewayMetrics()
+    seen = []
+
+    def now():
+        names = ("requests_at_work", "streams")
+        return [metrics.registry.get_sample_value(f"openai_frontend_{each}") for each in names]
+
+    async def app(scope, receive, send):
+        seen.append(now())
+        events = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": events})
+        seen.append(now())
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        await call(RequestMetrics(app, metrics=metrics, fixed=FIXED), scope={"state": {}})
+
+    assert [*seen, now()] == [[1, 0], [1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ServerOverloaded("full"), "overloaded"),
+        (ModelUnavailable("away"), "model_unavailable"),
+        (RateLimited("too many"), "rate_limit"),
+        (QueueFull("full"), "queue_full"),
+        (QueueTimeout("late"), "queue_timeout"),
+        (asyncio.CancelledError(), "draining"),
+    ],
+)
+async def test_why_it_was_refused(error, reason):
+    """What is refused for load or state is counted by its reason; other failures are not."""
+    metrics = GatewayMetrics()
+
+    async def app(scope, receive, send):
+        scope["state"]["model"] = "m"
+        raise InvalidRequest("wrong") if scope["path"] == "/wrong" else error
+
+    counting = RequestMetrics(Failures(app), metrics=metrics, fixed=FIXED)
+    for path in ("/", "/wrong"):
+        await call(counting, scope={"path": path, "state": {"request_id": "r"}})
+
+    rejected = {
+        (sample.labels["model"], sample.labels["reason"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "openai_frontend_rejected_total"
+    }
+    assert rejected == {("m", reason): 1}

@@ -1,0 +1,44 @@
+"""Writes docs/metrics.md from what the metrics declare of themselves."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from openai_frontend.metrics import declared
+from openai_frontend.metrics.family import Family
+
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+
+HEAD = """\
+# Metrics
+
+Written by `python -m scripts.generate_metrics_docs` from what the metrics declare of themselves
+(`openai_frontend/metrics/`); do not edit.
+
+`/metrics` has the gateway's own numbers, vLLM's and Triton's in one scrape: OpenMetrics for a
+scraper that takes it, Prometheus' text otherwise. `model` is the name that requests use; a name
+that a client made up is never a label. A counter's samples end in `_total`, a histogram's in
+`_bucket`, `_sum` and `_count`.
+"""
+
+COLUMNS = "| metric | kind | what it says | when it moves |\n|---|---|---|---|\n"
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + section("The gateway's own", declared.ALL)
+
+
+def section(name: str, families: Iterable[Family]) -> str:
+    """One table."""
+    return f"\n## {name}\n\n{COLUMNS}{''.join(map(row, families))}"
+
+
+def row(family: Family) -> str:
+    """One line of a table."""
+    labels = ", ".join(f"`{label}`" for label in family.labels)
+    name = f"`{family.name}`" + (f" ({labels})" if labels else "")
+    return f"| {' | '.join((name, family.kind, family.says, family.hint))} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

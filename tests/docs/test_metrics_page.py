@@ -1,0 +1,18 @@
+"""docs/metrics.md is what the metrics declare of themselves."""
+
+from openai_frontend.metrics import declared
+from openai_frontend.metrics.gateway import GatewayMetrics
+from scripts.generate_metrics_docs import PAGE, page
+
+
+def test_the_page_is_current() -> None:
+    """`python -m scripts.generate_metrics_docs` would change nothing."""
+
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_what_is_declared_is_there() -> None:
+    """A gateway has each family that is declared, of its kind, and none besides."""
+    families = {family.name: family.type for family in GatewayMetrics().registry.collect()}
+
+    assert families == {family.name: family.kind for family in declared.ALL}

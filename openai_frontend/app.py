@@ -1,9 +1,7 @@
 """Wires the gateway together: settings and a Triton server in, an ASGI application out."""
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -17,9 +15,9 @@ from starlette.types import ASGIApp
 from openai_frontend import __version__
 from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
-from openai_frontend.errors import GatewayError
+from openai_frontend.lasting import Lasting, Startup
 from openai_frontend.life import Life
-from openai_frontend.metrics import loop_lag, vllm
+from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
@@ -67,57 +65,6 @@ from openai_frontend.triton import Server
 logger = logging.getLogger(__name__)
 
 
-class Startup:
-    """Starts the core and reads its models while the port already listens.
-
-    A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
-    """
-
-    def __init__(
-        self,
-        server: Server,
-        registry: ModelRegistry,
-        *,
-        adapters_s: float,
-        follow_s: float | None = None,
-        first: Sequence[str] = (),
-    ) -> None:
-        """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
-        repository that the core polls. `first` are the models to bring where all are loaded on
-        demand.
-        """
-        self._first = first
-        self._adapters_s = adapters_s
-        self._follow_s = follow_s
-        self._server = server
-        self._registry = registry
-        self.failure: Exception | None = None
-        self.on_failure: Callable[[], None] = lambda: None
-
-    async def run(self) -> None:
-        """Returns where the start has failed; else it goes on to look at what may change."""
-        try:
-            await self._server.start()
-            await self._registry.refresh()
-            await self._bring_first()
-            async with asyncio.TaskGroup() as following:
-                following.create_task(self._registry.follow_adapters(self._adapters_s))
-                if self._follow_s is not None:
-                    following.create_task(self._registry.follow(self._follow_s))
-        except Exception as error:  # noqa: BLE001  the process edge of the start
-            self.failure = error
-            logger.error("the server did not start: %s", error)
-            self.on_failure()
-
-    async def _bring_first(self) -> None:
-        """One that does not load is like any other that does not: a request tries again."""
-        for name in self._first:
-            try:
-                await self._registry.bring(name)
-            except GatewayError as error:
-                logger.error("model %s could not be loaded: %s", name, error.message)
-
-
 class Gateway(FastAPI):
     """FastAPI's application without its outermost layer, which answers what `Failures` has
     answered already.
@@ -126,6 +73,12 @@ class Gateway(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         """Starlette's own hook."""
         return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
+
+    def become(self, other: "Gateway") -> None:
+        """New requests go the other's way; those that are under way end on this one's. The
+        lifespan, and what it holds, stay.
+        """
+        self.middleware_stack = other.build_middleware_stack()
 
 
 _ABOUT: Mapping[str, Any] = {
@@ -141,9 +94,24 @@ _ABOUT: Mapping[str, Any] = {
 }
 
 
-def create_app(settings: Settings, server: Server) -> FastAPI:
+def create_app(settings: Settings, server: Server) -> Gateway:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
+    return _wired(settings, _lasting(settings, server))
+
+
+def change(app: Gateway, settings: Settings) -> None:
+    """Other settings from the next request on. Takes 0.1 s of CPU: not for the event loop's thread.
+
+    What lasts as long as the process stays as `create_app` made it, but for its limits.
+    """
+    lasting: Lasting = app.state.lasting
+    app.become(_wired(settings, lasting))
+    lasting.admission.set_limit(settings.max_streams)
+
+
+def _lasting(settings: Settings, server: Server) -> Lasting:
+    """What is made once."""
     metrics = GatewayMetrics()
     registry = ModelRegistry(
         server,
@@ -162,20 +130,33 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         follow_s=settings.repository_poll_s if polls else None,
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
+    return Lasting(
+        server=server,
+        registry=registry,
+        startup=startup,
+        metrics=metrics,
+        keys=entrance_of(settings),
+        demand=demand,
+        life=Life(),
+        admission=Admission(settings.max_streams),
+    )
+
+
+def _wired(settings: Settings, lasting: Lasting) -> Gateway:
+    """What is made of the settings anew each time that they change."""
+    registry, metrics, keys = lasting.registry, lasting.metrics, lasting.keys
     direct: dict[tuple[str, str], Endpoint] = {}
     areas, open_areas = Areas(), _open_areas(settings)
-    life = Life()
-    keys = entrance_of(settings)
     app = Gateway(
         **_ABOUT,
-        lifespan=_lifespan(startup, server, registry, keys, metrics, demand),
+        lifespan=lasting.lifespan,
         middleware=[  # outermost first
             Middleware(RequestId),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
-            Middleware(Farewell, life=life, area_of=areas.find),
+            Middleware(Farewell, life=lasting.life, area_of=areas.find),
             *_access(keys, areas, open_areas),
-            *([] if demand is None else [Middleware(HeldModels)]),
+            *([] if lasting.demand is None else [Middleware(HeldModels)]),
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
@@ -184,12 +165,15 @@ def create_app(settings: Settings, server: Server) -> FastAPI:
         ],
         exception_handlers={HTTPException: _refuse_route},
     )
-    app.state.startup = startup
-    app.state.life = life
+    app.state.lasting = lasting
+    app.state.startup = lasting.startup
+    app.state.life = lasting.life
     app.state.registry = registry
     app.state.keys = keys
-    _add_routes(app, settings, server, registry, life)
-    app.include_router(operations_router(partial(_families, metrics, registry), server.metrics))
+    _add_routes(app, settings, lasting)
+    app.include_router(
+        operations_router(partial(_families, metrics, registry), lasting.server.metrics)
+    )
     document = Document(app, open_areas=None if keys is None else open_areas)
     app.include_router(documentation_router(document, registry))
     direct.update(endpoints(app.routes))
@@ -242,9 +226,8 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
     return frozenset(area for area, is_open in left_open.items() if is_open)
 
 
-def _add_routes(
-    app: FastAPI, settings: Settings, server: Server, registry: ModelRegistry, life: Life
-) -> None:
+def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
+    server, registry, life = lasting.server, lasting.registry, lasting.life
     limits = Limits(
         max_n=settings.max_n,
         max_messages=settings.max_messages,
@@ -253,7 +236,7 @@ def _add_routes(
         max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
-    admission = Admission(settings.max_streams)
+    admission = lasting.admission
     interval = settings.stream_interval
     chat = ChatCompletions(limits, policy, admission, stream_interval=interval)
     completions = Completions(limits, policy, admission, stream_interval=interval)
@@ -303,37 +286,6 @@ def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
         "log_verbose_level": settings.triton_log_verbose,
         "log_format": settings.triton_log_format or "default",
     }
-
-
-Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
-
-
-def _lifespan(
-    startup: Startup,
-    server: Server,
-    registry: ModelRegistry,
-    keys: Entrance | None,
-    metrics: GatewayMetrics,
-    demand: ModelDemand | None,
-) -> Lifespan:
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
-        watching = asyncio.create_task(loop_lag.watch(metrics.lagged))
-        running = [asyncio.create_task(startup.run()), watching]
-        for each in keys.followed if keys is not None else ():
-            running.append(asyncio.create_task(each.follow()))
-        try:
-            yield
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
-            if demand is not None:
-                await demand.close()
-            registry.close()
-            await server.stop()
-
-    return lifespan
 
 
 _ROUTE_REFUSALS = {

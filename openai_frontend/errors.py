@@ -163,9 +163,8 @@ class ServerDraining(ServerOverloaded):
     code = "server_draining"
     rejection: Rejection | None = "draining"
 
-    def __init__(self) -> None:
-        # A restart takes longer; but where there are other servers, one of them takes it at once
-        super().__init__("The server is shutting down.", retry_after_s=5.0)
+    def __init__(self, message: str = "The server is shutting down.") -> None:
+        super().__init__(message, retry_after_s=5.0)  # by then the next process may listen
 
 
 class RequestTimedOut(GatewayError):

@@ -5,7 +5,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from openai_frontend.setting_values import form
+from openai_frontend.setting_values import RELOADS, form
 from openai_frontend.settings import GROUPS
 
 ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
@@ -28,6 +28,12 @@ class Option:
     def environment(self) -> str:
         """The environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
+
+    @property
+    def reloads(self) -> bool:
+        """True where a running server takes another value up on SIGHUP."""
+        extra = self.field.json_schema_extra
+        return isinstance(extra, dict) and RELOADS.items() <= extra.items()
 
     @property
     def type(self) -> Any:

@@ -11,7 +11,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
 
 from openai_frontend.model_options import ModelOptions
 
@@ -24,6 +24,9 @@ TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
 PARSER_FORM = "[MODEL=]PARSER"
 
 EVERY_MODEL = "*"
+
+# `json_schema_extra` of a setting whose value a running server takes up anew on SIGHUP
+RELOADS: dict[str, JsonValue] = {"reloads": True}
 
 
 def _items(value: str | Items) -> Items:

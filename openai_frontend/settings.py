@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend import model_options
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import ByModel, Hosts, Networks, Origins, ParserByModel
+from openai_frontend.setting_values import RELOADS, ByModel, Hosts, Networks, Origins, ParserByModel
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -48,15 +48,30 @@ class Listening(BaseModel):
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
     )
     keep_alive_s: int = Field(
-        default=30, ge=1, description="Seconds that an idle connection stays open."
+        default=30,
+        ge=1,
+        description="Seconds that an idle connection stays open.",
+        json_schema_extra=RELOADS,
     )
     shutdown_grace_s: int = Field(
-        default=30, ge=0, description="Seconds that running requests have to end at a stop."
+        default=30,
+        ge=0,
+        description="Seconds that running requests have to end at a stop.",
+        json_schema_extra=RELOADS,
+    )
+    drain_delay_s: float = Field(
+        default=0,
+        ge=0,
+        description="Seconds at a stop in which requests are still taken, though readiness is gone "
+        "already: those that a load balancer takes to notice.",
+        json_schema_extra=RELOADS,
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The gateway's own log."
+        default="info", description="The gateway's own log.", json_schema_extra=RELOADS
     )
-    access_log: bool = Field(default=False, description="Log one line for each request.")
+    access_log: bool = Field(
+        default=False, description="Log one line for each request.", json_schema_extra=RELOADS
+    )
 
 
 class Connections(BaseModel):
@@ -115,10 +130,16 @@ class Limits(BaseModel):
     """Limits on requests"""
 
     max_body_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1, description="Bytes of a request's body."
+        default=16 * 1024 * 1024,
+        ge=1,
+        description="Bytes of a request's body.",
+        json_schema_extra=RELOADS,
     )
     max_header_bytes: int = Field(
-        default=64 * 1024, ge=1024, description="Bytes of a request's head, all headers together."
+        default=64 * 1024,
+        ge=1024,
+        description="Bytes of a request's head, all headers together.",
+        json_schema_extra=RELOADS,
     )
     max_body_chunks: int = Field(
         default=65_536, ge=1, description="Pieces of a body that is sent in chunks."
@@ -128,27 +149,41 @@ class Limits(BaseModel):
         ge=1,
         description="Bytes of the bodies of all requests at work; beyond them one is answered 503.",
     )
-    max_messages: int = Field(default=2048, ge=1, description="Messages in one chat.")
-    max_n: int = Field(default=128, ge=1, description="Choices (`n`) for one prompt.")
+    max_messages: int = Field(
+        default=2048, ge=1, description="Messages in one chat.", json_schema_extra=RELOADS
+    )
+    max_n: int = Field(
+        default=128, ge=1, description="Choices (`n`) for one prompt.", json_schema_extra=RELOADS
+    )
     max_prompts: int = Field(
-        default=2048, ge=1, description="Prompts times choices in one completions request."
+        default=2048,
+        ge=1,
+        description="Prompts times choices in one completions request.",
+        json_schema_extra=RELOADS,
     )
     max_answer_tokens: int = Field(
         default=2**24,
         ge=1,
         description="Tokens that one request may ask for: choices times length.",
+        json_schema_extra=RELOADS,
     )
     max_input_tokens: int = Field(
-        default=300_000, ge=1, description="Tokens of one embeddings request, all inputs together."
+        default=300_000,
+        ge=1,
+        description="Tokens of one embeddings request, all inputs together.",
+        json_schema_extra=RELOADS,
     )
     max_streams: int = Field(
         default=1024,
         ge=1,
         description="Requests at work in the models at the same time (choices, embeddings, "
         "scores); a call that finds no place is answered 503.",
+        json_schema_extra=RELOADS,
     )
     unknown_fields: Literal["warn", "reject", "ignore"] = Field(
-        default="warn", description="What happens to request fields that nobody knows."
+        default="warn",
+        description="What happens to request fields that nobody knows.",
+        json_schema_extra=RELOADS,
     )
 
 
@@ -172,16 +207,21 @@ class Access(BaseModel):
         default=None, description="For whom a token must be (`aud`); with `jwt_jwks`."
     )
     health_without_key: bool = Field(
-        default=True, description="/health needs no key: supervisors have none."
+        default=True,
+        description="/health needs no key: supervisors have none.",
+        json_schema_extra=RELOADS,
     )
     metrics_without_key: bool = Field(
-        default=False, description="/metrics and /version need no key."
+        default=False, description="/metrics and /version need no key.", json_schema_extra=RELOADS
     )
-    docs_without_key: bool = Field(default=False, description="/docs needs no key.")
+    docs_without_key: bool = Field(
+        default=False, description="/docs needs no key.", json_schema_extra=RELOADS
+    )
     cors_origin: Origins = Field(
         default=[],
         description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
         "browser; `*` for every one.",
+        json_schema_extra=RELOADS,
     )
 
 
@@ -222,6 +262,7 @@ class Answers(BaseModel):
         le=2**31 - 1,
         description="Tokens for each event of a stream, where the request does not say "
         "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
+        json_schema_extra=RELOADS,
     )
 
 

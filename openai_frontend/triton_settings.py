@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from openai_frontend.setting_values import (
+    RELOADS,
     BytesByDevice,
     FractionByDevice,
     Names,
@@ -33,6 +34,7 @@ class Models(BaseModel):
     model_management: bool = Field(
         default=False,
         description="Let clients load and unload models, where the mode is explicit.",
+        json_schema_extra=RELOADS,
     )
     model_override: bool = Field(
         default=False,

@@ -34,12 +34,15 @@ cuda_memory_pool_bytes: {0: 268435456}
 rate_limiter_resource: ["copies:4", "gpu-slots:1:0"]
 ```
 
+On SIGHUP a running server reads the file and the environment again, and takes up what is marked in
+the column `reload` ([lifecycle.md](lifecycle.md)); the rest takes effect at the next start.
+
 A switch is set by its flag and unset by `--no-` and its name; elsewhere it is `true` or `false`.
 In Kubernetes set `enableServiceLinks: false`, or a service called openai-frontend puts an
 OPENAI_FRONTEND_PORT of its own into the environment.
 """
 
-COLUMNS = "| flag | YAML key | value | default | what it is |\n|---|---|---|---|---|\n"
+COLUMNS = "| flag | YAML key | value | default | reload | what it is |\n|---|---|---|---|---|---|\n"
 
 
 def page() -> str:
@@ -54,7 +57,8 @@ def row(option: Option) -> str:
     form = option.form.replace("|", " or ") or "switch"
     several = " ..." if option.repeats else ""
     default = f"`{option.default_text}`" if option.default_text else ""
-    cells = (f"`{option.flag}`", f"`{option.name}`", form + several, default)
+    reload = "yes" if option.reloads else ""
+    cells = (f"`{option.flag}`", f"`{option.name}`", form + several, default, reload)
     return f"| {' | '.join(cells)} | {option.field.description} |\n"
 
 

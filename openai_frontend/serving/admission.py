@@ -39,6 +39,10 @@ class Admission:
         self._of_models: dict[str, Admission] = {}
         self.running = 0
 
+    def set_limit(self, max_streams: int) -> None:
+        """Another number of places; where more run already, they end as they would have."""
+        self._max_streams = max_streams
+
     def of(self, model: Limited) -> "Admission":
         """The places for requests to a model: these, or its own where it has fewer."""
         if model.max_streams is None:

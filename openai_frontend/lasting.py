@@ -1,0 +1,103 @@
+"""What lives as long as the process, while the settings around it may change. Knows no HTTP."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from openai_frontend.access.entrance import Entrance
+from openai_frontend.errors import GatewayError
+from openai_frontend.life import Life
+from openai_frontend.metrics import loop_lag
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.models.demand import ModelDemand
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.serving.admission import Admission
+from openai_frontend.triton import Server
+
+logger = logging.getLogger(__name__)
+
+
+class Startup:
+    """Starts the core and reads its models while the port already listens.
+
+    A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        registry: ModelRegistry,
+        *,
+        adapters_s: float,
+        follow_s: float | None = None,
+        first: Sequence[str] = (),
+    ) -> None:
+        """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
+        repository that the core polls. `first` are the models to bring where all are loaded on
+        demand.
+        """
+        self._first = first
+        self._adapters_s = adapters_s
+        self._follow_s = follow_s
+        self._server = server
+        self._registry = registry
+        self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    async def run(self) -> None:
+        """Returns where the start has failed; else it goes on to look at what may change."""
+        try:
+            await self._server.start()
+            await self._registry.refresh()
+            await self._bring_first()
+            async with asyncio.TaskGroup() as following:
+                following.create_task(self._registry.follow_adapters(self._adapters_s))
+                if self._follow_s is not None:
+                    following.create_task(self._registry.follow(self._follow_s))
+        except Exception as error:  # noqa: BLE001  the process edge of the start
+            self.failure = error
+            logger.error("the server did not start: %s", error)
+            self.on_failure()
+
+    async def _bring_first(self) -> None:
+        """One that does not load is like any other that does not: a request tries again."""
+        for name in self._first:
+            try:
+                await self._registry.bring(name)
+            except GatewayError as error:
+                logger.error("model %s could not be loaded: %s", name, error.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lasting:
+    """What holds counts, tasks and models. Made once; owned by the application's lifespan."""
+
+    server: Server
+    registry: ModelRegistry
+    startup: Startup
+    metrics: GatewayMetrics
+    keys: Entrance | None  # None: everybody may come in
+    demand: ModelDemand | None  # None: models are not loaded on demand
+    life: Life
+    admission: Admission
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
+        """Starts all of it, and ends all of it."""
+        watching = asyncio.create_task(loop_lag.watch(self.metrics.lagged))
+        running = [asyncio.create_task(self.startup.run()), watching]
+        for each in self.keys.followed if self.keys is not None else ():
+            running.append(asyncio.create_task(each.follow()))
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            if self.demand is not None:
+                await self.demand.close()
+            self.registry.close()
+            await self.server.stop()

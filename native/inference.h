@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -47,9 +48,18 @@ struct Relay {
   std::string output;  // the name of the output that holds the text
   std::string before;  // the frame around the text, which is written as a JSON string
   std::string after;
-  std::string text;   // came since the last frame; valid UTF-8
-  bool held = false;  // the writer takes nothing until it asks again
+  std::string text;    // came since the last frame; valid UTF-8
+  uint64_t texts = 0;  // that it was put together from
+  bool held = false;   // the writer takes nothing until it asks again
 };
+
+// Since the process began, over all streams. How many texts go into a write says whether clients
+// and event loop keep up with the engine.
+struct RelayCounts {
+  std::atomic<uint64_t> texts{0};
+  std::atomic<uint64_t> writes{0};
+};
+extern RelayCounts relay_counts;
 
 // What Triton and Python share of one request. Triton's two callbacks (the last response, the
 // release of the request) keep it alive, and so does the Python stream; `queue->mutex` guards every

@@ -29,6 +29,13 @@ nb::dict live_counts() {
   return counts;
 }
 
+nb::dict relay_counts() {
+  nb::dict counts;
+  counts["texts"] = triton::relay_counts.texts.load();
+  counts["writes"] = triton::relay_counts.writes.load();
+  return counts;
+}
+
 // TritonError(code, message): the code as Triton numbers it.
 void register_error(nb::module_& module) {
   static PyObject* error_type =
@@ -55,6 +62,8 @@ NB_MODULE(_core, module) {
              "Loads libtritonserver; gives the (major, minor) of its C API.");
   module.def("live_counts", &live_counts, nb::sig("def live_counts() -> dict[str, int]"),
              "Objects that live now; zero when no request is in flight.");
+  module.def("relay_counts", &relay_counts, nb::sig("def relay_counts() -> dict[str, int]"),
+             "Texts that were relayed to clients, and the writes that took them, so far.");
   triton::bind_tensor(module);
   triton::bind_options(module);
   triton::bind_server(module);

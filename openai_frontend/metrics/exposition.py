@@ -15,23 +15,29 @@ from prometheus_client.samples import Sample
 
 _DECLARED = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
 
+_BLOCKS = re.compile(r"^(?=# HELP )", re.MULTILINE)  # one for each family
+_NAME = re.compile(r"^# HELP |(?:_total)? .*$")  # what stands around it in a block's first line
+
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def plain(own: Iterable[Metric], core: str) -> bytes:
     """Prometheus' old format; the core's part as the core wrote it."""
-    return exposition.generate_latest(_Families(_lasting(own))) + core.encode()
+    families, rest = _joined(own, core)
+    return exposition.generate_latest(_Families(families)) + rest.encode()
 
 
 def as_openmetrics(own: Iterable[Metric], core: str) -> bytes:
     """OpenMetrics 1.0. Its counters end in `_total`; a counter of the core's that does not keeps
     its name, which dashboards know, and says nothing of its type.
     """
-    written = set(_DECLARED.findall(core))
-    families = text_string_to_metric_families(core)
-    core_families = [_as_written(family, written) for family in families]
-    families_of_both = _Families([*_lasting(own), *core_families])
+    families, rest = _joined(own, core)
+    written = set(_DECLARED.findall(rest))
+    core_families = [
+        _as_written(family, written) for family in text_string_to_metric_families(rest)
+    ]
+    families_of_both = _Families([*families, *core_families])
     write: Callable[..., bytes] = openmetrics.generate_latest
     return write(families_of_both, openmetrics.ALLOWUTF8)  # as names are: with their colons
 
@@ -44,6 +50,24 @@ class _Families:
 
     def collect(self) -> Iterable[Metric]:
         return self.families
+
+
+def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
+    """Our families, and the core's without those that ours have taken in: NVIDIA's vLLM backend
+    reports some under the names that we have for our own engine's models, and a family may stand
+    in a scrape but once.
+    """
+    families = list(_lasting(own))
+    by_name = {family.name: family for family in families}
+    rest = []
+    for block in _BLOCKS.split(core):
+        ours = by_name.get(_NAME.sub("", block.partition("\n")[0]))
+        if ours is None:
+            rest.append(block)
+            continue
+        for theirs in text_string_to_metric_families(block):
+            ours.samples += [_with_decimal_bound(sample) for sample in theirs.samples]
+    return families, "".join(rest)
 
 
 def _lasting(families: Iterable[Metric]) -> Iterator[Metric]:

@@ -15,6 +15,11 @@ def load_library(library: str, siblings: Sequence[str]) -> tuple[int, int]:
 def live_counts() -> dict[str, int]:
     """Objects that live now; zero when no request is in flight."""
 
+def relay_counts() -> dict[str, int]:
+    """
+    Texts that were relayed to clients, and the writes that took them, so far.
+    """
+
 class Tensor:
     """
     A tensor's memory, read-only: the buffer protocol shows it flat, without a copy.

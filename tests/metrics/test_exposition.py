@@ -1,10 +1,12 @@
+import pytest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from openai_frontend.metrics import exposition
+from openai_frontend.metrics import exposition, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.vllm import VLLMModel
 
 CORE = """\
 # HELP nv_inference_request_success Number of successful inference requests
@@ -72,3 +74,41 @@ def test_without_times_of_creation():
 
     assert b"_created" not in exposition.plain(families, CORE)
     assert b"_created" not in exposition.as_openmetrics(families, CORE)
+
+
+NVIDIA = """\
+# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{model="theirs",version="1"} 5
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.25
+# HELP vllm:e2e_request_latency_seconds Seconds
+# TYPE vllm:e2e_request_latency_seconds histogram
+vllm:e2e_request_latency_seconds_count{model="theirs",version="1"} 1
+vllm:e2e_request_latency_seconds_sum{model="theirs",version="1"} 0.1
+vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="1"} 1
+vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="+Inf"} 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [(exposition.plain, plain_families), (exposition.as_openmetrics, openmetrics_families)],
+)
+def test_families_that_both_have(write, read):
+    """What NVIDIA's vLLM backend reports stands beside our own engine's models, in one family."""
+    metrics = GatewayMetrics()
+    metrics.of("ours").begin().end()
+    model = VLLMModel(model="ours", version="1", names=frozenset({"ours"}))
+    own = [*metrics.registry.collect(), *vllm.families(metrics.registry, [model])]
+
+    text = write(own, NVIDIA).decode()
+
+    told = list(read(text))
+    [tokens] = [family for family in told if family.name == "vllm:prompt_tokens"]
+    by_model = {each.labels["model"]: each.value for each in tokens.samples}
+    assert by_model == {"ours": 0, "theirs": 5}
+    names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names))
+    assert "nv_cpu_utilization 0.25" in text

@@ -12,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 from tests.backends.standins.adapters import Adapters
 from tests.backends.standins.guides import Guides
 from tests.backends.standins.llama import Llama
+from tests.backends.standins.metrics import BLOCK_TOKENS, Reporter
 from tests.backends.standins.scheduler import Scheduler
 from tests.backends.standins.sequence import Sampling, Sequence, beams
 from tests.backends.standins.tensors import FINAL, array, failure, parameter, scalar, text
@@ -31,6 +32,10 @@ _NUMBERS = {
 }
 
 
+MAX_REQUESTS = 8
+MAX_BLOCKS = 256
+
+
 class TritonPythonModel:
     """Decoupled; every tensor has a batch dimension of one."""
 
@@ -44,6 +49,7 @@ class TritonPythonModel:
         self.max_beam_width = int(parameter(config, "max_beam_width", "1"))
         self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.jobs: dict[str, Answer] = {}
+        self.reporter = Reporter(args["model_name"], args["model_version"])
         self.scheduler = Scheduler()
 
     def execute(self, requests: list[Any]) -> None:
@@ -61,10 +67,29 @@ class TritonPythonModel:
                 continue
             self.jobs = {name: job for name, job in self.jobs.items() if not job.over}
             self.jobs[request.request_id()] = answer
+            self.report(answer)
             self.scheduler.add(answer)
 
     def finalize(self) -> None:
         self.scheduler.stop()
+
+    def report(self, answer: "Answer") -> None:
+        """NVIDIA's backend does so four times a second; here it is with each request."""
+        self.reporter.set(
+            "nv_trt_llm_request_metrics", {"active": len(self.jobs), "max": MAX_REQUESTS}
+        )
+        used = sum(job.blocks() for job in self.jobs.values())
+        self.reporter.set(
+            "nv_trt_llm_kv_cache_block_metrics",
+            {
+                "max": MAX_BLOCKS,
+                "used": used,
+                "free": MAX_BLOCKS - used,
+                "tokens_per": BLOCK_TOKENS,
+                "fraction": used / MAX_BLOCKS,
+            },
+        )
+        self.reporter.observe("nv_llm_input_token_len", answer.prompt_tokens)
 
     def answer(self, request: Any) -> "Answer":
         length = scalar(request, "input_lengths")
@@ -139,6 +164,7 @@ class Answer:
         self._request = request
         self._sender = request.get_response_sender()
         self._sequences = sequences
+        self.prompt_tokens = int(scalar(request, "input_lengths"))
         self._beams = finished
         self._streams = bool(scalar(request, "streaming", False))
         self._without_input = bool(scalar(request, "exclude_input_in_output", False))
@@ -146,6 +172,11 @@ class Answer:
         self._told = [0] * len(sequences)
         self.stopped = False
         self.over = False
+
+    def blocks(self) -> int:
+        """Of the cache, that it holds."""
+        answers = [len(each.token_ids) for each in self._sequences]
+        return sum(-(-(self.prompt_tokens + tokens) // BLOCK_TOKENS) for tokens in answers)
 
     def advance(self) -> bool:
         """A token of each sequence."""
@@ -229,8 +260,7 @@ class Answer:
         return tensors
 
     def _performance(self, sequence: Sequence) -> dict[str, Any]:
-        """Blocks hold 64 tokens here."""
-        blocks = -(-(len(sequence.prompt) + len(sequence.token_ids)) // 64)
+        blocks = -(-(len(sequence.prompt) + len(sequence.token_ids)) // BLOCK_TOKENS)
         times = {
             "arrival_time_ns": self._arrived,
             "first_scheduled_time_ns": self._arrived,

@@ -10,6 +10,7 @@ GatewayError
 ├── ModelNotFound             404  no such model
 ├── Conflict                  409  not as the server is set, or not at this moment; says why
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
+│   └── ModelFailed           503  for a reason that its files, Triton or its engine gave
 ├── ServerOverloaded          503  the server cannot take more now
 │   ├── QueueFull             503  no place, and none to wait at
 │   ├── QueueTimeout          503  waited for a place as long as it may
@@ -38,6 +39,7 @@ class GatewayError(Exception):
     code: str | None = None
     retry_after_s: float | None = None  # when to come again, where that is known
     rejection: Rejection | None = None  # None: it is no refusal for load or state
+    foreign = False  # True: the message is Triton's, an engine's or a library's, or holds theirs
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -129,6 +131,15 @@ class ModelUnavailable(GatewayError):
     code = "model_unavailable"
     retry_after_s = 5.0
     rejection: Rejection | None = "model_unavailable"
+
+
+class ModelFailed(ModelUnavailable):
+    """The model cannot serve, for a reason that others put into words."""
+
+    foreign = True
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"The model '{name}' cannot serve: {reason}")
 
 
 class ServerOverloaded(GatewayError):

@@ -13,10 +13,18 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
+_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
+}
 
 
 class GatewayProcess:
-    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`."""
+    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`.
+
+    It can import this project's tests: engines may be among them.
+    """
 
     def __init__(self, repository: Path, log: Path, *options: str) -> None:
         self.port = _free_port()
@@ -30,7 +38,7 @@ class GatewayProcess:
                 stderr=subprocess.STDOUT,
                 cwd=log.parent,
                 start_new_session=True,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **_ENVIRONMENT},
             )
 
     def __enter__(self) -> "GatewayProcess":

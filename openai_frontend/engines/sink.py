@@ -97,7 +97,10 @@ class ExecutionSink:
             if self._interval > 1:
                 self._gather(text, len(token_ids))
             elif text:  # a token may be a part of a character
-                self._execution.send_bytes("text_output", text)
+                try:
+                    self._execution.send_bytes("text_output", text)
+                except UnicodeEncodeError:
+                    self._send_text(text)
 
     def text_stream(
         self, step: Callable[[Any, int], str | None], tokenizer: Any
@@ -121,7 +124,7 @@ class ExecutionSink:
             self._gather(delta.text, len(delta.token_ids) or 1)
         elif self._plain:
             if delta.text:
-                self._execution.send_bytes("text_output", delta.text)
+                self._send_text(delta.text)
         elif self._stream:
             self._execution.send(self._outputs(delta))
         else:
@@ -133,14 +136,17 @@ class ExecutionSink:
             self._held.append(text)
         self._due -= tokens
         if self._due <= 0 and self._held:
-            self._execution.send_bytes("text_output", "".join(self._held))
+            self._send_text("".join(self._held))
             self._held, self._due = [], self._interval
+
+    def _send_text(self, text: str) -> None:
+        self._execution.send_bytes("text_output", tensors.well_formed(text))
 
     def fail(self, error: Exception) -> None:
         """End the answer with an error, behind all text that has come."""
         self.ended = True
         if self._held and not self._execution.ended:
-            self._execution.send_bytes("text_output", "".join(self._held))
+            self._send_text("".join(self._held))
             self._held = []
         self._live.pop(self._execution, None)
         fail(self._execution, error)

@@ -296,9 +296,20 @@ def _first_fault(error: ValidationError) -> str:
     return ": ".join(["", *map(str, fault["loc"][:1]), fault["msg"]])
 
 
+def well_formed(text: str) -> str:
+    """Return the text with the surrogates that engines leave joined, and lone ones as U+FFFD: no
+    encoding takes them.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def bytes_output(name: str, value: str) -> Output:
     """Return a STRING[1] output."""
-    data = value.encode()
+    data = well_formed(value).encode()
     return name, "BYTES", (1,), struct.pack("<I", len(data)) + data
 
 

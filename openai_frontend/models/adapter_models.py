@@ -11,7 +11,7 @@ from openai_frontend.adapters.folder import Taken
 from openai_frontend.adapters.places import Places
 from openai_frontend.adapters.table import AdapterTable, Found
 from openai_frontend.adapters.weights import WeightsTold
-from openai_frontend.errors import ModelNotFound, ModelUnavailable
+from openai_frontend.errors import ModelFailed, ModelNotFound
 from openai_frontend.generation import Adapter
 from openai_frontend.models import folder_facts
 from openai_frontend.models.building import Made
@@ -72,8 +72,7 @@ class AdapterModels:
         if adapter in found.adapters:
             return self._made(name, model, found.adapters[adapter])
         if adapter in found.problems:
-            reason = found.problems[adapter]
-            raise ModelUnavailable(f"The model '{name}' cannot serve: {reason}")
+            raise ModelFailed(name, found.problems[adapter])
         raise ModelNotFound(f"The model '{base}' has no adapter '{adapter[:128]}'.", param="model")
 
     def card(self, name: str, snapshot: Snapshot, adapters: AdapterSnapshot) -> ModelCard | None:
@@ -162,7 +161,7 @@ def _check_base(name: str, base: str, snapshot: Snapshot) -> None:
     """Raise ModelUnavailable where the base of an adapter cannot serve."""
     if name != base and base in snapshot.failures:
         reason = f"its base cannot: {snapshot.failures[base]}"
-        raise ModelUnavailable(f"The model '{name}' cannot serve: {reason}")
+        raise ModelFailed(name, reason)
 
 
 def _taken(model: ServedModel) -> Taken | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from openai_frontend.adapters.table import Found
-from openai_frontend.errors import GatewayError, ModelNotFound, ModelUnavailable
+from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
@@ -204,7 +204,7 @@ class ModelRegistry:
         """The model, ready to serve. The only place that says that a model does not exist."""
         model = self._known(name)
         if not model.is_ready():
-            raise ModelUnavailable(f"The model '{name}' cannot serve: {model.failure()}")
+            raise ModelFailed(name, str(model.failure()))
         return model
 
     def card(self, name: str) -> ModelCard:
@@ -294,8 +294,7 @@ class ModelRegistry:
         base = canonical.partition("@")[0]
         for known in (name, canonical, base):
             if known in snapshot.failures:
-                reason = snapshot.failures[known]
-                raise ModelUnavailable(f"The model '{name}' cannot serve: {reason}")
+                raise ModelFailed(name, snapshot.failures[known])
             if known in snapshot.refused:
                 reason = snapshot.refused[known]
                 raise ModelNotFound(f"The model '{name}' is not served: {reason}.", param="model")

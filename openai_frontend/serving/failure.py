@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from asyncio import CancelledError
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,17 @@ from schemas.errors import ErrorObject, ErrorResponse
 logger = logging.getLogger(__name__)
 
 _GENERIC = "The server had an error while processing your request."
+_REFUSED = "The model refuses the request; the server's log says why."
+_FAILED = "The model cannot serve now; the server's log says why."
+
+# What a message of Triton's, an engine's or a library's may hold, and no client is to learn: an
+# address in memory, a file of the server's, a traceback, an object as Python shows it.
+_INSIDES = re.compile(
+    r"0x[0-9a-f]{4}|Traceback|File \"|<[\w.]+ object|<class |triton_python_backend_shm"
+    r"|(?<![\w.:/#])/(?!(?:properties|items|\$?defs|definitions|v[12])/)[\w.@+-]+/[\w.@+-]",
+    re.IGNORECASE,
+)
+_LONGEST_FOREIGN = 2000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +49,14 @@ class Failure:
 
 
 def describe(error: BaseException) -> Failure:
-    """A 500 is told in general words: the text of an exception may name internals."""
+    """A 500 is told in general words, and so is what shows the insides of the server: the text of
+    an exception may name an address or a file.
+    """
     if isinstance(error, CancelledError):  # nobody else cancels a request from outside
         error = ServerDraining()
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
-    message = _GENERIC if error.status == 500 else error.message
+    message = _told(error)
     failure = _failure(error.status, message, error.type, error.param, error.code)
     if error.retry_after_s is not None:
         failure.headers.update(_retry_after(error.retry_after_s))
@@ -60,8 +74,18 @@ def log_failure(error: BaseException, request_id: str) -> None:
         logger.debug("request %s: %s", request_id, error)
     elif not isinstance(error, GatewayError):
         logger.error("request %s failed", request_id, exc_info=error)
-    elif error.status == 500:  # its message says all; its traceback is that of our own layers
+    elif _told(error) != error.message:  # its message says all; its traceback is our own layers'
         logger.error("request %s failed: %s", request_id, error)
+
+
+def _told(error: GatewayError) -> str:
+    if error.status == 500:
+        return _GENERIC
+    if not error.foreign:
+        return error.message
+    if _INSIDES.search(error.message):
+        return _REFUSED if error.status < 500 else _FAILED
+    return error.message[:_LONGEST_FOREIGN]
 
 
 def _failure(status: int, message: str, type_: str, param: str | None, code: str | None) -> Failure:

@@ -25,7 +25,9 @@ def translated(code: int, message: str) -> errors.GatewayError:
     """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become
     InferenceFailed.
     """
-    return _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
+    error = _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
+    error.foreign = True
+    return error
 
 
 def from_native(error: _core.TritonError) -> errors.GatewayError:

@@ -350,3 +350,17 @@ def test_an_unknown_parameter():
     """A request's parameter that means nothing is refused by its name."""
     with pytest.raises(ValueError, match="sampling_parameters: warmth"):
         tensors.read_generation({"text_input": text("hi")}, "r", {}, lambda: {"warmth": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a é 🙂", "a é 🙂"),
+        ("\ud83d\ude42", "🙂"),
+        ("a\ud800b", "a\ufffdb"),
+        ("\udc00\ud800", "\ufffd\ufffd"),
+    ],
+)
+def test_well_formed(text, expected):
+    """What no encoding takes is replaced as decoders replace it; other text stays as it is."""
+    assert tensors.well_formed(text) == expected

@@ -6,6 +6,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.serving.failure import describe, log_failure, refused
+from openai_frontend.triton import failures
 
 INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
 GENERIC = "The server had an error while processing your request."
@@ -23,6 +24,50 @@ TOLD = [
     (ValueError(INTERNALS), 500, GENERIC, LATER, None, None),
     (asyncio.CancelledError(), 503, STOPPING, LATER, None, "server_draining"),
 ]
+
+REFUSED = "The model refuses the request; the server's log says why."
+FAILED = "The model cannot serve now; the server's log says why."
+FOREIGN = [
+    (INTERNALS, REFUSED),
+    ("object at 0x7f00deadbeef", REFUSED),
+    ("cannot read /opt/secret/model.plan", REFUSED),
+    ("cannot read '/opt/secret'", REFUSED),
+    ('Traceback (most recent call last):\n  File "<string>", line 1', REFUSED),
+    ("<class 'vllm.SamplingParams'>", REFUSED),
+    ("<vllm.Request object>", REFUSED),
+    ("x" * 3000, "x" * 2000),
+    ("the prompt has 9 tokens, the context 8", "the prompt has 9 tokens, the context 8"),
+    ("input/output and 1/2 and /", "input/output and 1/2 and /"),
+    ("see https://example.com/a/b", "see https://example.com/a/b"),
+    ("at '#/properties/a', /properties/b", "at '#/properties/a', /properties/b"),
+]
+
+
+@pytest.mark.parametrize(("message", "told"), FOREIGN)
+def test_words_of_others(message, told, caplog):
+    """What Triton or an engine says is told where it shows nothing of the server; the log has it
+    all.
+    """
+    error = failures.translated(failures.INVALID_ARG, message)
+
+    log_failure(error, "r")
+
+    assert describe(error).message == told
+    assert (message in caplog.text) == (told != message)
+
+
+def test_model_that_failed():
+    """So is the reason for which a model cannot serve."""
+    assert describe(errors.ModelFailed("m", "no /opt/secret/weights")).message == FAILED
+    assert (
+        describe(errors.ModelFailed("m", "it died")).message
+        == "The model 'm' cannot serve: it died"
+    )
+
+
+def test_own_words():
+    """What we say ourselves may repeat what the caller sent."""
+    assert describe(errors.ModelNotFound("'/etc/passwd'")).message == "'/etc/passwd'"
 
 
 @pytest.mark.parametrize(("error", "status", "message", "type_", "param", "code"), TOLD)

@@ -1,0 +1,163 @@
+"""One gateway as an operator would set it up, and a client that only speaks raw bytes to it.
+
+Each test that gets a `Guarded` also shows, when it is over, that the gateway answers as before,
+that its memory has not grown by more than an allocator keeps, and that nothing fell to its log.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests import mock_models
+from tests.access import key_files
+from tests.faults.invariants import MIB, TRACES
+from tests.gateway_process import GatewayProcess
+from tests.prompting import tiny_tokenizer
+from tests.routers.mock_gateway import RawResponse, exchange, request
+from tests.security import engines
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+KEY = "sk-canary-key-5d1f0c"  # every scope; stands in no log and in no answer
+TENANTS = "sk-tenant-a", "sk-tenant-b"  # each with a cache of its own
+MAX_BODY_BYTES = 1024 * 1024
+GROWTH_BYTES = 48 * MIB
+
+# What an answer may hold of nothing but what the caller has sent: addresses in memory, paths,
+# tracebacks, reprs, names of the libraries below.
+INTERNALS = re.compile(
+    r"0x[0-9a-f]{6,}|Traceback|File \"|\.py\b|site-packages|<[\w.]+ object|<class |\bself\."
+    r"|(?<![\w.])/(?:usr|home|root|tmp|opt|work|var|proc|lib|etc)/"
+    r"|pydantic|orjson|jinja|httptools|uvicorn|starlette|fastapi|tokenizers|transformers|xgrammar"
+    r"|tritonserver|TRITONSERVER|RuntimeError|ValueError|TypeError|KeyError|RecursionError"
+    r"|MemoryError|UnicodeDecodeError|canary",
+    re.IGNORECASE,
+)
+
+TOKENS = ["Hello", " there", ",", " how", " are", " you", "?"]
+MESSAGES = [{"role": "user", "content": "hi"}]
+REQUIRED: dict[str, dict[str, Any]] = {
+    CHAT: {"model": "mock", "messages": MESSAGES, "max_tokens": 7},
+    COMPLETIONS: {"model": "mock", "prompt": "hi", "max_tokens": 7},
+    EMBEDDINGS: {"model": "mock", "input": "hi"},
+    "/v1/rerank": {"model": "mock", "query": "hi", "documents": ["a"]},
+    "/v1/score": {"model": "mock", "text_1": "hi", "text_2": "a"},
+    "/tokenize": {"model": "mock", "prompt": "hi"},
+    "/detokenize": {"model": "mock", "tokens": [1]},
+    "/v2/models/mock/generate": {"text_input": "hi"},
+}
+
+
+@dataclass
+class Guarded:
+    """The gateway's process, and ways to ask it."""
+
+    process: GatewayProcess
+    events: Path  # what Mirror recorded
+
+    def raw(self, sent: bytes) -> RawResponse:
+        """Bytes as they are."""
+        return exchange(self.process.port, sent)
+
+    def ask(
+        self, line: str, body: bytes = b"", *headers: str, key: str | None = KEY
+    ) -> RawResponse:
+        """A whole request with the key, as JSON."""
+        own = [f"authorization: Bearer {key}"] if key else []
+        kind = ["content-type: application/json"] if body else []
+        return self.raw(request(line, *own, *kind, *headers, body=body))
+
+    def post(self, path: str, fields: dict[str, Any] | bytes, *headers: str) -> RawResponse:
+        """Fields beside those that the path requires, or a body as it is."""
+        if isinstance(fields, bytes):
+            body = fields
+        else:
+            body = json.dumps({**REQUIRED.get(path, {}), **fields}).encode()
+        return self.ask(f"POST {path}", body, *headers)
+
+    def answers(self, **fields: Any) -> bool:
+        """Whether a plain chat is answered."""
+        return self.post(CHAT, fields).status == 200
+
+    def memory_bytes(self) -> int:
+        return psutil.Process(self.process.pid).memory_info().rss
+
+    def recorded(self) -> list[tuple[str, list[str]]]:
+        """Event and arguments of all that Mirror's hook has seen."""
+        return [tuple(json.loads(line)) for line in self.events.read_text().splitlines()]
+
+
+def message_of(response: RawResponse) -> str:
+    """The message of an error's envelope, whose form is held to here: OpenAI's or KServe's."""
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    assert len(response.body) == int(response.headers["content-length"])
+    envelope = json.loads(response.body)
+    assert list(envelope) == ["error"]
+    error = envelope["error"]
+    if isinstance(error, str):
+        return error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert isinstance(error["code"], str | None)
+    return str(error["message"])
+
+
+def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> None:
+    """One of the statuses, in an envelope that holds nothing of our insides; `echoed` are the
+    caller's own words.
+    """
+    assert response.status in (statuses or (400,)), (response.status, response.body[:500])
+    message = message_of(response)
+    said = response.body.decode().replace(json.dumps(echoed)[1:-1] or "\0", "")
+    assert INTERNALS.search(said) is None, said
+    assert len(message) < 2000 + len(echoed)
+
+
+@contextmanager
+def guarded_gateway(folder: Path) -> Iterator[Guarded]:
+    """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells, `broken` fails."""
+    repository, events = folder / "models", folder / engines.EVENTS
+    events.touch()
+    mock_models.write_with_tokenizer(repository, "mock", tokens=TOKENS, answer_tokens=7)
+    slow = {"tokens": TOKENS, "tokens_per_second": 10.0}
+    mock_models.write_with_tokenizer(repository, "slow", **slow)
+    for name, engine, arguments in (
+        ("mirror", "Mirror", {"events": str(events)}),
+        ("broken", "Broken", {}),
+    ):
+        version = mock_models.write(repository, name, config=engines.config(engine), **arguments)
+        tiny_tokenizer.write(version / "tokenizer")
+    keys = [
+        key_files.key("canary", secret=KEY),
+        *(key_files.key(secret, secret=secret, own_cache=True) for secret in TENANTS),
+        key_files.key("metrics-only", secret="sk-metrics", scopes=frozenset({"metrics"})),
+    ]
+    options = [
+        f"--keys-file={key_files.write(folder / 'keys.yaml', *keys)}",
+        f"--max-body-bytes={MAX_BODY_BYTES}",
+        "--model-management",
+        "--access-log",
+        "--log-level=debug",
+        "--metrics-without-key",
+    ]
+    with GatewayProcess(repository, folder / "log", *options) as process:
+        process.wait_until_ready()
+        yield Guarded(process, events)
+
+
+@contextmanager
+def unharmed(guarded: Guarded, may_log: Collection[str] = ()) -> Iterator[Guarded]:
+    """What each test here ends with; `may_log` are those of TRACES that it brings by itself."""
+    memory, logged = guarded.memory_bytes(), len(guarded.process.output())
+    yield guarded
+    assert guarded.answers(), "the next plain request is not answered"
+    grown = guarded.memory_bytes() - memory
+    assert grown < GROWTH_BYTES, f"{grown / MIB:.0f} MiB more than before"
+    said = guarded.process.output()[logged:]
+    assert [trace for trace in TRACES if trace in said and trace not in may_log] == [], said[-4000:]

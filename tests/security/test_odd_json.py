@@ -1,0 +1,123 @@
+"""JSON that parsers read differently: NaN, lone surrogates, byte order marks, huge numbers, keys
+that come twice. tests/routers/test_refusals.py has the same for one chat; here is every address.
+"""
+
+import json
+
+import httpx
+import orjson
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.security.guarded import CHAT, REQUIRED, check_refused
+
+ODD = {
+    "NaN": b"NaN",
+    "Infinity": b"-Infinity",
+    "infinite": b"1e999",
+    "long integer": b"9" * 5000,
+    "long fraction": b"0." + b"1" * 100_000 + b"e400",
+    "lone surrogate": rb'"\ud800"',
+    "reversed surrogates": rb'"\udc00\ud800"',
+    "no UTF-8": b'"\xff"',
+    "overlong UTF-8": b'"\xc0\xaf"',
+    "encoded surrogate": b'"\xed\xa0\x80"',
+    "NUL": b'"\x00"',
+    "raw newline": b'"\n"',
+    "single quotes": b"'a'",
+    "hex": b"0x10",
+    "plus": b"+1",
+    "comment": b"1/*x*/",
+    "trailing comma": b"[1,]",
+    "bare word": b"undefined",
+}
+# JSON, though no number of ours: told of where the field is known
+TOO_LARGE = {"infinite", "long fraction"}
+WITHOUT_USER = {"/tokenize", "/detokenize"}
+VALID_TEXT = {rb'"\u0000"', rb'"\ud83d\ude42"', b'"\xe2\x80\xa8"', b'"\xef\xbf\xbd"'}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_values(guarded, name):
+    """At every address that reads JSON: a 400, whatever the field."""
+    for path in REQUIRED.keys() - (WITHOUT_USER if name in TOO_LARGE else set()):
+        required = json.dumps(REQUIRED[path]).encode()
+
+        response = guarded.post(path, required[:-1] + b', "user": ' + ODD[name] + b"}")
+
+        check_refused(response, 400)
+
+
+@pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b"\xff\xfe", b"\x00", b"\x1f\x8b"], ids=repr)
+def test_beginnings(guarded, start):
+    """No mark stands before a body."""
+    for path in REQUIRED:
+        check_refused(guarded.post(path, start + json.dumps(REQUIRED[path]).encode()))
+
+
+@pytest.mark.parametrize("text", VALID_TEXT, ids=repr)
+def test_texts_that_only_look_odd(guarded, text):
+    """What is valid goes through to the tokenizer and back."""
+    body = b'{"model": "mock", "messages": [{"role": "user", "content": %s}]}' % text
+
+    assert guarded.post(CHAT, body).status == 200
+
+
+@pytest.mark.parametrize("text", VALID_TEXT, ids=repr)
+def test_nothing_is_lost_of_a_text(guarded, text):
+    """Tokenized and detokenized it is the same."""
+    body = b'{"model": "mock", "add_special_tokens": false, "prompt": %s}' % text
+    tokens = orjson.loads(guarded.post("/tokenize", body).body)["tokens"]
+
+    answer = guarded.post("/detokenize", {"tokens": tokens})
+
+    assert orjson.loads(answer.body)["prompt"] == json.loads(text)
+
+
+def test_the_last_of_two_keys(guarded):
+    """Access, routing and the model all read the last: nobody is told another name."""
+    body = b'{"model": "nobody", "messages": [{"role": "user", "content": "hi"}], "model": "mock"}'
+
+    assert guarded.post(CHAT, body).status == 200
+
+
+MODEL_TOKENS = {
+    "replacement character": ["a", "\ufffd"],
+    "split pair": ["\ud83d", "\ude42"],
+    "lone surrogate": ["a\ud800"],
+    "control characters": ["\x00\x1b[31m\r\n\n", "data: [DONE]\n\n"],
+    "line separators": ["\u2028\u2029\x85"],
+}
+
+
+@pytest.fixture(scope="module")
+def odd_models(tmp_path_factory):
+    """Models that answer with text that breaks encoders, and frames."""
+    folder = tmp_path_factory.mktemp("odd")
+    for number, tokens in enumerate(MODEL_TOKENS.values()):
+        mock_models.write_with_tokenizer(
+            folder / "models", f"m{number}", tokens=tokens, answer_tokens=4
+        )
+    with GatewayProcess(folder / "models", folder / "log") as process:
+        process.wait_until_ready()
+        yield process
+
+
+@pytest.mark.parametrize("name", MODEL_TOKENS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_models_write(odd_models, name, stream):
+    """An answer is JSON of well-formed text, whatever a model writes; never half a stream."""
+    number = list(MODEL_TOKENS).index(name)
+    body = {**REQUIRED[CHAT], "model": f"m{number}", "stream": stream}
+
+    response = httpx.post(f"{odd_models.url}{CHAT}", json=body)
+
+    assert response.status_code == 200
+    frames = [response.content]
+    if stream:
+        lines = response.content.split(b"\n\n")
+        assert lines[-2:] == [b"data: [DONE]", b""]
+        frames = [line.removeprefix(b"data: ") for line in lines[:-2]]
+    for frame in frames:
+        assert "error" not in orjson.loads(frame)

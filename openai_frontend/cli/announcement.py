@@ -130,6 +130,12 @@ def ready(place: Place, models: Mapping[str, Collection[str]], *, keys: bool = F
     return f"{found}\n"
 
 
+def status(models: Collection[str], unready: Collection[str]) -> str:
+    """What a service manager shows: one line."""
+    serving = f"Serving {', '.join(models) or 'no model'}"
+    return serving if not unready else f"{serving}; not ready: {', '.join(sorted(unready))}"
+
+
 def _with_example(found: str, curl: str, python: Sequence[str]) -> str:
     return "\n".join([found, "", curl, "", "or from Python:", "", *python, ""])
 

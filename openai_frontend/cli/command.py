@@ -4,7 +4,8 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "init-repo":
         return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)
-    from openai_frontend.parsing.choice import BY_NAME
-
+    config = given.pop("config")
+    read = partial(_settings, config, given, repositories=command == "serve" or model is None)
     try:
-        settings = load(
-            environment=os.environ, config=given.pop("config"), flags=given, parsers=BY_NAME
-        )
-        _check(settings, repositories=command == "serve" or model is None)
+        settings = read()
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
-    return _serve(settings) if command == "serve" else _report(model, settings, as_json=as_json)
+    if command == "serve":
+        return _serve(settings, read)
+    return _report(model, settings, as_json=as_json)
+
+
+def _settings(config: Path | None, flags: dict[str, Any], *, repositories: bool) -> Settings:
+    """From all sources, checked. Raises InvalidSettings."""
+    from openai_frontend.parsing.choice import BY_NAME
+
+    settings = load(environment=os.environ, config=config, flags=flags, parsers=BY_NAME)
+    _check(settings, repositories=repositories)
+    return settings
 
 
 def _refuse(message: str, code: int) -> int:
@@ -146,7 +155,7 @@ def _check_tiktoken_vocabulary(path: Path) -> None:
         raise InvalidSettings(f"tiktoken_vocabulary: {path}: {reason}") from None
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
     from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.cli.serve import listen, listen_locally, serve
 
@@ -167,7 +176,7 @@ def _serve(settings: Settings) -> int:
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
-    return serve(settings, *listeners)
+    return serve(settings, read_again, *listeners)
 
 
 def _failed_plugin() -> str | None:

@@ -12,3 +12,9 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.addFilter(add_request_id)
     logging.basicConfig(level=level.upper(), format=_FORMAT, handlers=[handler])
+
+
+def change(level: str, *, access: bool) -> None:
+    """Another level at once; a line for each request, or none, on the connections to come."""
+    logging.getLogger().setLevel(level.upper())
+    logging.getLogger("uvicorn.access").propagate = access

@@ -1,25 +1,33 @@
-"""The running process: uvicorn with our own start, signals and end."""
+"""The running process: uvicorn with our own start, signals and end (docs/lifecycle.md)."""
 
 import asyncio
 import contextlib
+import logging
+import math
 import multiprocessing
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import uvicorn
 
 from openai_frontend.access.entrance import Entrance
-from openai_frontend.app import Startup
 from openai_frontend.cli import announcement
 from openai_frontend.cli.certificate import Certificate
+from openai_frontend.cli.loop_watchdog import LoopWatchdog
+from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
+from openai_frontend.cli.systemd import ServiceManager
+from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server
+
+logger = logging.getLogger(__name__)
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -37,6 +45,19 @@ class Inside:
     life: Life
 
 
+@dataclass(frozen=True, slots=True)
+class StopTimes:
+    """How long a stop may take, in seconds."""
+
+    delay_s: float  # requests are still taken; readiness has gone
+    grace_s: float  # those that run may end
+
+    @property
+    def all_s(self) -> float:
+        """With the time to say goodbye."""
+        return self.delay_s + self.grace_s + _LAST_WORDS_S
+
+
 class GatewayProcess(uvicorn.Server):
     """The first signal lets requests run out, for a while; the second ends all at once."""
 
@@ -45,6 +66,7 @@ class GatewayProcess(uvicorn.Server):
         config: uvicorn.Config,
         inside: Inside,
         *,
+        stop_times: StopTimes,
         progress: announcement.LoadProgress,
         place: announcement.Place,
     ) -> None:
@@ -54,35 +76,46 @@ class GatewayProcess(uvicorn.Server):
         self._life = inside.life
         self._progress = progress
         self._place = place
+        self.stop_times = stop_times
+        self.manager = ServiceManager()
+        self.reloading: Reloading | None = None  # on SIGHUP
         self.beside: SideListener | None = None
         self.keys: Entrance | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
         inside.startup.on_failure = self._stop
+        self._tasks: list[asyncio.Task[None]] = []
+        self._grace_ends_s = 0.0
+        self._is_announced = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
-        self._tasks = []
+        self._start(LoopWatchdog().run())
+        self._start(self.manager.give_signs_of_life())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
-            self._tasks.append(asyncio.create_task(self.certificate.follow()))
+            self._start(self.certificate.follow())
         await super().startup(sockets)
         if self.beside is not None:
             self.beside.start(self.config.ssl)
-        self._tasks.append(asyncio.create_task(self._announce()))
+        self._start(self._announce())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Takes no more requests; those that run have the grace, then the core ends them."""
-        for task in self._tasks:
-            task.cancel()
-        grace_s = self.config.timeout_graceful_shutdown or 0
-        self.config.timeout_graceful_shutdown = grace_s + _LAST_WORDS_S
-        ending = asyncio.create_task(self._end_after(grace_s))
+        """Closes the port; answers that are not over have what is left of the grace, then the core
+        ends them.
+        """
+        left_s = max(0.0, self._grace_ends_s - asyncio.get_running_loop().time())
+        self.config.timeout_graceful_shutdown = math.ceil(left_s) + _LAST_WORDS_S
+        ending = asyncio.create_task(self._end_after(left_s))
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
             if self.beside is not None:
                 await self.beside.stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+            self.manager.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,8 +123,7 @@ class GatewayProcess(uvicorn.Server):
         loop = asyncio.get_running_loop()
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        if self.keys is not None:
-            loop.add_signal_handler(signal.SIGHUP, self.keys.reload_soon)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             yield
         finally:
@@ -99,18 +131,55 @@ class GatewayProcess(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
-        if self.should_exit:
+        if self.should_exit or self._life.leaving:
             self._triton.remove_files()
             end_at_once(128 + number)
         if not self._registry.has_loaded():  # nothing runs yet, and no load can be called back
             self._progress.clear()
             self._triton.remove_files()
             end_at_once(0)
-        self._stop()
+        self._life.leave()
+        self._start(self._wind_down())
+
+    def _on_hangup(self) -> None:
+        if self.keys is not None:
+            self.keys.reload_soon()
+        if self.reloading is not None:
+            self._start(self._reload(self.reloading))
+
+    async def _reload(self, reloading: Reloading) -> None:
+        if self._is_announced:  # a manager that waits for the start takes no word of a reload
+            self.manager.reloading()
+        status: str | None = "Settings could not be read again"
+        try:
+            status = await reloading.reload()
+        except Exception:
+            logger.exception("the settings could not be read again")
+        if self._is_announced and status is not None:
+            self.manager.ready(status)
+
+    async def _wind_down(self) -> None:
+        """From the first signal to the moment at which the port may close."""
+        times, loop = self.stop_times, asyncio.get_running_loop()
+        self.manager.stopping(times.all_s)
+        await asyncio.sleep(times.delay_s)
+        self._life.drain()
+        self._grace_ends_s = loop.time() + times.grace_s
+        requests = self.server_state.tasks
+        logger.info("stopping: %d requests have %g s to end", len(requests), times.grace_s)
+        while requests and (left_s := self._grace_ends_s - loop.time()) > 0:
+            await asyncio.wait(set(requests), timeout=left_s)
+        self.should_exit = True
 
     def _stop(self) -> None:
+        """The start has failed."""
         self._life.drain()
         self.should_exit = True
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """It is cancelled at the end."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def _announce(self) -> None:
         while not self._registry.has_loaded():
@@ -124,6 +193,8 @@ class GatewayProcess(uvicorn.Server):
         }
         sys.stdout.write(announcement.ready(self._place, models, keys=self.keys is not None))
         sys.stdout.flush()
+        self._is_announced = True
+        self.manager.ready(announcement.status(models, self._registry.unready()))
 
     async def _end_after(self, grace_s: float) -> None:
         await asyncio.sleep(grace_s)

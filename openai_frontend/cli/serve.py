@@ -1,21 +1,26 @@
 """From settings to a running process: the socket, the core's options, the application, uvicorn."""
 
+import asyncio
 import errno
 import json
 import logging
 import os
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import uvicorn
 
-from openai_frontend.app import create_app
-from openai_frontend.cli import announcement, garbage
+from openai_frontend.app import Gateway, change, create_app
+from openai_frontend.cli import announcement, garbage, log
 from openai_frontend.cli.certificate import Certificate
-from openai_frontend.cli.process import GatewayProcess, Inside
+from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
+from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
+from openai_frontend.cli.systemd import ServiceManager
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.middleware.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
@@ -70,9 +75,15 @@ def listen_locally(path: Path) -> socket.socket:
 
 
 def serve(
-    settings: Settings, listener: socket.socket, metrics_listener: socket.socket | None = None
+    settings: Settings,
+    read_again: Callable[[], Settings],
+    listener: socket.socket,
+    metrics_listener: socket.socket | None = None,
 ) -> int:
-    """Serves until a signal or a failed start; returns the exit code."""
+    """Serves until a signal or a failed start; returns the exit code.
+
+    `read_again` reads the settings as it was done for the start, or raises InvalidSettings.
+    """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = Server(triton_options(settings))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
@@ -86,20 +97,38 @@ def serve(
     process = GatewayProcess(
         _uvicorn_config(app, settings),
         Inside(server, app.state.registry, app.state.startup, app.state.life),
+        stop_times=_stop_times(settings),
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
         place=_place(settings, listener),
     )
+    process.manager = ServiceManager.of(os.environ)
     process.keys = app.state.keys
     process.certificate = certificate(settings)
     if metrics_listener is not None:
         config = _uvicorn_config(MetricsOnly(app), settings, lifespan="off")
         process.beside = SideListener(config, metrics_listener)
+    process.reloading = Reloading(settings, read_again, partial(_take_up, app, process))
     try:
         process.run([listener])
     finally:
         if settings.unix_socket is not None:
             settings.unix_socket.unlink(missing_ok=True)
     return 0 if app.state.startup.failure is None else 1
+
+
+async def _take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
+    """Other settings while the server runs: those of the table that reload."""
+    await asyncio.to_thread(change, app, settings)
+    log.change(settings.log_level, access=settings.access_log)
+    process.stop_times = _stop_times(settings)
+    for server in filter(None, (process, process.beside)):
+        server.config.timeout_keep_alive = settings.keep_alive_s
+        protocol: Any = server.config.http_protocol_class
+        protocol.max_header_bytes = settings.max_header_bytes
+
+
+def _stop_times(settings: Settings) -> StopTimes:
+    return StopTimes(settings.drain_delay_s, settings.shutdown_grace_s)
 
 
 def certificate(settings: Settings) -> Certificate | None:
@@ -150,7 +179,6 @@ def _uvicorn_config(
         access_log=settings.access_log,
         server_header=False,
         timeout_keep_alive=settings.keep_alive_s,
-        timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
 
 

@@ -5,6 +5,7 @@ Knows no Triton and no tokenizer: only names, paths and numbers.
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,6 +57,17 @@ def _pairs(value: Any) -> Any:
 
 Name = Annotated[str, AfterValidator(_checked_name)]
 Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLimits:
+    """How long an engine may be silent (seconds; 0: for ever), how often it is started again."""
+
+    first_token_s: float = 0.0
+    between_tokens_s: float = 0.0
+    restarts: int = 0  # within the window
+    window_s: float = 600.0
 
 
 class ModelOptions(BaseModel):
@@ -98,6 +110,16 @@ class ModelOptions(BaseModel):
         default=None, description="Requests at work in the model at the same time."
     )
 
+    first_token_timeout_s: Seconds | None = Field(
+        default=None, description="Seconds to the first response to a request; 0: for ever."
+    )
+    between_tokens_timeout_s: Seconds | None = Field(
+        default=None, description="Seconds between two responses; 0: for ever."
+    )
+    engine_restarts: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Starts of its engine after deaths, within the window; 0: none."
+    )
+
     adapters: Annotated[dict[str, str], BeforeValidator(_pairs)] = Field(
         default={},
         description="Names of LoRA adapters and their folders; a relative one lies in the model's "
@@ -133,6 +155,16 @@ class ModelOptions(BaseModel):
         }
         tables = {name: str(folder / path) for name, path in self.prompt_tables.items()}
         return self.model_copy(update=within | ({"prompt_tables": tables} if tables else {}))
+
+    def engine_limits(self, general: EngineLimits) -> EngineLimits:
+        """The model's own where it has them."""
+        first_s, between_s = self.first_token_timeout_s, self.between_tokens_timeout_s
+        return EngineLimits(
+            first_token_s=general.first_token_s if first_s is None else first_s,
+            between_tokens_s=general.between_tokens_s if between_s is None else between_s,
+            restarts=general.restarts if self.engine_restarts is None else self.engine_restarts,
+            window_s=general.window_s,
+        )
 
     def over(self, below: "ModelOptions") -> "ModelOptions":
         """These options where they are given, else those of `below`."""

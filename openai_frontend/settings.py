@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend import model_options
-from openai_frontend.model_options import ModelOptions
+from openai_frontend.model_options import EngineLimits, ModelOptions
 from openai_frontend.setting_values import RELOADS, ByModel, Hosts, Networks, Origins, ParserByModel
 from openai_frontend.triton_settings import (
     Backends,
@@ -266,7 +266,33 @@ class Answers(BaseModel):
     )
 
 
-class Settings(TritonSettings, Answers, Prompting, Access, Limits, Connections, Listening):
+class Engines(BaseModel):
+    """Engines that die or hang"""
+
+    first_token_timeout_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds that a model may take for the first response to a request, its own "
+        "queue included; then the request ends with 504. 0: for ever. A model may have its own.",
+    )
+    between_tokens_timeout_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="Seconds that a model may be silent once it has begun an answer. 0: for ever. "
+        "A model may have its own.",
+    )
+    engine_restarts: int = Field(
+        default=5,
+        ge=0,
+        description="Starts of an engine that has died, or hangs, in `engine_restart_window_s`; "
+        "then its model stays down until it is loaded again. 0: none. A model may have its own.",
+    )
+    engine_restart_window_s: float = Field(
+        default=600.0, gt=0, description="Seconds for which a start of an engine counts."
+    )
+
+
+class Settings(TritonSettings, Engines, Answers, Prompting, Access, Limits, Connections, Listening):
     """All settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -280,8 +306,17 @@ class Settings(TritonSettings, Answers, Prompting, Access, Limits, Connections, 
             reasoning_parser=self.reasoning_parser,
         )
 
+    def engine_limits(self) -> EngineLimits:
+        """What engines may take, where a model has no limits of its own."""
+        return EngineLimits(
+            first_token_s=self.first_token_timeout_s,
+            between_tokens_s=self.between_tokens_timeout_s,
+            restarts=self.engine_restarts,
+            window_s=self.engine_restart_window_s,
+        )
+
 
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Connections, Models, Access, Limits, Prompting, Answers, Core, Backends, Resources,
-    Cache, CoreLog, Metrics,
+    Listening, Connections, Models, Access, Limits, Engines, Prompting, Answers, Core, Backends,
+    Resources, Cache, CoreLog, Metrics,
 )  # fmt: skip

@@ -27,6 +27,15 @@ def fail(execution: Execution, error: Exception) -> None:
         execution.fail(failures.INTERNAL, failures.described(error))
 
 
+class Unsent:
+    """Counts, for a whole engine, the deltas that wait for the rest of their answers."""
+
+    __slots__ = ("deltas",)
+
+    def __init__(self) -> None:
+        self.deltas = 0
+
+
 class ExecutionSink:
     """An engine's `DeltaSink`: turns deltas into responses.
 
@@ -49,6 +58,7 @@ class ExecutionSink:
         "_stream",
         "_text",
         "_token_ids",
+        "_unsent",
         "ended",
     )
 
@@ -58,8 +68,10 @@ class ExecutionSink:
         request: GenerationRequest,
         inputs: Mapping[str, tensors.Tensor],
         live: dict[Execution, str],
+        unsent: Unsent,
     ) -> None:
         self._execution = execution
+        self._unsent = unsent
         self._live = live
         self._stream = request.stream
         self._token_ids = request.return_token_ids
@@ -128,10 +140,12 @@ class ExecutionSink:
         elif self._stream:
             self._execution.send(self._outputs(delta))
         else:
+            self._unsent.deltas += 1
             self._collected.append(delta)
 
     def _gather(self, text: str, tokens: int) -> None:
         """Send text once as many tokens have come as the request wants for each response."""
+        self._unsent.deltas += 1
         if text:
             self._held.append(text)
         self._due -= tokens

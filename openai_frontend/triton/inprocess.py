@@ -40,6 +40,19 @@ class EngineHost(Protocol):
     def set_adapters(self, adapters: Mapping[str, Any]) -> None:
         """Know the adapters that requests may name; called where the model has had any."""
 
+    def interrupt(self, reason: str) -> None:
+        """Fail what is in flight, and what comes until the restart. Called on the event loop."""
+
+    def restart(self) -> None:
+        """Load the engine again. Blocks."""
+
+    async def probe(self) -> None:
+        """Returns once the engine has answered something."""
+
+    @property
+    def unsent(self) -> int:
+        """Deltas that no response of Triton's tells yet."""
+
     def failure(self) -> str | None:
         """Why the engine can serve no more, or None while it can."""
 

@@ -1,7 +1,7 @@
 """The responses of one request, as an asynchronous iterator of bursts."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
@@ -32,19 +32,69 @@ class ResponseStream:
     the responses before it have been given.
     """
 
-    __slots__ = ("__weakref__", "_ended", "_error", "_loop", "_native")
+    __slots__ = (
+        "__weakref__",
+        "_ended",
+        "_error",
+        "_failed",
+        "_left",
+        "_loop",
+        "_native",
+        "model_name",
+        "seen",
+        "since_s",
+    )
 
-    def __init__(self, native: _core.ResponseStream, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        native: _core.ResponseStream,
+        loop: asyncio.AbstractEventLoop,
+        model_name: str = "",
+    ) -> None:
         self._native = native
         self._loop = loop
         self._ended = False
-        # Not the exception itself: kept here, it would be a reference cycle.
+        self._left = False  # the consumer wants no more
+        # Not the exceptions themselves: kept here, they would be reference cycles.
         self._error: tuple[int, str] | None = None
+        self._failed: Callable[[], Exception] | None = None
+        self.model_name = model_name
+        self.seen: tuple[int, int] | None = None  # this and the next are the watchdog's
+        self.since_s = 0.0
+
+    @property
+    def received(self) -> int:
+        """The responses that have come, those that went the short way included."""
+        return self._native.received
+
+    @property
+    def finished(self) -> bool:
+        """Whether Triton has sent the last response, be it taken or not."""
+        return self._native.finished
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for a response any more."""
+        return self._left or self._failed is not None or self._native.finished
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """End it with an error of ours, behind what has come; Triton is asked to end the request.
+
+        `error` makes the exception that the consumer gets, in place of Triton's own.
+        """
+        if self._failed is not None:
+            return
+        self._failed = error
+        self.interrupt()
+        waiter, self._native.waiter = self._native.waiter, None
+        if isinstance(waiter, asyncio.Future) and not waiter.done():
+            waiter.set_result(None)
 
     def cancel(self) -> None:
         """Ask Triton to end the request, and write no more of it. Legal at any time and any number
         of times.
         """
+        self._left = True
         self._native.stop_relay()
         self.interrupt()
 
@@ -81,6 +131,8 @@ class ResponseStream:
         if self._ended:
             self._end()
         responses = self._native.take() or await self._wait()
+        if not responses:
+            self._end()
         if responses[-1].final:
             self._ended = True
         errors = [response.error for response in responses]  # not the last one's alone: a backend
@@ -100,11 +152,16 @@ class ResponseStream:
 
     def _end(self) -> NoReturn:
         error, self._error = self._error, None
+        if self._failed is not None and (error is not None or not self._ended):
+            self._ended = True
+            raise self._failed()
         if error is None:
             raise StopAsyncIteration
         raise failures.translated(*error)
 
     async def _wait(self) -> list[InferenceResponse]:
+        if self._failed is not None:
+            return []
         waiter = self._loop.create_future()
         self._native.waiter = waiter
         try:

@@ -7,7 +7,7 @@ import json
 import logging
 import shutil
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from openai_frontend.triton import (
     options,
     start_log,
 )
+from openai_frontend.triton.conditions import Conditions
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backends: backends.Backends | None = None
         self._poll: asyncio.Task[None] | None = None
+        self.conditions = Conditions()
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at the start
@@ -144,7 +146,7 @@ class Server:
         if self._core is None or not self._core.is_ready():
             return False
         return not self.options.strict_readiness or all(
-            self._engine_failure(entry.name) is None
+            self.model_failure(entry.name) is None
             for entry in self.model_index()
             if entry.state == "READY"
         )
@@ -175,11 +177,11 @@ class Server:
             ready = self._core.model_is_ready(name, version)
         except _core.TritonError:
             return False
-        return ready and self._engine_failure(name, version) is None
+        return ready and self.model_failure(name, version) is None
 
     def model_failure(self, name: str, version: int = -1) -> str | None:
-        """Return why a loaded in-process engine can serve no more, or None."""
-        return self._engine_failure(name, version)
+        """Return why a loaded model can serve no more, as far as is known here, or None."""
+        return self.conditions.reason(name) or self.engine_failure(name, version)
 
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return the model's config, completed by its backend, as Triton prints it."""
@@ -235,17 +237,21 @@ class Server:
         does not load.
         """
         _check_name(name)
-        if self.model_failure(name) is not None:
+        if self.engine_failure(name) is not None:
             # The core reloads a model only where its files have changed; a dead engine has to go
             # first.
             await self.unload_model(name)
         native_files = dict(model_files or {})
-        loading = asyncio.ensure_future(
+        await self.outlast(
             self._call_in_thread(lambda core: core.load_model(name, config, native_files))
         )
+
+    async def outlast(self, load: Coroutine[Any, Any, None]) -> None:
+        """Wait for a load in a thread, which cannot be cancelled: a stop of the server ends it."""
+        loading = asyncio.ensure_future(load)
         self._loading.add(loading)
         loading.add_done_callback(self._loaded)
-        await asyncio.shield(loading)  # a thread cannot be cancelled, so it is not forgotten either
+        await asyncio.shield(loading)
 
     def _loaded(self, loading: asyncio.Future[None]) -> None:
         """Whoever asked for the load may have gone, and nobody else wants its error."""
@@ -289,6 +295,7 @@ class Server:
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
+        self.conditions.check(model_name)
         try:
             native = self._core.infer(
                 model_name,
@@ -302,9 +309,13 @@ class Server:
             )
         except _core.TritonError as error:
             raise failures.from_native(error) from error
-        stream = ResponseStream(native, self._loop)
+        stream = ResponseStream(native, self._loop, model_name)
         self._streams.add(stream)
         return stream
+
+    def streams(self) -> list[ResponseStream]:
+        """The requests that somebody here still holds."""
+        return list(self._streams)
 
     def _new_core(self, folder: Path) -> _core.Server:
         native = options.native(self.options, folder)
@@ -331,7 +342,8 @@ class Server:
         document: dict[str, Any] = json.loads(self._call(ask))
         return document
 
-    def _engine_failure(self, name: str, version: int = -1) -> str | None:
+    def engine_failure(self, name: str, version: int = -1) -> str | None:
+        """Return why a loaded in-process engine can serve no more, or None."""
         host = inprocess.host(name, version)
         return host.failure() if host is not None else None
 

@@ -4,6 +4,7 @@ NVIDIA's backend.
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -48,6 +49,7 @@ class VLLMEngine(Engine):
 
     def load(self, model: ModelFolder) -> ModelFacts:
         """Start the engine and its process. Raises ValueError where model.json is wrong."""
+        self._warm_ups = itertools.count()
         arguments.set_environment()
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -88,13 +90,16 @@ class VLLMEngine(Engine):
                 return
             sink = _WarmUpSink()
             request = GenerationRequest(
-                request_id="warm-up",
+                request_id=f"warm-up-{next(self._warm_ups)}",  # an earlier one may hang
                 prompt_token_ids=token_ids,
                 sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
             )
-            if (answer := self.generate(request, sink)) is not None:
-                await answer
-            await sink.ended
+            try:
+                if (answer := self.generate(request, sink)) is not None:
+                    await answer
+                await sink.ended
+            finally:
+                self.cancel(request.request_id)  # unless it has ended
 
     def generate(
         self, request: GenerationRequest, sink: DeltaSink
@@ -235,10 +240,11 @@ class VLLMEngine(Engine):
         raise EngineError("the engine gave no pooled output")
 
     async def _warm_up_pooling(self, token_ids: list[int]) -> None:
+        request_id = f"warm-up-{next(self._warm_ups)}"
         if "embed" in self._tasks:
-            await self.embed(EmbeddingRequest(request_id="warm-up", prompt_token_ids=token_ids))
+            await self.embed(EmbeddingRequest(request_id=request_id, prompt_token_ids=token_ids))
         elif "score" in self._tasks:
-            await self.score(ScoreRequest(request_id="warm-up", prompt_token_ids=token_ids))
+            await self.score(ScoreRequest(request_id=request_id, prompt_token_ids=token_ids))
 
 
 def _tasks(config: Any) -> tuple[str, ...]:

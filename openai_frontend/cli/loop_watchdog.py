@@ -59,6 +59,11 @@ class LoopWatchdog:
 
 
 def _tell_of_a_standstill(late_s: float, used_s: float) -> None:
-    """Not of a process that was stopped, or got no CPU: that is nothing of ours."""
-    if used_s > late_s / 2:
-        logger.warning("no thread ran for %.1f s: one call held Python's interpreter", late_s)
+    """Not of a process that was stopped, or got no CPU to speak of: that is nothing of ours."""
+    if used_s > late_s / 10:
+        logger.warning(
+            "no thread ran for %.1f s (%.1f s of CPU): a call held Python's interpreter, or others "
+            "held the CPU",
+            late_s,
+            used_s,
+        )

@@ -65,6 +65,7 @@ class ServiceManager:
             self._connected().send(message.encode())
         except OSError as error:
             logger.warning("the service manager cannot be told %s: %s", assignments[0], error)
+            self._disconnect()
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -81,8 +82,12 @@ class ServiceManager:
     def close(self) -> None:
         """Nothing is told any more."""
         self._address = None
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
+            self._socket = None
 
 
 def _name(address: str) -> str:

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import shutil
+import time
 import weakref
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from openai_frontend.triton import (
 )
 from openai_frontend.triton.conditions import Conditions
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
+from openai_frontend.triton.settling import Settling
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +80,7 @@ class Server:
         ] = {}  # model -> why its config could not be read at the start
         self._loading: set[asyncio.Future[None]] = set()
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
-        # The core (2.51) has crashed where three threads unloaded an ensemble and its parts.
-        self._unloads = asyncio.Lock()
+        self._settling = Settling(lambda name: "LOADING" in self._states(name))
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
@@ -101,6 +102,7 @@ class Server:
             self._loop = None
             self.remove_files()
             raise
+        self._settling.has_loaded()
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
         if self.options.model_control_mode == "poll":
@@ -120,6 +122,7 @@ class Server:
         while self._loading:
             inprocess.interrupt_loads()
             await asyncio.wait(self._loading, timeout=0.2)
+        await asyncio.sleep(self._settling.rest_s())
         try:
             await asyncio.to_thread(core.stop)
         except _core.TritonError as error:
@@ -134,6 +137,7 @@ class Server:
         core, self._core = self._core, None
         if core is not None:
             inprocess.close(STOPPING)
+            time.sleep(self._settling.rest_s())
             core.stop()
             self.remove_files()
 
@@ -242,9 +246,13 @@ class Server:
             # first.
             await self.unload_model(name)
         native_files = dict(model_files or {})
-        await self.outlast(
-            self._call_in_thread(lambda core: core.load_model(name, config, native_files))
-        )
+        again = "READY" in self._states(name)
+
+        async def load() -> None:
+            async with self._settling.loading(name, again=again):
+                await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
+
+        await self.outlast(load())
 
     async def outlast(self, load: Coroutine[Any, Any, None]) -> None:
         """Wait for a load in a thread, which cannot be cancelled: a stop of the server ends it."""
@@ -262,15 +270,17 @@ class Server:
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile."""
         leaving = inprocess.hosts(name)
-        async with self._unloads:
+        async with self._settling.unloading(name):
             await self._call_in_thread(lambda core: core.unload_model(name))
         while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
 
     def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
         """The core's unload returns before the model is gone, and its engine goes last."""
-        states = [entry.state for entry in self.model_index() if entry.name == name]
-        return "UNLOADING" in states or not inprocess.hosts(name).isdisjoint(leaving)
+        return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
+
+    def _states(self, name: str) -> list[str]:
+        return [entry.state for entry in self.model_index() if entry.name == name]
 
     def metrics(self) -> str:
         """Return the core's metrics as Prometheus text."""
@@ -360,6 +370,7 @@ class Server:
                 await self._call_in_thread(lambda core: core.poll_model_repository())
             except errors.GatewayError as error:
                 logger.warning("the model repository could not be polled: %s", error)
+            self._settling.has_loaded()
 
     def remove_files(self) -> None:
         """Remove the temporary folder; for a process that ends without stopping the core, too."""

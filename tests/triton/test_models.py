@@ -9,6 +9,7 @@ import pytest
 from openai_frontend import errors
 from tests import mock_models
 from tests.conftest import stop
+from tests.models.test_registry import write_ensemble
 from tests.triton.generation_inputs import collect, count, generate, generation
 from tests.triton.waiting import until
 
@@ -303,3 +304,24 @@ async def test_model_json_that_is_no_object(repository, start_server):
     server = await start_server()
 
     assert entry(server, "broken").reason.endswith(f"{version / 'model.json'}: not a JSON object")
+
+
+async def test_models_that_go_as_soon_as_they_have_come(repository, start_server):
+    """Loads and unloads of models and of an ensemble's parts may come in any order, at any pace."""
+    names = ["one", "two", "part"]
+    for name in names:
+        mock_models.write(repository, name)
+    write_ensemble(repository, "whole")
+    server = await start_server()
+
+    async def come_and_go(name):
+        for _ in range(40):
+            await asyncio.gather(
+                server.load_model(name), server.unload_model(name), return_exceptions=True
+            )
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*map(come_and_go, [*names, "whole"]))
+    await server.load_model("one")
+
+    assert await text(server, "one")

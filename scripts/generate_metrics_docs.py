@@ -1,12 +1,14 @@
-"""Writes docs/metrics.md from what the metrics declare of themselves."""
+"""Writes docs/metrics.md from what the metrics declare of themselves,
+and scripts/metrics_page.md."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from openai_frontend.metrics import declared
+from openai_frontend.metrics import declared, vllm_declared
 from openai_frontend.metrics.family import Family
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+BACKENDS = Path(__file__).parent / "metrics_page.md"  # what is not ours, and passes through
 
 HEAD = """\
 # Metrics
@@ -25,7 +27,13 @@ COLUMNS = "| metric | kind | what it says | when it moves |\n|---|---|---|---|\n
 
 def page() -> str:
     """The whole page."""
-    return HEAD + section("The gateway's own", declared.ALL)
+    return (
+        HEAD
+        + section("The gateway's own", declared.ALL)
+        + section("vLLM's", vllm_declared.ALL)
+        + "\n"
+        + BACKENDS.read_text(encoding="utf-8")
+    )
 
 
 def section(name: str, families: Iterable[Family]) -> str:

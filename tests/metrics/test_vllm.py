@@ -5,12 +5,15 @@ from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.metrics import exposition
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
+from openai_frontend.metrics.vllm_declared import ALL
 
 DEMO = VLLMModel(
     model="demo",
     version="1",
     names=frozenset({"demo", "alias", "demo@1"}),
-    gauges=vllm_gauges({"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5}),
+    gauges=vllm_gauges(
+        {"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5, "vllm:num_preemptions": 2}
+    ),
 )
 
 # What NVIDIA's vLLM backend reports (triton-inference-server/vllm_backend, src/utils/metrics.py)
@@ -19,6 +22,7 @@ HISTOGRAM_BOUNDS = {
     "1.0 2.5 5.0 7.5 10.0 +Inf",
     "vllm:time_per_output_token_seconds": "0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.75 1.0 "
     "2.5 +Inf",
+    "vllm:request_params_n": "1.0 2.0 5.0 10.0 20.0 +Inf",
     "vllm:e2e_request_latency_seconds": "1.0 2.5 5.0 10.0 15.0 20.0 30.0 40.0 50.0 60.0 +Inf",
 }
 
@@ -41,7 +45,7 @@ def values(metrics):
     for family in families(metrics.registry, [DEMO]):
         for sample in family.samples:
             labels = dict(sample.labels)
-            bound = labels.pop("le", None)
+            bound = labels.pop("le", None) or labels.pop("finished_reason", None)
             assert labels == {"model": "demo", "version": "1"}
             told[sample.name, bound] = sample.value
     return told
@@ -53,6 +57,10 @@ def test_one_model_of_many_names(values):
     assert values["vllm:generation_tokens_total", None] == 3 * 3
     assert values["vllm:prefix_cache_hits_total", None] == 3 * 4
     assert values["vllm:prefix_cache_queries_total", None] == 3 * 7
+    assert values["vllm:prompt_tokens_cached_total", None] == 3 * 4
+    assert values["vllm:request_success_total", "stop"] == 3
+    assert values["vllm:request_success_total", "abort"] == 0
+    assert values["vllm:request_params_n_bucket", "1.0"] == 3
 
 
 @pytest.mark.parametrize("name", HISTOGRAM_BOUNDS)
@@ -69,6 +77,7 @@ def test_gauges(values):
     assert values["vllm:num_requests_running", None] == 3
     assert values["vllm:num_requests_waiting", None] == 1
     assert values["vllm:kv_cache_usage_perc", None] == 0.5
+    assert values["vllm:num_preemptions_total", None] == 2
 
 
 def test_no_such_model(metrics):
@@ -85,3 +94,13 @@ def test_valid(metrics):
 
     named = {family.name for family in read}
     assert {"vllm:prompt_tokens", "vllm:e2e_request_latency_seconds"} <= named
+
+
+def test_all_that_is_declared(metrics):
+    """Each family that is declared is told, of its kind, with its labels and its help."""
+    told = {
+        family.name: (family.type, family.documentation, set(family.samples[0].labels) - {"le"})
+        for family in families(metrics.registry, [DEMO])
+    }
+
+    assert told == {each.name: (each.kind, each.says, set(each.labels)) for each in ALL}

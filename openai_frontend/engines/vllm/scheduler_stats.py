@@ -8,12 +8,19 @@ import time
 from typing import Any
 
 EVERY_S = 0.25
+PREEMPTIONS = "preemptions"  # in `kv_connector_stats`, which is free where statistics are off
 
 
 class SaysHowFull:
     """Put before a scheduler of vLLM's whose statistics are off."""
 
     _due_s = 0.0
+    _preemptions = 0  # so far
+
+    def _preempt_request(self, *args: Any, **kwargs: Any) -> Any:
+        """See vLLM's: a request gives its place in the KV cache up, and begins again later."""
+        self._preemptions += 1
+        return super()._preempt_request(*args, **kwargs)  # type: ignore[misc]
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
         """See vLLM's: what goes with a step's outputs; None with most of them."""
@@ -28,4 +35,5 @@ class SaysHowFull:
             num_running_reqs=running,
             num_waiting_reqs=waiting,
             kv_cache_usage=self.kv_cache_manager.usage,  # type: ignore[attr-defined]
+            kv_connector_stats={PREEMPTIONS: self._preemptions},
         )

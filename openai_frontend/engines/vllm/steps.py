@@ -18,11 +18,13 @@ from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats
 from openai_frontend.engines.vllm import conversion, inputs, outputs
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
+from openai_frontend.engines.vllm.scheduler_stats import PREEMPTIONS
 from openai_frontend.triton import _core, failures
 
 logger = logging.getLogger(__name__)
 
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's own name; 1 is all of it
+NUM_PREEMPTIONS = "vllm:num_preemptions"  # so far
 
 
 def _needs_no_wait(prompt: Any, params: Any) -> bool:
@@ -61,13 +63,15 @@ class StepLoop:
     def stats(self) -> EngineStats:
         """How full the engine is; its scheduler says so four times a second while it works."""
         told, running = self._scheduler_stats, self.running
+        preemptions = 0 if told is None else (told.kv_connector_stats or {}).get(PREEMPTIONS, 0)
+        gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
         if told is None or not running:
-            return EngineStats(running=running, gauges={KV_CACHE_USAGE: 0.0}, failure=self.failure)
+            return EngineStats(running=running, gauges=gauges, failure=self.failure)
         waiting = min(told.num_waiting_reqs, running)
         return EngineStats(
             running=running - waiting,
             waiting=waiting,
-            gauges={KV_CACHE_USAGE: told.kv_cache_usage},
+            gauges={**gauges, KV_CACHE_USAGE: told.kv_cache_usage},
             failure=self.failure,
         )
 

@@ -60,7 +60,7 @@ from openai_frontend.serving.rerank import Reranking
 from openai_frontend.serving.scoring import Scoring
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.settings import Settings
-from openai_frontend.triton import Server
+from openai_frontend.triton import Server, relay_counts
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def change(app: Gateway, settings: Settings) -> None:
 
 def _lasting(settings: Settings, server: Server) -> Lasting:
     """What is made once."""
-    metrics = GatewayMetrics()
+    metrics = GatewayMetrics(relay_counts)
     registry = ModelRegistry(
         server,
         metrics=metrics,

@@ -120,6 +120,15 @@ LAG_S = _declare(
     "too little CPU.",
     bounds=_LAG_S,
 )  # fmt: skip
+RELAYED_TEXTS = _declare(
+    "relayed_texts", "counter", "Texts of tokens that left by the short way to their clients.",
+    "Divided by `openai_frontend_relay_writes`: tokens per write. Near 1 the gateway keeps up; "
+    "more is an event loop or clients that lag behind the engine, and get several at a time.",
+)  # fmt: skip
+RELAY_WRITES = _declare(
+    "relay_writes", "counter", "Writes that took those texts to their clients.",
+    "See `openai_frontend_relayed_texts`.",
+)  # fmt: skip
 READERS_DROPPED = _declare(
     "readers_dropped", "counter", "Streams that were ended because their client did not read.",
     "Clients or a proxy that stall; their answers were cancelled.",

@@ -3,11 +3,14 @@
 What is counted is declared in `declared.py`; nothing here costs anything for a token.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
 from openai_frontend.generation import CompletionDelta
@@ -15,12 +18,20 @@ from openai_frontend.metrics import declared
 from openai_frontend.metrics.declared import End, TimeoutKind, WatchdogKind
 from openai_frontend.metrics.family import Family
 
+RelayCounts = Callable[[], Mapping[str, int]]  # gives "texts" and "writes", so far
+
+
+def _no_relay() -> Mapping[str, int]:
+    return {"texts": 0, "writes": 0}
+
 
 class GatewayMetrics:
     """One for each application. `registry` holds every family."""
 
-    def __init__(self) -> None:
+    def __init__(self, relay_counts: RelayCounts = _no_relay) -> None:
+        """`relay_counts` is asked at each scrape: what it tells is counted below Python."""
         self.registry = CollectorRegistry()
+        self.registry.register(_Relay(relay_counts))
         self._requests = self._counter(declared.REQUESTS)
         self._request_s = self._histogram(declared.REQUEST_S)
         self.at_work = self._gauge(declared.AT_WORK)
@@ -92,6 +103,18 @@ class GatewayMetrics:
         return Histogram(
             family.name, family.says, family.labels, buckets=family.bounds, registry=self.registry
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay(Collector):
+    """The counters of the native writer."""
+
+    counts: RelayCounts
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self.counts()
+        for family, name in ((declared.RELAYED_TEXTS, "texts"), (declared.RELAY_WRITES, "writes")):
+            yield CounterMetricFamily(family.name, family.says, value=counts[name])
 
 
 class _Models:

@@ -1,5 +1,6 @@
 """The Python face of the Triton core that runs in this process."""
 
+from openai_frontend.triton._core import relay_counts
 from openai_frontend.triton.library import LibraryNotFound
 from openai_frontend.triton.options import Options
 from openai_frontend.triton.responses import InferenceResponse, ResponseStream, Tensor
@@ -13,4 +14,5 @@ __all__ = [
     "ResponseStream",
     "Server",
     "Tensor",
+    "relay_counts",
 ]

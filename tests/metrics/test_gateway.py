@@ -95,3 +95,13 @@ def test_what_befalls_requests_and_engines(metrics, value):
     assert value("readers_dropped_total") == 1
     assert value("timeouts_total", kind="idle") == 1
     assert value("timeouts_total", kind="body") == 0
+
+
+def test_what_is_counted_below():
+    """The native writer's counters are asked at each scrape."""
+    counts = {"texts": 5, "writes": 2}
+    registry = GatewayMetrics(lambda: counts).registry
+
+    assert registry.get_sample_value("openai_frontend_relayed_texts_total") == 5
+    counts["writes"] = 3
+    assert registry.get_sample_value("openai_frontend_relay_writes_total") == 3

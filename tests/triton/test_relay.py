@@ -468,3 +468,21 @@ async def test_responses_are_counted_on_every_way(ask):
     request.send("four")
 
     assert request.stream._native.received == 4
+
+
+# ---- counts ----
+
+
+async def test_counts_of_texts_and_writes(ask):
+    """Texts that come in one turn leave in one write; both are counted."""
+    before = _core.relay_counts()
+    request = await ask()
+    request.relay()
+    request.send("a")
+    request.send("b")
+    request.turn()
+    request.send("c")
+    request.turn()
+
+    counted = {name: count - before[name] for name, count in _core.relay_counts().items()}
+    assert counted == {"texts": 3, "writes": 2}

@@ -107,12 +107,12 @@ def change(app: Gateway, settings: Settings) -> None:
     """
     lasting: Lasting = app.state.lasting
     app.become(_wired(settings, lasting))
-    lasting.admission.set_limit(settings.max_streams)
+    lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
 
 
 def _lasting(settings: Settings, server: Server) -> Lasting:
     """What is made once."""
-    metrics = GatewayMetrics(relay_counts)
+    metrics, life = GatewayMetrics(relay_counts), Life()
     registry = ModelRegistry(
         server,
         metrics=metrics,
@@ -137,8 +137,8 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         metrics=metrics,
         keys=entrance_of(settings),
         demand=demand,
-        life=Life(),
-        admission=Admission(settings.max_streams),
+        life=life,
+        admission=_admission(settings, life, metrics),
     )
 
 
@@ -226,6 +226,17 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
     return frozenset(area for area, is_open in left_open.items() if is_open)
 
 
+def _admission(settings: Settings, life: Life, metrics: GatewayMetrics) -> Admission:
+    admission = Admission(
+        settings.max_streams,
+        max_queue=settings.max_queue,
+        queue_timeout_s=settings.queue_timeout_s,
+        metrics=metrics,
+    )
+    life.at_drain(admission.drain)
+    return admission
+
+
 def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     server, registry, life = lasting.server, lasting.registry, lasting.life
     limits = Limits(
@@ -270,6 +281,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
                 admission=admission,
                 management=management,
                 use=registry.use,
+                limits_of=registry.place_limits,
                 is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
             )

@@ -1,5 +1,7 @@
 """Where the process stands on its way to the end. Knows neither HTTP nor signals."""
 
+from collections.abc import Callable
+
 
 class Life:
     """It serves; then it is leaving, ready no more; then it drains: nothing new is taken.
@@ -11,6 +13,7 @@ class Life:
     def __init__(self) -> None:
         self.leaving = False  # a stop was asked for; requests are taken as long as they come
         self.draining = False  # what runs may end, and no request is taken any more
+        self._told: list[Callable[[], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -24,3 +27,10 @@ class Life:
     def drain(self) -> None:
         """From now on requests are refused."""
         self.leaving = self.draining = True
+        told, self._told = self._told, []
+        for call in told:
+            call()
+
+    def at_drain(self, call: Callable[[], None]) -> None:
+        """`call` is called once, when the process begins to drain."""
+        self._told.append(call)

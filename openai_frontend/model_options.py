@@ -14,6 +14,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.queueing.place_limits import PlaceLimits
 
 FILE = "openai_frontend.yaml"
 
@@ -109,6 +110,12 @@ class ModelOptions(BaseModel):
     max_streams: Positive | None = Field(
         default=None, description="Requests at work in the model at the same time."
     )
+    max_queue: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Requests that may wait for a place in the model."
+    )
+    queue_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Seconds that a request may wait for a place."
+    )
 
     first_token_timeout_s: Seconds | None = Field(
         default=None, description="Seconds to the first response to a request; 0: for ever."
@@ -144,6 +151,11 @@ class ModelOptions(BaseModel):
     memory_bytes: Positive | None = Field(
         default=None, description="Memory that it takes, where models are loaded on demand."
     )
+
+    @property
+    def place_limits(self) -> PlaceLimits:
+        """What is said of requests at work in the model, and of those that wait."""
+        return PlaceLimits(self.max_streams, self.max_queue, self.queue_timeout_s)
 
     def in_folder(self, folder: Path) -> "ModelOptions":
         """With the paths that begin with a dot, and those of tables, where they lie."""

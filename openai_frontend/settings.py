@@ -177,7 +177,20 @@ class Limits(BaseModel):
         default=1024,
         ge=1,
         description="Requests at work in the models at the same time (choices, embeddings, "
-        "scores); a call that finds no place is answered 503.",
+        "scores); one more waits for a place (docs/limits.md).",
+        json_schema_extra=RELOADS,
+    )
+    max_queue: int = Field(
+        default=1024,
+        ge=0,
+        description="Requests that may wait for a place in a model, each model's by themselves; "
+        "one more is answered 503, as is every one that finds no place where this is 0.",
+        json_schema_extra=RELOADS,
+    )
+    queue_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="Seconds that a request may wait; then it is answered 503.",
         json_schema_extra=RELOADS,
     )
     unknown_fields: Literal["warn", "reject", "ignore"] = Field(

@@ -31,6 +31,7 @@ from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.queueing.core_queue import core_queue
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -100,7 +101,8 @@ class ModelBuilding:
             metrics=self._metrics,
             use=self._uses[name],
             max_answer_tokens=options.max_answer_tokens,
-            max_streams=options.max_streams,
+            place_limits=options.place_limits,
+            core_queue=core_queue(config),
         )
         return Made(config, said, options, model)
 

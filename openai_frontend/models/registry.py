@@ -18,6 +18,7 @@ from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.models.use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
+from openai_frontend.queueing.place_limits import PlaceLimits
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -189,6 +190,10 @@ class ModelRegistry:
     def options(self, name: str) -> ModelOptions:
         """What the operator says of a model."""
         return self._current().options.get(name, ModelOptions())
+
+    def place_limits(self, name: str) -> PlaceLimits:
+        """What they say of its places."""
+        return self.options(name).place_limits
 
     def state(self, name: str) -> str:
         """Triton's word for the model: LOADING or UNLOADING where a version of it is."""

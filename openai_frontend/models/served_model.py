@@ -34,6 +34,9 @@ from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder
 from openai_frontend.prompting.prompt import Reading as PromptReading
 from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.queueing.core_queue import NO_QUEUE, CoreQueue
+from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
+from openai_frontend.queueing.turn import NOBODYS, Turn
 from openai_frontend.triton import ResponseStream, Server
 
 
@@ -88,7 +91,8 @@ class ServedModel:
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
     max_answer_tokens: int | None = None  # of one answer, by its operator's word
-    max_streams: int | None = None  # requests at work in it at the same time
+    place_limits: PlaceLimits = NO_LIMITS
+    core_queue: CoreQueue = NO_QUEUE  # that Triton keeps in front of it
     adapter: Adapter | None = None  # that its answers are made with
     weights_told: WeightsTold | None = None  # where the backend is told the adapter's weights
 
@@ -215,6 +219,10 @@ class ServedModel:
         """The prompt by which the model fills the gap between two texts, if it was made for it."""
         return self._builder().fill_in_the_middle(prefix, suffix)
 
+    def turn(self, priority: int) -> Turn:
+        """Whose turn a request of this priority waits for: nobody in particular has sent it."""
+        return Turn(priority=priority) if priority else NOBODYS
+
     def supports(self, field: str) -> bool:
         """True where the model can honour this field of GenerationRequest or SamplingParams."""
         return self.contract is not None and self.contract.supports(field)
@@ -245,8 +253,8 @@ class ServedModel:
             stream = self._begin(
                 contract.encode(request),
                 request.request_id,
-                priority=max(request.priority, 0),  # Triton's own queue knows none below
-                timeout_us=request.timeout_us,
+                priority=self.core_queue.level(request.priority),
+                timeout_us=request.timeout_us or self._core_timeout_us(),
             )
             if request.relay is not None and text_output is not None:
                 request.relay.offer(partial(stream.relay, text_output))
@@ -310,11 +318,18 @@ class ServedModel:
             message = f"The model '{self.name}' cannot serve: it is not loaded"
             raise ModelUnavailable(message) from gone
 
+    def _core_timeout_us(self) -> int:
+        """How long a request waits in Triton's own queue, where its operator has said it and the
+        queue takes a request's word; 0: as its config says.
+        """
+        timeout_s = self.place_limits.queue_timeout_s
+        return int(timeout_s * 1e6) if timeout_s and self.core_queue.takes_timeouts else 0
+
     async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""
         first: Outputs | None = None
         async with self.use:
-            stream = self._begin(inputs, request_id)
+            stream = self._begin(inputs, request_id, timeout_us=self._core_timeout_us())
             try:
                 async for responses in stream:
                     if first is None:

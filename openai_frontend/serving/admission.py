@@ -1,11 +1,15 @@
-"""How many generations run at the same time, over all requests."""
+"""How many generations run at the same time, in the server and in each model, and who waits."""
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
-from openai_frontend.errors import ServerOverloaded
+from openai_frontend.errors import ServerDraining
 from openai_frontend.generation import CompletionDelta
+from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
+from openai_frontend.queueing.turn import NOBODYS, Turn
+from openai_frontend.queueing.waiting_line import QueueMetrics, WaitingLine
 from openai_frontend.serving.merge import merged
 
 Deltas = AsyncGenerator[list[CompletionDelta], None]
@@ -23,39 +27,94 @@ class Limited(Protocol):
         """The same for all of its names."""
 
     @property
-    def max_streams(self) -> int | None:
-        """Requests that it takes at a time; None: as many as the server."""
+    def place_limits(self) -> PlaceLimits:
+        """The operator's."""
 
 
 class Admission:
-    """Counts what runs. A call that finds no place is refused rather than queued; one that wants
-    more places than there are runs as many at a time as there is room for.
+    """The server's places. Each model has a queue of its own; models that are waited for take
+    turns.
     """
 
-    def __init__(self, max_streams: int, *, within: "Admission | None" = None) -> None:
-        """`within`: what a model's own places are part of; None where these are all there are."""
-        self._max_streams = max_streams
-        self._within = within
-        self._of_models: dict[str, Admission] = {}
+    def __init__(
+        self,
+        max_streams: int,
+        *,
+        max_queue: int = 0,
+        queue_timeout_s: float = 30.0,
+        metrics: QueueMetrics | None = None,
+    ) -> None:
+        """`max_queue` requests may wait for each model, where the model does not say otherwise."""
+        self.set_limits(max_streams, max_queue, queue_timeout_s)
+        self.metrics = metrics
         self.running = 0
+        self.draining = False
+        self._places: dict[str, Places] = {}
+        self._waited_for: OrderedDict[Places, None] = OrderedDict()  # in turns
 
-    def set_limit(self, max_streams: int) -> None:
-        """Another number of places; where more run already, they end as they would have."""
-        self._max_streams = max_streams
+    def set_limits(self, max_streams: int, max_queue: int, queue_timeout_s: float) -> None:
+        """Other ones; where more run already they end as they would have, and who waits goes on to
+        wait as it was told.
+        """
+        self.max_streams = max_streams
+        self.max_queue = max_queue
+        self.queue_timeout_s = queue_timeout_s
 
-    def of(self, model: Limited) -> "Admission":
-        """The places for requests to a model: these, or its own where it has fewer."""
-        if model.max_streams is None:
-            return self
-        own = self._of_models.get(model.model_name)
-        if own is None:
-            own = self._of_models[model.model_name] = Admission(model.max_streams, within=self)
-        own._max_streams = model.max_streams  # a model that was loaded again may say another
-        return own
+    def of(self, model: Limited) -> "Places":
+        """The places for requests to a model."""
+        return self.places(model.model_name, model.place_limits)
 
-    async def bursts(self, generations: Sequence[Deltas]) -> Bursts:
-        """The deltas of all, with each one's index; they count until this generator is closed."""
-        at_once = self._take(len(generations))
+    def places(self, model_name: str, limits: PlaceLimits) -> "Places":
+        """The same, by name; a model that was loaded again may have other limits."""
+        places = self._places.get(model_name)
+        if places is None:
+            places = self._places[model_name] = Places(self, model_name)
+        places.limits = limits
+        return places
+
+    def drain(self) -> None:
+        """Nothing begins from now on, and who waits is told at once. What runs goes on."""
+        self.draining = True
+        for places in self._waited_for:
+            places.line.dismiss()
+
+    def wait_for(self, places: "Places") -> None:
+        """Somebody waits for this model."""
+        self._waited_for.setdefault(places)
+
+    def hand_out(self) -> None:
+        """Gives the places that are free to those who wait, whenever one becomes free."""
+        if not self._waited_for:
+            return
+        served = True
+        while served:
+            served = False
+            for places in [*self._waited_for]:
+                if not places.line:
+                    del self._waited_for[places]
+                elif places.free():
+                    places.serve_one()
+                    self._waited_for.move_to_end(places)
+                    served = True
+
+
+class Places:
+    """A model's places, which are some of the server's, and the line for them."""
+
+    def __init__(self, server: Admission, model_name: str) -> None:
+        self.limits = NO_LIMITS
+        self.running = 0
+        self.line = WaitingLine(
+            model_name, stands=self._stands, give_back=self.give_back, metrics=server.metrics
+        )
+        self._server = server
+
+    async def bursts(self, generations: Sequence[Deltas], turn: Turn = NOBODYS) -> Bursts:
+        """The deltas of all, with each one's index; they count until this generator is closed.
+
+        More of them than there is room for run a few at a time.
+        """
+        at_once = await self.take(len(generations), turn)
         try:
             if len(generations) == 1:  # no task, no queue: the bursts pass through
                 async with aclosing(generations[0]) as generation:
@@ -66,29 +125,69 @@ class Admission:
                 async for burst in bursts:
                     yield burst
         finally:
-            self._give_back(at_once)
+            self.give_back(at_once)
 
-    @contextmanager
-    def room(self, wanted: int) -> Iterator[int]:
-        """How many of `wanted` requests may run at a time: at least one, as many as fit."""
-        granted = self._take(wanted)
-        try:
-            yield granted
-        finally:
-            self._give_back(granted)
+    def check(self, turn: Turn = NOBODYS) -> None:
+        """Raises where a request could not even wait: before it has cost anything."""
+        self._check_draining()
+        if not self.free():
+            self.line.check(turn, self._longest)
 
-    def _take(self, wanted: int) -> int:
-        granted = min(wanted, AT_ONCE, self._max_streams - self.running)
-        if granted < 1:
-            who = "The server" if self._within is None else "The model"
-            message = f"{who} runs {self.running} requests, and takes {self._max_streams}."
-            raise ServerOverloaded(message)
-        if self._within is not None:
-            granted = self._within._take(granted)
+    async def take(
+        self, wanted: int, turn: Turn = NOBODYS, *, timeout_s: float | None = None
+    ) -> int:
+        """How many of `wanted` requests may run at a time, once there is a place: at least one, as
+        many as fit; whoever takes them gives them back.
+
+        Raises QueueFull, QueueTimeout or ServerDraining. `timeout_s` may be shorter than the
+        model's.
+        """
+        self._check_draining()
+        if not self.line and self.free():
+            return self._grant(wanted)
+        self._server.wait_for(self)
+        return await self.line.wait(
+            wanted, turn, longest=self._longest, timeout_s=self._timeout_s(timeout_s)
+        )
+
+    def give_back(self, granted: int) -> None:
+        """These places are free."""
+        self.running -= granted
+        self._server.running -= granted
+        self._server.hand_out()
+
+    def serve_one(self) -> None:
+        """The next in turn gets its places; there must be one."""
+        self.line.serve(self._grant)
+
+    def free(self) -> int:
+        """Places that nobody has; limits may have been lowered since."""
+        server, own = self._server, self.limits.max_streams
+        free = server.max_streams - server.running
+        return max(0, free if own is None else min(free, own - self.running))
+
+    def _grant(self, wanted: int) -> int:
+        granted = min(wanted, AT_ONCE, self.free())
         self.running += granted
+        self._server.running += granted
         return granted
 
-    def _give_back(self, granted: int) -> None:
-        self.running -= granted
-        if self._within is not None:
-            self._within._give_back(granted)
+    @property
+    def _longest(self) -> int:
+        own = self.limits.max_queue
+        return self._server.max_queue if own is None else own
+
+    def _timeout_s(self, asked_s: float | None) -> float:
+        own_s = self.limits.queue_timeout_s
+        longest_s = self._server.queue_timeout_s if own_s is None else own_s
+        return longest_s if asked_s is None else min(asked_s, longest_s)
+
+    def _check_draining(self) -> None:
+        if self._server.draining:
+            raise ServerDraining
+
+    def _stands(self) -> str:
+        own, server = self.limits.max_streams, self._server
+        if own is not None and self.running >= own:
+            return f"The model runs {self.running} requests, and takes {own}"
+        return f"The server runs {server.running} requests, and takes {server.max_streams}"

@@ -20,7 +20,8 @@ from openai_frontend.generation import (
 )
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission import Admission, Bursts, Deltas
+from openai_frontend.queueing.turn import Turn
+from openai_frontend.serving.admission import Bursts, Deltas, Places
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details
 from openai_frontend.serving.reading import AnswerReading, ReadDelta
@@ -43,7 +44,7 @@ class Answer:
 
     id: str
     model: ServedModel
-    admission: Admission
+    places: Places
     requests: Sequence[GenerationRequest]
     n: int = 1
     kept: int | None = None  # of the `n`, the likeliest (`best_of`); None: all
@@ -59,8 +60,11 @@ class Answer:
         """
         if self.requests[0].sequences > 1:
             asked = [self._deltas(each) for each in self.requests[:: self.n]]
-            return _by_sequence(self.admission.bursts(asked), self.n)
-        return self.admission.bursts([self._deltas(each) for each in self.requests])
+            return _by_sequence(self.places.bursts(asked, self._turn()), self.n)
+        return self.places.bursts([self._deltas(each) for each in self.requests], self._turn())
+
+    def _turn(self) -> Turn:
+        return self.model.turn(self.requests[0].priority)
 
     def _deltas(self, request: GenerationRequest) -> Deltas:
         generation = self.model.generate(request)

@@ -4,17 +4,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from openai_frontend.serving.admission import Admission
+from openai_frontend.queueing.turn import NOBODYS, Turn
+from openai_frontend.serving.admission import Places
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 async def run_batch(
-    admission: Admission, work: Callable[[Item], Awaitable[Result]], items: Sequence[Item]
+    places: Places,
+    work: Callable[[Item], Awaitable[Result]],
+    items: Sequence[Item],
+    turn: Turn = NOBODYS,
 ) -> list[Result]:
     """`work` done for every item; the first failure ends the rest."""
-    with admission.room(len(items)) as at_once:
+    at_once = await places.take(len(items), turn)
+    try:
         if len(items) == 1:  # no task
             return [await work(items[0])]
         results: dict[int, Result] = {}
@@ -25,6 +30,8 @@ async def run_batch(
                 results[index] = await work(item)
 
         await _all_or_none([asyncio.ensure_future(take_turns()) for _ in range(at_once)])
+    finally:
+        places.give_back(at_once)
     return [results[index] for index in range(len(items))]
 
 

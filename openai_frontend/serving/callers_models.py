@@ -17,6 +17,7 @@ from openai_frontend.generation import (
     SequenceDelta,
 )
 from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.queueing.turn import Turn
 
 _LONGEST_NAME_IN_MESSAGES = 128
 
@@ -87,6 +88,10 @@ class CallersModel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
+
+    def turn(self, priority: int) -> Turn:
+        """The key's, behind whose other requests this one waits."""
+        return Turn(self._caller.key.digest, self._caller.priority(priority))
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """As the model's own, in the key's place and with the key's part of the cache."""

@@ -64,6 +64,7 @@ class ChatCompletions:
 
     async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
+        self._admission.of(model).check(model.turn(request.priority or 0))
         tools = self._check(request, model)
         prompt = await self._render(request, model, tools)
         check_request_fields(request, model, special_tokens=False)
@@ -117,7 +118,7 @@ class ChatCompletions:
         return Answer(
             id=id,
             model=model,
-            admission=self._admission.of(model),
+            places=self._admission.of(model),
             requests=_choices(first if reading is None else for_reader(first, reading, model), n),
             n=n,
             details=told,

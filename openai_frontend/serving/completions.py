@@ -60,6 +60,7 @@ class Completions:
 
     async def prepare(self, request: CompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
+        self._admission.of(model).check(model.turn(request.priority or 0))
         prompts = await self.render(request, model)
         check_request_fields(request, model, special_tokens=True)
         id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
@@ -79,7 +80,7 @@ class Completions:
         return Answer(
             id=id,
             model=model,
-            admission=self._admission.of(model),
+            places=self._admission.of(model),
             requests=requests,
             n=n,
             kept=request.n or 1,

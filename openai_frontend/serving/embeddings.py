@@ -9,7 +9,7 @@ from openai_frontend.generation import EmbeddingRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_text import TiktokenText
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission import Admission, Places
 from openai_frontend.serving.answer import new_id
 from openai_frontend.serving.batch import run_batch
 from openai_frontend.serving.fields import FieldPolicy
@@ -50,6 +50,8 @@ class Embeddings:
 
     async def create(self, request: WireRequest, model: ServedModel) -> bytes:
         """The whole answer as JSON; raises for what this model or server cannot honour."""
+        places = self._admission.of(model)
+        places.check(model.turn(0))
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
         _check_dimensions(request.dimensions, model)
@@ -66,12 +68,12 @@ class Embeddings:
             ),
         )
         self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
-        data, prompt_tokens = await self._embed(request, prompts, model)
+        data, prompt_tokens = await self._embed(request, prompts, model, places)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})
 
     async def _embed(
-        self, request: WireRequest, prompts: Sequence[Prompt], model: ServedModel
+        self, request: WireRequest, prompts: Sequence[Prompt], model: ServedModel, places: Places
     ) -> tuple[list[bytes], int]:
         """Each vector is rendered as it comes, which frees its tensor and spreads the work."""
         id = new_id("embd")
@@ -88,7 +90,7 @@ class Embeddings:
             read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
             return render(at, result.embedding, as_base64=as_base64)
 
-        data = await run_batch(self._admission.of(model), embed, range(len(prompts)))
+        data = await run_batch(places, embed, range(len(prompts)), model.turn(0))
         return data, read
 
     def _inputs(self, given: Input) -> list[Text | TokenIds]:

@@ -64,6 +64,7 @@ class Scoring:
 
     async def score(self, pairs: Sequence[Pair], model: ServedModel, *, id: str) -> Scored:
         """By the model's own judgement where it has one, else by similarity."""
+        self._admission.of(model).check(model.turn(0))
         if "score" in model.tasks:
             scores, tokens = await self._judge(pairs, model, id)
         elif "embed" in model.tasks:
@@ -86,7 +87,7 @@ class Scoring:
             await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
             return await model.score(request)
 
-        results = await run_batch(self._admission.of(model), score, requests)
+        results = await run_batch(self._admission.of(model), score, requests, model.turn(0))
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model's score is no finite number.")
@@ -104,7 +105,8 @@ class Scoring:
             await self._turns.take(embedding_cost_us(prompts[at]))
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
-        results = await run_batch(self._admission.of(model), embed, range(len(prompts)))
+        places = self._admission.of(model)
+        results = await run_batch(places, embed, range(len(prompts)), model.turn(0))
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }

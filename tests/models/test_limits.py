@@ -35,7 +35,7 @@ async def test_the_requests_of_a_model(repository, live_gateway):
         mock_models.write_with_tokenizer(
             repository, name, tokens=["a"], tokens_per_second=50, answer_tokens=20
         )
-    options(repository, "small", "max_streams: 1")
+    options(repository, "small", "max_streams: 1\nmax_queue: 0")
     async with live_gateway() as gateway:
         first = asyncio.create_task(gateway.complete("small", max_tokens=20))
         await until(lambda: gateway.registry.use("small").running == 1)
@@ -43,6 +43,6 @@ async def test_the_requests_of_a_model(repository, live_gateway):
         other = await gateway.complete("other", max_tokens=1)
 
         assert (refused.status_code, other.status_code) == (503, 200)
-        assert refused.json()["error"]["code"] == "server_overloaded"
+        assert refused.json()["error"]["code"] == "queue_full"
         assert (await first).status_code == 200
         assert (await gateway.complete("small", max_tokens=1)).status_code == 200

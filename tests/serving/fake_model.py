@@ -8,6 +8,8 @@ from openai_frontend.generation import CompletionDelta, FinishReason, Generation
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.queueing.place_limits import NO_LIMITS
+from openai_frontend.queueing.turn import Turn
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -27,7 +29,7 @@ class FakeModel:
 
     name = model_name = "fake"
     created = 1
-    max_streams: int | None = None
+    place_limits = NO_LIMITS
     max_answer_tokens: int | None = None
 
     def __init__(
@@ -60,6 +62,9 @@ class FakeModel:
         self._answers = answers
         self._document_start = document_start
         self._template_variables = template_variables
+
+    def turn(self, priority: int) -> Turn:
+        return Turn(priority=priority)
 
     def supports(self, field: str) -> bool:
         if self._supports is not None:

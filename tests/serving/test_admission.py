@@ -1,38 +1,55 @@
 import asyncio
+from collections.abc import Awaitable
 from contextlib import aclosing
+from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_frontend.errors import ServerOverloaded
+from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.serving.admission import Admission
+from openai_frontend.queueing.place_limits import PlaceLimits
+from openai_frontend.queueing.turn import Turn
+from openai_frontend.serving.admission import AT_ONCE, Admission, Places
 from tests.serving.fake_model import FakeModel
 
 REQUEST = GenerationRequest(request_id="1")
+A, B = Turn("a"), Turn("b")
+
+
+def places(admission: Admission, name: str = "fake", **limits: Any) -> Places:
+    return admission.places(name, PlaceLimits(**limits))
+
+
+async def began(*takes: Awaitable[int]) -> "list[asyncio.Task[int]]":
+    """Each in a task that has come to where it waits, if it does."""
+    tasks = [asyncio.ensure_future(take) for take in takes]
+    await asyncio.sleep(0)
+    return tasks
 
 
 async def test_one_too_many():
-    """While all places are taken, the next generation is refused and not begun."""
-    admission, model = Admission(2), FakeModel()
-    async with aclosing(
-        admission.bursts([model.generate(REQUEST), model.generate(REQUEST)])
-    ) as two:
+    """While all places are taken and none may wait, the next is refused and not begun."""
+    own, model = places(Admission(2)), FakeModel()
+    async with aclosing(own.bursts([model.generate(REQUEST), model.generate(REQUEST)])) as two:
         await anext(two)
         third = FakeModel()
 
-        with pytest.raises(ServerOverloaded):
-            await anext(admission.bursts([third.generate(REQUEST)]))
+        with pytest.raises(QueueFull, match="The server runs 2 requests, and takes 2; 0 wait"):
+            await anext(own.bursts([third.generate(REQUEST)]))
 
     assert third.requests == []
 
 
 async def test_more_than_there_is_room_for():
     """A call that wants more places than there are runs a few at a time, and all in the end."""
-    admission, model = Admission(2), FakeModel()
+    own, model = places(Admission(2)), FakeModel()
     generations = [model.generate(REQUEST) for _ in range(5)]
 
     most, finished = 0, set()
-    async for bursts in admission.bursts(generations):
+    async for bursts in own.bursts(generations):
         most = max(most, model.open)
         finished |= {choice for choice, deltas in bursts if deltas[-1].finish_reason}
 
@@ -42,11 +59,12 @@ async def test_more_than_there_is_room_for():
 async def test_place_is_given_back():
     """A generation that ends makes room for the next."""
     admission, model = Admission(1), FakeModel()
+    own = places(admission)
 
-    counts = [admission.running async for _ in admission.bursts([model.generate(REQUEST)])]
+    counts = [admission.running async for _ in own.bursts([model.generate(REQUEST)])]
 
     assert counts == [1, 1]
-    assert admission.running == 0
+    assert (admission.running, own.running) == (0, 0)
 
 
 async def test_place_of_a_failure_is_given_back():
@@ -54,7 +72,7 @@ async def test_place_of_a_failure_is_given_back():
     admission, model = Admission(1), FakeModel(failure=ValueError("broken"))
 
     with pytest.raises(ValueError, match="broken"):
-        async for _ in admission.bursts([model.generate(REQUEST)]):
+        async for _ in places(admission).bursts([model.generate(REQUEST)]):
             pass
 
     assert admission.running == 0
@@ -64,34 +82,320 @@ async def test_one_generation_passes_through():
     """A single generation's bursts come as they are, each as choice 0, without a task."""
     model, tasks = FakeModel(), len(asyncio.all_tasks())
 
-    bursts = [burst async for burst in Admission(1).bursts([model.generate(REQUEST)])]
+    bursts = [burst async for burst in places(Admission(1)).bursts([model.generate(REQUEST)])]
 
     assert [choice for burst in bursts for choice, _ in burst] == [0] * len(bursts)
     assert tasks == len(asyncio.all_tasks())
 
 
 async def test_a_model_may_have_fewer_places():
-    """They are the server's too: who is refused by either waits for nothing, and both count."""
-    admission, small = Admission(3), FakeModel()
-    small.max_streams = 2
-    own = admission.of(small)
-    with own.room(5) as granted:
-        assert (granted, own.running, admission.running) == (2, 2, 2)
-        with pytest.raises(ServerOverloaded, match="The model runs 2 requests, and takes 2"):
-            own.room(1).__enter__()
-        with admission.of(FakeModel()).room(5) as others:
-            assert others == 1
+    """They are the server's too: both count, and the other models have what is left."""
+    admission = Admission(3)
+    small = places(admission, "small", max_streams=2)
 
-    assert (own.running, admission.running) == (0, 0)
-    assert admission.of(small) is own
+    assert await small.take(5) == 2
+    with pytest.raises(QueueFull, match="The model runs 2 requests, and takes 2"):
+        await small.take(1)
+    assert await places(admission, "other").take(5) == 1
+    with pytest.raises(QueueFull, match="The server runs 3"):
+        places(admission, "other").check()
+
+    assert places(admission, "small", max_streams=2) is small
+    small.give_back(2)
+    assert (small.running, admission.running) == (0, 1)
 
 
-async def test_a_model_finds_the_server_full():
-    """Then its own places are not taken either."""
-    admission, small = Admission(1), FakeModel()
-    small.max_streams = 2
-    own = admission.of(small)
-    with admission.room(1), pytest.raises(ServerOverloaded, match="The server"):
-        own.room(1).__enter__()
+async def test_who_waits_gets_the_next_place():
+    """In the order of arrival, and nobody who comes later goes before."""
+    own = places(Admission(1, max_queue=2))
+    await own.take(1)
+    first, second = await began(own.take(1), own.take(1))
+    own.give_back(1)
+    with pytest.raises(QueueFull):  # the first has its place, though it does not know yet
+        await asyncio.gather(own.take(1), own.take(1))
 
-    assert own.running == 0
+    assert await first == 1
+    assert not second.done()
+    own.give_back(1)
+    assert await second == 1
+
+
+async def test_who_waits_gets_what_there_is():
+    """One that wants several places is given those that are free when its turn comes."""
+    own = places(Admission(3, max_queue=2))
+    await own.take(3)
+    several, one = await began(own.take(5, A), own.take(1, B))
+    own.give_back(2)
+
+    assert await several == 2
+    own.give_back(1)
+    assert await one == 1
+
+
+async def test_more_at_once_than_anybody_gets():
+    """A call takes AT_ONCE places at most, and leaves the others to others."""
+    assert await places(Admission(1024)).take(2048) == AT_ONCE
+
+
+async def test_models_that_are_waited_for_take_turns():
+    """Where the server is full, no model's queue holds another's up; a full model is passed by."""
+    admission = Admission(2, max_queue=9)
+    full = places(admission, "full", max_streams=1)
+    ones, others = places(admission, "one"), places(admission, "other")
+    await full.take(1)
+    await others.take(1)
+    order: list[str] = []
+
+    async def taken(name: str, own: Places) -> int:
+        granted = await own.take(1)
+        order.append(name)
+        return granted
+
+    waiting = await began(
+        taken("full", full),
+        *(taken("one", ones) for _ in range(3)),
+        *(taken("other", others) for _ in range(2)),
+    )
+    for own in (others, ones, others, ones, others):
+        own.give_back(1)
+        await asyncio.sleep(0)
+
+    assert order == ["one", "other", "one", "other", "one"]
+    full.give_back(1)
+    await asyncio.gather(*waiting)
+
+
+async def test_a_key_with_many_waiting_is_no_ones_wall():
+    """One request of another key is served after the next, and its newest give way to it where
+    the queue is full.
+    """
+    own = places(Admission(1, max_queue=10))
+    await own.take(1)
+    many = await began(*(own.take(1, A) for _ in range(10)))
+    with pytest.raises(QueueFull):
+        own.check(A)
+    own.check(B)
+    (one,) = await began(own.take(1, B))
+
+    with pytest.raises(QueueFull):
+        await many[9]
+    for each in (many[0], one, many[1]):
+        own.give_back(1)
+        assert await each == 1
+    for each in many[2:9]:
+        own.give_back(1)
+        await each
+
+
+async def test_priority():
+    """A lower number goes before, and takes the place of the last in a full queue."""
+    own = places(Admission(1, max_queue=1))
+    await own.take(1)
+    (late,) = await began(own.take(1, Turn("a", 5)))
+    (usual,) = await began(own.take(1, Turn("a", 0)))
+    with pytest.raises(QueueFull):
+        own.check(Turn("b", 5))
+
+    with pytest.raises(QueueFull):
+        await late
+    own.give_back(1)
+    assert await usual == 1
+
+
+async def test_a_deadline():
+    """Who waits too long is told, and leaves the queue; its own word counts where it is shorter."""
+    own = places(Admission(1, max_queue=2, queue_timeout_s=60), queue_timeout_s=0.02)
+    await own.take(1)
+    longer, shorter = await began(own.take(1, timeout_s=50), own.take(1, timeout_s=0.01))
+
+    with pytest.raises(QueueTimeout, match=r"waited for 0\.01 s\. The server runs 1 .* 1 wait"):
+        await shorter
+    with pytest.raises(QueueTimeout, match=r"waited for 0\.02 s"):
+        await longer
+    assert len(own.line) == 0
+    own.give_back(1)
+    assert await own.take(1) == 1
+
+
+async def test_who_goes_leaves_the_queue():
+    """A caller that is cancelled is waited for by nobody, and its place in the queue is free."""
+    own = places(Admission(1, max_queue=1))
+    await own.take(1)
+    (gone,) = await began(own.take(1))
+    gone.cancel()
+    await asyncio.wait([gone])
+    (next_one,) = await began(own.take(1))
+    own.give_back(1)
+
+    assert await next_one == 1
+
+
+async def test_who_goes_with_a_place_gives_it_back():
+    """The place may come in the same turn of the loop in which the caller goes, before or after."""
+    admission = Admission(1, max_queue=3)
+    own = places(admission)
+    await own.take(1)
+    before, after, last = await began(own.take(1), own.take(1), own.take(1))
+    before.cancel()
+    own.give_back(1)  # to `after`: the other has gone
+    after.cancel()
+
+    assert await last == 1
+    assert (admission.running, len(own.line)) == (1, 0)
+
+
+async def test_draining():
+    """Who waits is told at once, nobody else begins, and what runs goes on to its end."""
+    admission = Admission(1, max_queue=5)
+    own = places(admission)
+    await own.take(1)
+    waiting = await began(own.take(1, A), own.take(1, B))
+    admission.drain()
+
+    for each in waiting:
+        with pytest.raises(ServerDraining):
+            await each
+    with pytest.raises(ServerDraining):
+        await own.take(1)
+    with pytest.raises(ServerDraining):
+        own.check()
+    own.give_back(1)
+    assert admission.running == 0
+
+
+async def test_when_to_come_again():
+    """A refusal says how long the queue takes at its pace, so far as anybody knows."""
+    own = places(Admission(1, max_queue=2))
+    with pytest.raises(QueueFull) as unknown:
+        await places(Admission(1), max_streams=0).take(1)
+    await own.take(1)
+    waiting = await began(own.take(1), own.take(1))
+    await asyncio.sleep(0.3)
+    with pytest.raises(QueueFull) as refused:
+        own.check()
+
+    assert unknown.value.retry_after_s == 1
+    assert refused.value.retry_after_s is not None
+    assert 0.6 <= refused.value.retry_after_s < 10
+    for each in waiting:
+        own.give_back(1)
+        await each
+
+
+class Counted:
+    """Metrics that write down what they are told."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.waits: list[str] = []
+
+    def queue_changed(self, model: str, waiting: int) -> None:
+        self.lengths.append(waiting)
+
+    def queued(self, model: str, seconds: float) -> None:
+        self.waits.append(model)
+
+
+async def test_what_is_counted():
+    """Every wait, however it ends; nothing of who finds a place at once, or none to wait at."""
+    metrics = Counted()
+    admission = Admission(1, max_queue=1, metrics=metrics)
+    own = places(admission)
+    await own.take(1)
+    assert metrics.lengths == []
+
+    (late,) = await began(own.take(1, timeout_s=0.001))
+    with pytest.raises(QueueFull):
+        own.check()
+    await asyncio.wait([late])
+    (waiter,) = await began(own.take(1))
+    own.give_back(1)
+    await waiter
+    (dismissed,) = await began(own.take(1))
+    admission.drain()
+    await asyncio.wait([dismissed])
+
+    assert isinstance(late.exception(), QueueTimeout)
+    assert isinstance(dismissed.exception(), ServerDraining)
+    assert metrics.waits == ["fake"] * 3
+    assert metrics.lengths[-1] == 0
+    assert max(metrics.lengths) == 1
+
+
+class AnyLoad(RuleBasedStateMachine):
+    """Whatever requests come, end and go, no place is lost and none stays free."""
+
+    models = ("one", "other")
+
+    @initialize(streams=st.integers(1, 4), own=st.none() | st.integers(1, 3))
+    def begin(self, streams: int, own: int | None) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.admission = Admission(streams, max_queue=3)
+        self.limits = {"one": PlaceLimits(max_streams=own), "other": PlaceLimits()}
+        self.waiting: list[tuple[Places, asyncio.Task[int]]] = []
+        self.running: list[tuple[Places, int]] = []
+
+    @rule(model=st.sampled_from(models), key=st.sampled_from("ab"), wanted=st.integers(1, 3))
+    def come(self, model: str, key: str, wanted: int) -> None:
+        own = self.admission.places(model, self.limits[model])
+        task = self.loop.create_task(own.take(wanted, Turn(key)))
+        self.waiting.append((own, task))
+        self.settle()
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        own, granted = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        own.give_back(granted)
+        if data.draw(st.booleans()):
+            self.settle()
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        self.waiting[data.draw(st.integers(0, len(self.waiting) - 1))][1].cancel()
+        if data.draw(st.booleans()):
+            self.settle()
+
+    def settle(self) -> None:
+        self.loop.run_until_complete(_turns())
+        still: list[tuple[Places, asyncio.Task[int]]] = []
+        for own, task in self.waiting:
+            if not task.done():
+                still.append((own, task))
+            elif not task.cancelled() and task.exception() is None:
+                self.running.append((own, task.result()))
+        self.waiting = still
+
+    @invariant()
+    def places_add_up(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        self.settle()
+        taken = sum(granted for _, granted in self.running)
+        assert self.admission.running == taken <= self.admission.max_streams
+        for model, limits in self.limits.items():
+            own = self.admission.places(model, limits)
+            tasks = [task for its, task in self.waiting if its is own]
+            assert len(own.line) == len(tasks) <= 3
+            assert own.running == sum(granted for its, granted in self.running if its is own)
+            assert not (own.free() and tasks)
+
+    def teardown(self) -> None:
+        self.settle()
+        while self.running:
+            own, granted = self.running.pop()
+            own.give_back(granted)
+            self.settle()
+        assert self.waiting == []
+        assert self.admission.running == 0
+        self.loop.close()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+AnyLoad.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestAnyLoad = AnyLoad.TestCase

@@ -2,9 +2,14 @@ import asyncio
 
 import pytest
 
-from openai_frontend.errors import ServerOverloaded
-from openai_frontend.serving.admission import AT_ONCE, Admission
+from openai_frontend.errors import QueueFull
+from openai_frontend.queueing.place_limits import NO_LIMITS
+from openai_frontend.serving.admission import AT_ONCE, Admission, Places
 from openai_frontend.serving.batch import run_batch
+
+
+def places(streams: int) -> Places:
+    return Admission(streams).places("m", NO_LIMITS)
 
 
 class Counting:
@@ -33,7 +38,7 @@ async def test_order(items):
     """Results stand where their items stood, whichever came first."""
     work = Counting()
 
-    results = await run_batch(Admission(1024), work, range(items))
+    results = await run_batch(places(1024), work, range(items))
 
     assert list(range(items)) == results
 
@@ -42,39 +47,39 @@ async def test_a_few_at_a_time():
     """However many there are, no more than AT_ONCE run together."""
     work = Counting()
 
-    await run_batch(Admission(1024), work, range(2048))
+    await run_batch(places(1024), work, range(2048))
 
     assert work.most == AT_ONCE
 
 
 async def test_only_as_many_as_the_server_has_room_for():
     """A small `max_streams` slows a large batch down; it does not refuse it."""
-    work, admission = Counting(), Admission(3)
+    work, own = Counting(), places(3)
 
-    results = await run_batch(admission, work, range(100))
+    results = await run_batch(own, work, range(100))
 
-    assert (work.most, len(results), admission.running) == (3, 100, 0)
+    assert (work.most, len(results), own.running) == (3, 100, 0)
 
 
 async def test_no_room():
     """Where generations fill the server, a batch is refused before it begins."""
-    work, admission = Counting(), Admission(3)
-    admission.running = 3
+    work, own = Counting(), places(3)
+    await own.take(3)
 
-    with pytest.raises(ServerOverloaded):
-        await run_batch(admission, work, range(2))
+    with pytest.raises(QueueFull):
+        await run_batch(own, work, range(2))
 
     assert work.ended == 0
 
 
 async def test_first_failure_ends_the_rest():
     """Nothing runs on, and nothing more begins, once one item has failed."""
-    work, admission = Counting(fails_at=4), Admission(3)
+    work, own = Counting(fails_at=4), places(3)
 
     with pytest.raises(ValueError, match="4"):
-        await run_batch(admission, work, range(1000))
+        await run_batch(own, work, range(1000))
 
-    assert (work.running, admission.running) == (0, 0)
+    assert (work.running, own.running) == (0, 0)
     assert work.ended < 20
 
 
@@ -89,7 +94,7 @@ async def test_caller_goes_away():
         finally:
             cancelled.append(item)
 
-    task = asyncio.create_task(run_batch(Admission(2), work, range(9)))
+    task = asyncio.create_task(run_batch(places(2), work, range(9)))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

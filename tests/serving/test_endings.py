@@ -30,7 +30,7 @@ def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Answer:
     return Answer(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        admission=Admission(99),
+        places=Admission(99).of(FakeModel()),
         requests=requests,
         n=n or choices,
         **fields,
@@ -223,14 +223,14 @@ async def test_collect_closes_the_generation():
     one = Answer(
         id="id",
         model=model,  # type: ignore[arg-type]
-        admission=Admission(1),
+        places=Admission(1).of(model),
         requests=[GenerationRequest(request_id="1")],
     )
 
     wholes, _ = await collect(one)
 
     assert [(whole.text, whole.finish_reason) for whole in wholes] == [("Hello", "stop")]
-    assert (model.open, one.admission.running) == (0, 0)
+    assert (model.open, one.places.running) == (0, 0)
 
 
 def position(token: int, logprob: float = -1.0) -> TokenLogprobs:

@@ -60,7 +60,7 @@ def answer(relay: TextRelay | None, choices: int = 1, **fields: Any) -> Answer:
     return Answer(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        admission=Admission(99),
+        places=Admission(99).of(FakeModel()),
         requests=[
             GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2], relay=relay)
             for i in range(choices)

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.contracts.kserve import binary
+from openai_frontend.routers.caller import caller_of
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.kserve.address import MODEL, VERSION, asked_model
@@ -30,7 +31,11 @@ def inference_router(core: Core, infer: InferRequests, generate: GenerateRequest
         model, body = asked_model(request, core), await request.body()
         with CancelledOnDisconnect(request.scope):
             answer = await infer.create(
-                model, body, request.headers.get(binary.HEADER), _request_id(request)
+                model,
+                body,
+                request.headers.get(binary.HEADER),
+                _request_id(request),
+                key=_key(request),
             )
         if not answer.tail:
             return Response(answer.json, media_type="application/json")
@@ -44,7 +49,7 @@ def inference_router(core: Core, infer: InferRequests, generate: GenerateRequest
         """The model's inputs and outputs as members of an object; one response."""
         model, body = asked_model(request, core), await request.body()
         with CancelledOnDisconnect(request.scope):
-            document = await generate.create(model, body, _request_id(request))
+            document = await generate.create(model, body, _request_id(request), key=_key(request))
         return Response(document, media_type="application/json")
 
     @router.post(
@@ -57,9 +62,16 @@ def inference_router(core: Core, infer: InferRequests, generate: GenerateRequest
     async def create_generation_stream(request: Request) -> Response:
         """The same, with an event for each response of the model."""
         model, body = asked_model(request, core), await request.body()
-        return EventStream(generate.stream(model, body, _request_id(request)))
+        events = generate.stream(model, body, _request_id(request), key=_key(request))
+        return EventStream(events)
 
     return router
+
+
+def _key(request: Request) -> str:
+    """The digest of who asks."""
+    caller = caller_of(request)
+    return "" if caller is None else caller.key.digest
 
 
 def _request_id(request: Request) -> str:

@@ -17,7 +17,7 @@ from openai_frontend.routers.kserve.repository import control_router, index_rout
 from openai_frontend.routers.kserve.server import health_router, server_router
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.kserve.at_work import AtWork, Use
+from openai_frontend.serving.kserve.at_work import AtWork, LimitsOf, Use
 from openai_frontend.serving.kserve.core import Core
 from openai_frontend.serving.kserve.generation import GenerateRequests
 from openai_frontend.serving.kserve.inference import InferRequests
@@ -31,12 +31,13 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     admission: Admission,
     management: ModelManagement,
     use: Use,
+    limits_of: LimitsOf,
     is_ready: Callable[[], bool],
     log_settings: Mapping[str, Any],
 ) -> APIRouter:
     """`log_settings`: the core's log in the words of Triton's logging extension."""
     repository = Repository(management)
-    at_work = AtWork(core, use, admission)
+    at_work = AtWork(core, use, admission, limits_of)
     infer = InferRequests(core, at_work, policy)
     router = APIRouter()
     for part in (

@@ -1,34 +1,73 @@
 """Which models have requests at work: they stay, and come where they are asked for."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from openai_frontend.errors import ModelNotFound
-from openai_frontend.serving.admission import Admission
+from openai_frontend.queueing.core_queue import core_queue
+from openai_frontend.queueing.place_limits import PlaceLimits
+from openai_frontend.queueing.turn import Turn
+from openai_frontend.serving.admission import Admission, Places
 from openai_frontend.serving.kserve.addresses import ModelAddress
 from openai_frontend.serving.kserve.core import Core
+from openai_frontend.serving.kserve.options import RequestOptions
 
 Use = Callable[[str], AbstractAsyncContextManager[Any]]
+LimitsOf = Callable[[str], PlaceLimits]
 
 
 class AtWork:
-    """`async with at_work.on(model):` around all that is asked of a model for a request."""
+    """`async with at_work.on(model, key):` around all that is asked of a model for a request, and
+    `at_work.place` around what the model does for it. `key` is the digest of who asks.
+    """
 
-    def __init__(self, core: Core, use: Use, admission: Admission) -> None:
+    def __init__(self, core: Core, use: Use, admission: Admission, limits_of: LimitsOf) -> None:
         """`use` keeps what it knows of every name, so it is told those of models alone."""
         self._core = core
         self._use = use
         self._admission = admission
+        self._limits_of = limits_of
 
     @asynccontextmanager
-    async def on(self, model: ModelAddress) -> AsyncGenerator[None, None]:
-        """Raises ModelNotFound for what is in no repository, ServerOverloaded where no place is."""
+    async def on(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
+        """Raises ModelNotFound for what is in no repository, QueueFull where so many wait that
+        one more may not.
+        """
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
             raise ModelNotFound(f"there is no model '{model.name}'", param="model")
-        with self._admission.room(1):
-            async with self._use(model.name):
-                yield
+        self._places(model).check(Turn(key))
+        async with self._use(model.name):
+            yield
+
+    @asynccontextmanager
+    async def place(
+        self, model: ModelAddress, key: str, options: RequestOptions
+    ) -> AsyncGenerator[RequestOptions, None]:
+        """Waits for a place; gives the options as the core is to have them, with what is left of
+        the request's own timeout.
+        """
+        places, waits_us = self._places(model), options.timeout_us
+        turn = Turn(key, self._priority(model, options.priority))
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        granted = await places.take(1, turn, timeout_s=waits_us / 1e6 if waits_us else None)
+        try:
+            waited_us = int((clock() - begun_s) * 1e6)
+            yield replace(options, timeout_us=max(1, waits_us - waited_us) if waits_us else 0)
+        finally:
+            places.give_back(granted)
+
+    def _places(self, model: ModelAddress) -> Places:
+        return self._admission.places(model.name, self._limits_of(model.name))
+
+    def _priority(self, model: ModelAddress, level: int) -> int:
+        """In our queue, of a level in the core's."""
+        if not level:
+            return 0
+        return core_queue(self._core.model_config(model.name, model.version)).priority(level)
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(line.name == name for line in self._core.model_index())

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -42,10 +42,12 @@ class GenerateRequests:
         self._at_work = at_work
         self._reader = BodyReader(GenerateRequest)
 
-    async def create(self, model: ModelAddress, body: bytes, request_id: str) -> bytes:
-        """The one response, as JSON."""
+    async def create(
+        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
+    ) -> bytes:
+        """The one response, as JSON. `key`: the digest of who asks."""
         documents: list[bytes] = []
-        async with aclosing(self._documents(model, body, request_id)) as bursts:
+        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
             async for burst in bursts:
                 documents += burst
                 if len(documents) > 1:  # the rest of a stream would be for nobody
@@ -55,30 +57,32 @@ class GenerateRequests:
         return documents[0]
 
     async def stream(
-        self, model: ModelAddress, body: bytes, request_id: str
+        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
     ) -> AsyncGenerator[bytes, None]:
         """Events, all that one wake-up brought together. What it raises comes after them."""
-        async with aclosing(self._documents(model, body, request_id)) as bursts:
+        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
             async for burst in bursts:
                 if burst:
                     yield b"".join(map(sse.event, burst))
 
     async def _documents(
-        self, model: ModelAddress, body: bytes, request_id: str
+        self, model: ModelAddress, body: bytes, request_id: str, key: str
     ) -> AsyncGenerator[list[bytes], None]:
         """Closing it ends the request in the core."""
-        async with self._at_work.on(model):
+        async with self._at_work.on(model, key):
             metadata = self._core.model_metadata(model.name, model.version)
             generation = await work.done(
                 partial(self._read, body, metadata["inputs"]), byte_size=len(body)
             )
             head = response_head(self._core, model, generation.id)
-            responses = self._sent(model, generation, request_id)
-            try:
-                async for burst in responses:
-                    yield [await _written(head, each) for each in burst if _says_something(each)]
-            finally:
-                responses.cancel()
+            async with self._at_work.place(model, key, generation.options) as options:
+                responses = self._sent(model, replace(generation, options=options), request_id)
+                try:
+                    async for burst in responses:
+                        said = [each for each in burst if _says_something(each)]
+                        yield [await _written(head, each) for each in said]
+                finally:
+                    responses.cancel()
 
     def _read(self, body: bytes, declared: Sequence[Mapping[str, Any]]) -> Generation:
         request = self._reader.read_in_thread(body)

@@ -1,7 +1,7 @@
 """POST infer: a request's tensors in, the model's tensors out, in the client's choice of forms."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -55,16 +55,26 @@ class InferRequests:
         self._reader = BodyReader(InferRequest)
 
     async def create(
-        self, model: ModelAddress, body: bytes, header_length: str | None, request_id: str
+        self,
+        model: ModelAddress,
+        body: bytes,
+        header_length: str | None,
+        request_id: str,
+        *,
+        key: str = "",
     ) -> Answer:
-        """`header_length`: the header that says where the JSON ends, if it came."""
+        """`header_length`: the header that says where the JSON ends, if it came. `key`: the digest
+        of who asks.
+        """
         json_bytes = binary.header_length(header_length, len(body))
-        async with self._at_work.on(model):
+        async with self._at_work.on(model, key):
             if self._core.model_is_decoupled(model.name, model.version):
                 raise InvalidRequest(DECOUPLED, param="model")
             read = partial(self._read, model, body, json_bytes)
             inference = await work.done(read, byte_size=len(body))
-            response = await self._only(model, inference, request_id)
+            async with self._at_work.place(model, key, inference.options) as options:
+                told = replace(inference, options=options)
+                response = await self._only(model, told, request_id)
             return await self._written(model, inference, response)
 
     def _read(self, model: ModelAddress, body: bytes, json_bytes: int) -> Inference:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from openai_frontend.engines.engine import EngineError
@@ -64,6 +65,21 @@ def test_what_takes_too_long(trials: Trials):
     with pytest.raises(OverLimit, match="structured_outputs: it takes more than 1 s to compile"):
         hostile.result(timeout=30)
     assert time.perf_counter() - begun < 5
+
+
+def test_what_makes_no_headway(trials: Trials):
+    """The limit on a processor's time has one on the clock beside it; the next is tried."""
+    assert tried(trials, VALID) == VALID
+    hostile = trials.submit(HOSTILE, vocabulary)
+    assert trials._process is not None
+    process = psutil.Process(trials._process.popen.pid)
+    while not (forks := process.children()):
+        time.sleep(0.001)
+    forks[0].suspend()
+
+    with pytest.raises(OverLimit, match="structured_outputs: it takes more than 1 s to compile"):
+        hostile.result(timeout=30)
+    assert tried(trials, VALID) == VALID
 
 
 def test_what_takes_too_much_memory():

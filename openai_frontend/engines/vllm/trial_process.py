@@ -26,6 +26,7 @@ from openai_frontend.engines.vllm.preparation import Form, is_lark, prepared, re
 STACK_MIB = 4  # half of what the engine's threads have
 AT_ONCE = 4  # so that one grammar does not wait for another
 NICENESS = 10  # the engine goes first
+_ENDED = float("inf")  # the deadline of a trial that was ended at its deadline
 _ENGINES_ERRORS = (RuntimeError, ValueError)  # of xgrammar's and llguidance's
 
 
@@ -89,16 +90,15 @@ class Trials:
         self._waiting += map(json.loads, lines)
 
     def _until_deadline(self) -> float | None:
-        if not self._running:
-            return None
-        first = min(trial.deadline for trial in self._running.values())
-        return max(0.0, first - time.monotonic())
+        """Seconds; None where none is due: those that were ended are heard of."""
+        first = min((trial.deadline for trial in self._running.values()), default=_ENDED)
+        return None if first == _ENDED else max(0.0, first - time.monotonic())
 
     def _end_late_ones(self) -> None:
         for trial in self._running.values():
             if time.monotonic() >= trial.deadline:
                 os.kill(trial.pid, signal.SIGKILL)  # its file ends, and is heard
-                trial.deadline = float("inf")
+                trial.deadline = _ENDED
 
     def _begin(self, request: dict[str, Any]) -> None:
         hears, says = os.pipe()
@@ -125,7 +125,7 @@ class Trials:
         if exit_code == 0:
             said: dict[str, Any] = json.loads(trial.said)
             return said
-        if exit_code == -signal.SIGXCPU or trial.deadline == float("inf"):
+        if exit_code == -signal.SIGXCPU or trial.deadline == _ENDED:
             reason = f"it takes more than {self._terms.cpu_s} s to compile"
         else:
             reason = f"it cannot be compiled within {self._terms.memory_mib} MiB"

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import faulthandler
 import json
 import logging
 import os
@@ -84,6 +85,7 @@ def serve(
 
     `read_again` reads the settings as it was done for the start, or raises InvalidSettings.
     """
+    faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     server = Server(triton_options(settings))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core

@@ -1,6 +1,7 @@
 """The running process: what it prints works, and it ends as it should."""
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -122,6 +123,25 @@ def test_a_stop_while_models_load_does_not_wait_for_them(tmp_path: Path) -> None
         while "loading slow: 5 s" not in gateway.output():
             time.sleep(0.1)
         assert gateway.stop(signal.SIGINT, 5) == 0
+
+
+def test_an_abort_leaves_the_stacks_in_the_log(tmp_path: Path) -> None:
+    """What systemd's watchdog sends to a process that gives no sign of life."""
+
+    mock_models.write(tmp_path / "models", "slow", load_s=60)
+    with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
+        while not live(gateway):
+            time.sleep(0.1)
+        assert gateway.stop(signal.SIGABRT, 5) == -signal.SIGABRT
+        assert "Fatal Python error: Aborted" in gateway.output()
+        assert re.search(r'cli/serve.py", line \d+ in serve\n', gateway.output())
+
+
+def live(gateway: GatewayProcess) -> bool:
+    try:
+        return httpx.get(f"{gateway.url}/health/live").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SHORT, LONG = 40, 3000  # tokens, of which there are 20 in a second
 @pytest.fixture
 def gateway(tmp_path: Path):
     mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
-    options = ["--drain-delay-s=1.5", "--shutdown-grace-s=4"]
+    options = ["--drain-delay-s=1", "--shutdown-grace-s=3"]
     with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as process:
         process.wait_until_ready()
         yield process

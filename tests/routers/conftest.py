@@ -16,6 +16,7 @@ from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.served_model import ModelCard
+from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.settings import Settings
 from tests.serving.fake_model import FakeModel
 
@@ -58,6 +59,9 @@ class FakeRegistry:
 
     def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
+
+    def place_limits(self, name: str) -> PlaceLimits:
+        return NO_LIMITS
 
     async def bring(self, name: str) -> None:
         pass

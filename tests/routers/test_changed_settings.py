@@ -54,7 +54,7 @@ async def test_what_runs_counts_on(world):
     await endless.begun.wait()
     world.model()
 
-    change(world.app, Settings(max_streams=1))
+    change(world.app, Settings(max_streams=1, max_queue=0))
     refused = await world.chat()
     running.cancel()
     await asyncio.wait([running])

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck fuzz check-native bench demo-model lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -39,6 +39,11 @@ format: setup ## rewrite the sources as lint wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i native/*.cc native/*.h
+
+fuzz: setup ## each parser of untrusted bytes for SECONDS=600; TARGET=name for one, ARGS=--keep
+	@$(PYTHON) -m scripts.setup --tool fuzz
+	$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) \
+		$(TARGET:%=--target %) $(ARGS)
 
 check-native: setup ## the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from openai_frontend import yaml_text
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.queueing.place_limits import PlaceLimits
 
@@ -220,9 +220,9 @@ def by_model(
 
 def _parsed(text: str, path: Path) -> ModelOptions:
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
+        values = yaml_text.parse(text)
+    except yaml_text.InvalidYaml as error:
+        raise ModelUnavailable(f"{path}: {error}") from error
     if values is None:
         return ModelOptions()
     if not isinstance(values, dict):

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from openai_frontend import yaml_text
 from openai_frontend.setting_table import ENVIRONMENT_PREFIX, options
 from openai_frontend.settings import Settings
 
@@ -52,11 +52,11 @@ def load(
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(config.read_text(encoding="utf-8"))
+        values = yaml_text.parse(config.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{config}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{config}: {' '.join(str(error).split())}") from None
+    except (yaml_text.InvalidYaml, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{config}: {error}") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

@@ -15,8 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, Validati
 
 from openai_frontend.model_options import ModelOptions
 
-Items = list[str]
-
 SCOPED_FORM = "NAME:KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"
 RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
@@ -29,13 +27,17 @@ EVERY_MODEL = "*"
 RELOADS: dict[str, JsonValue] = {"reloads": True}
 
 
-def _items(value: str | Items) -> Items:
-    """The items of an environment variable's text, or of a repeated flag."""
-    return value.split(",") if isinstance(value, str) else value
+def _items(value: Any) -> list[Any]:
+    """The items of an environment variable's text, of a repeated flag, or of a file's list."""
+    if isinstance(value, str):
+        return value.split(",")
+    if not isinstance(value, list):
+        raise ValueError("expected a list")
+    return value
 
 
-def _split(item: str, separator: str, form: str) -> tuple[str, str]:
-    left, found, right = item.partition(separator)
+def _split(item: Any, separator: str, form: str) -> tuple[str, str]:
+    left, found, right = str(item).partition(separator)
     if not (left and found and right):
         raise ValueError(f"'{item}' is not of the form {form}")
     return left, right

@@ -40,7 +40,9 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ("max_model_len: 0", "max_model_len: Input should be greater than or equal to 1"),
         ("aliases: [../up]", "aliases.0: a name begins with"),
         ("- a", "expected options"),
-        ("a: [", "expected the node content"),
+        ("a: [", "expected node content"),
+        ("a: 2026-13-45", "month must be in 1..12"),
+        ("a: !!bool x", "'x'"),
     ],
 )
 def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, text: str, reason: str) -> None:

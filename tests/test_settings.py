@@ -181,6 +181,9 @@ def test_a_parser_that_may_be(value: str) -> None:
         ("port: x", "config.yaml: port: Input should be a valid integer"),
         ("backend_config: {vllm: 3}", r"config.yaml: backend_config\[vllm\]: "),
         ("port: [", "config.yaml: while parsing"),
+        ("port: 2026-13-45", "config.yaml: month must be in 1..12"),
+        ("model_option: 1", "config.yaml: model_option: expected a list"),
+        ("model_option: [1]", "config.yaml: model_option: '1' is not of the form"),
         ("- a", "config.yaml: expected settings as 'name: value' lines"),
     ],
 )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from openai_frontend import yaml_text
 from openai_frontend.cli import text_format
 from openai_frontend.cli.init_repo import vllm
 from openai_frontend.errors import ModelUnavailable
@@ -64,8 +63,8 @@ def _of_python(config: Config, version: Path | None) -> Config:
     if path is None or not path.is_file():
         return config
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = yaml_text.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
     triton = said.get("triton_config") if isinstance(said, dict) else None
     if not isinstance(triton, dict):

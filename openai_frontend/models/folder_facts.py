@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from openai_frontend import yaml_text
 from openai_frontend.errors import ModelUnavailable
 
 
@@ -78,7 +77,7 @@ def _of_vllm(source: ModelSource) -> ModelFacts:
 
 def _of_llm_api(path: Path) -> ModelFacts:
     """`model.yaml` of TensorRT-LLM's LLM-API model holds the arguments of its `LLM`."""
-    arguments = _read_mapping(path, yaml.safe_load)
+    arguments = _read_mapping(path, yaml_text.parse)
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
@@ -127,7 +126,7 @@ def _first(found: Any) -> Any:
 def _read_mapping(path: Path, parse: Callable[[str], Any]) -> Mapping[str, Any]:
     try:
         found = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise ModelUnavailable(f"{path}: not a mapping of names to values")

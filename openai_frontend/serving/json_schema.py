@@ -2,6 +2,7 @@
 part named by its place. What an engine's grammar can take of it is for the engine to say.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ _ONE = (
 )  # fmt: skip
 _LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
 _TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
+_PLACE = re.compile(r"[0-9]{1,9}")  # in an array; Python reads no number of 5,000 digits
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
 # What no grammar holds an answer to. Where a request does not insist (a function that is not
 # strict), it is left out.
@@ -111,7 +113,7 @@ def _parts(node: Schema, where: str) -> Iterator[tuple[str, Any, int]]:
 def _check_node(node: Schema, where: str) -> None:
     types = node.get("type", [])
     for kind in types if isinstance(types, list) else [types]:
-        if kind not in _TYPES:
+        if not isinstance(kind, str) or kind not in _TYPES:
             _refuse(f"{where}.type", f"there is no type {str(kind)[:64]!r}")
     required = node.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
@@ -153,7 +155,7 @@ def _resolved(schema: Any, reference: str, where: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(found, Mapping) and name in found:
             found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+        elif isinstance(found, list) and _PLACE.fullmatch(name) and int(name) < len(found):
             found = found[int(name)]
         else:
             _refuse(where, f"there is no {reference[:128]!r}")

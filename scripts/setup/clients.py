@@ -1,7 +1,10 @@
-"""The environments of the clients that the tests drive; no part of what serves is in them."""
+"""Environments of their own: the clients that the tests drive, and developers' tools. No part of
+what serves is in them.
+"""
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from scripts.setup.debian import fetch_library
@@ -13,6 +16,7 @@ from scripts.setup.install import (
     Step,
     check,
     compile_bytecode,
+    locked,
     pip,
     site_packages,
 )
@@ -21,9 +25,12 @@ from scripts.setup.stamps import Stamp, digest
 
 CLIENTS = VENV / "clients"
 LOCKS = REQUIREMENTS / "clients"
+TOOLS = VENV / "tools"
+TOOL_LOCKS = REQUIREMENTS / "tools"
 
 # As measured, and half as much again for what pip unpacks and keeps while it works.
 CLIENT_BYTES = 1_800_000_000
+TOOL_BYTES = 300_000_000
 
 # What a client's programs link to and no package of PyPI has: Debian's package, and its library.
 LIBRARIES = {"genai-perf": ("libb64-0d", "libb64.so.0d")}
@@ -32,6 +39,14 @@ LIBRARIES = {"genai-perf": ("libb64-0d", "libb64.so.0d")}
 def steps() -> list[Step]:
     """One environment for each lock of `requirements/clients`."""
     return [client_step(lock) for lock in sorted(LOCKS.glob("*.txt"))]
+
+
+def tool_steps(name: str) -> list[Step]:
+    """The environment of one lock of `requirements/tools`."""
+    lock = TOOL_LOCKS / f"{name}.txt"
+    stamp = Stamp(STAMPS / "tools" / name, digest([lock], sys.version, BASE_PYTHON))
+    make = partial(make_environment, venv=TOOLS / name, lock=lock)
+    return [Step(f"tool {name}", TOOL_BYTES, stamp, make)]
 
 
 def client_step(lock: Path) -> Step:
@@ -45,14 +60,18 @@ def client_step(lock: Path) -> Step:
 
 
 def make_client(progress: Progress, lock: Path) -> None:
-    """An environment with what its lock names; pip is that of `.venv`."""
+    """A client's environment, and the library that its programs link to."""
     venv = CLIENTS / lock.stem
-    python = venv / "bin" / "python"
-    progress.run([BASE_PYTHON, "-m", "venv", "--clear", "--without-pip", venv])
+    make_environment(progress, venv, lock)
     if lock.stem in LIBRARIES:
         fetch_library(progress, *LIBRARIES[lock.stem], venv / "lib")
-    options = ["--no-deps", "--no-compile", f"--requirement={lock}"]
-    progress.run([*pip("install", python), *options])
+
+
+def make_environment(progress: Progress, venv: Path, lock: Path) -> None:
+    """An environment with what its lock names; pip is that of `.venv`."""
+    python = venv / "bin" / "python"
+    progress.run([BASE_PYTHON, "-m", "venv", "--clear", "--without-pip", venv])
+    progress.run([*pip("install", python), *locked([lock])])
     compile_bytecode(progress, site_packages(venv))
     check(python)
 

@@ -10,11 +10,12 @@ from scripts.setup.install import Step, steps
 from scripts.setup.progress import CommandFailed, Progress
 
 ENGINES = ("cpu", "cuda", "none")
+TOOLS = ("fuzz", "supply")  # the locks of requirements/tools
 
 
 def main() -> int:
     arguments = parse_arguments()
-    wanted = clients.steps() if arguments.clients else steps(arguments.vllm)
+    wanted = _wanted(arguments)
     stale = [step for step in wanted if not step.stamp.fresh]
     if not stale:
         return 0
@@ -26,6 +27,12 @@ def main() -> int:
     return run(stale)
 
 
+def _wanted(arguments: argparse.Namespace) -> list[Step]:
+    if arguments.tool is not None:
+        return clients.tool_steps(arguments.tool)
+    return clients.steps() if arguments.clients else steps(arguments.vllm)
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts.setup", description=__doc__)
     what = parser.add_mutually_exclusive_group()
@@ -33,6 +40,7 @@ def parse_arguments() -> argparse.Namespace:
     what.add_argument(
         "--clients", action="store_true", help="the clients' environments instead, for the tests"
     )
+    what.add_argument("--tool", choices=TOOLS, help="the environment of a developers' tool instead")
     return parser.parse_args()
 
 

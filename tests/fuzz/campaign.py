@@ -1,0 +1,158 @@
+"""`make fuzz`: each target for a time, one after the other or some at once.
+
+Needs no fuzzer itself: `tests.fuzz.child` does, in the processes that this starts.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.setup.clients import TOOLS
+from scripts.setup.install import site_packages
+from tests.fuzz.targets import CORPUS, NAMES, corpus, target
+
+FOUND = Path("build/fuzz")
+_MAX_BYTES = 2048
+_KEPT_BYTES = 512  # of an input in the repository
+_KEPT = 64  # inputs of a target in the repository
+_ONE_INPUT_S = 20  # longer is a finding
+_RUNS = re.compile(rb"stat::number_of_executed_units:\s*(\d+)")
+_COVERED = re.compile(rb"cov: \d+ ft: \d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one target."""
+
+    name: str
+    seconds: float
+    runs: int
+    covered: str
+    findings: tuple[Path, ...]
+    failed: bool  # also where no file says why: the process itself has failed
+
+    def line(self) -> str:
+        found = f"{len(self.findings)} FINDINGS" if self.findings else "no finding"
+        said = "FAILED TO RUN" if self.failed and not self.findings else found
+        return (
+            f"{self.name:<20} {self.seconds:6.0f} s {self.runs:>9} inputs  {self.covered}  {said}"
+        )
+
+
+def main() -> int:
+    options = _options()
+    FOUND.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        results = list(pool.map(lambda name: _fuzz(name, options), options.targets))
+    for result in results:
+        for path in result.findings:
+            print(f"{path}: .venv/bin/python -m tests.fuzz.replay {result.name} {path}")
+    return 1 if any(result.failed for result in results) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=600, help="for each target")
+    parser.add_argument("--target", dest="targets", action="append", choices=NAMES)
+    parser.add_argument("--at-once", type=int, default=1, help="targets beside each other")
+    parser.add_argument("--keep", action="store_true", help="put what it learnt into the corpus")
+    options = parser.parse_args()
+    options.targets = options.targets or list(NAMES)
+    return options
+
+
+def _fuzz(name: str, options: argparse.Namespace) -> Result:
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as folder:
+        work = Path(folder) / "corpus"
+        _begin(name, work)
+        words = Path(folder) / "words"
+        words.write_text("".join(f'"{_escaped(word)}"\n' for word in target(name).WORDS if word))
+        before, started = _findings(name), time.monotonic()
+        log = FOUND / f"{name}.log"
+        program = _program(name, Path(folder))
+        code = _run(
+            program,
+            log,
+            f"-max_total_time={options.seconds}",
+            f"-dict={words}",
+            f"-artifact_prefix={FOUND / name}-",
+            str(work),
+        )
+        if options.keep and code == 0:
+            _keep(name, work, program, log)
+        told = log.read_bytes()
+        result = Result(
+            name=name,
+            seconds=time.monotonic() - started,
+            runs=int((_RUNS.findall(told) or [0])[-1]),
+            covered=(_COVERED.findall(told) or [b"?"])[-1].decode(),
+            findings=tuple(sorted(_findings(name) - before)),
+            failed=code != 0,
+        )
+    print(result.line(), flush=True)
+    return result
+
+
+def _begin(name: str, work: Path) -> None:
+    """What is kept, and the seeds."""
+    work.mkdir()
+    for path in corpus(name):
+        shutil.copy(path, work)
+    for number, seed in enumerate(target(name).SEEDS):
+        (work / f"seed-{number}").write_bytes(seed)
+
+
+def _escaped(word: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in word.encode("utf-8", "surrogatepass"))
+
+
+def _program(name: str, folder: Path) -> Path:
+    """A program that is the fuzzer of a target."""
+    program = folder / "fuzzer"
+    child = f"{sys.executable} -m tests.fuzz.child {program} {name}"
+    program.write_text(f'#!/bin/sh\nexec {child} "$@"\n')
+    program.chmod(0o700)
+    return program
+
+
+def _run(program: Path, log: Path, *options: str) -> int:
+    paths = [str(site_packages(TOOLS / "fuzz")), os.environ.get("PYTHONPATH", "")]
+    limits = [f"-max_len={_MAX_BYTES}", f"-timeout={_ONE_INPUT_S}", "-rss_limit_mb=2048"]
+    with log.open("ab" if "-merge=1" in options else "wb") as output:
+        return subprocess.run(
+            [program, "-print_final_stats=1", *limits, *options],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        ).returncode
+
+
+def _findings(name: str) -> set[Path]:
+    return {path for path in FOUND.glob(f"{name}-*") if path.suffix != ".log"}
+
+
+def _keep(name: str, work: Path, program: Path, log: Path) -> None:
+    """The fewest and shortest inputs that reach as much, into the repository."""
+    least = program.with_name("least")
+    least.mkdir()
+    if _run(program, log, "-merge=1", f"-max_len={_KEPT_BYTES}", str(least), str(work)) != 0:
+        raise RuntimeError(f"the corpus of {name} could not be merged: see {log}")
+    kept = sorted(least.iterdir(), key=lambda path: (path.stat().st_size, path.name))[:_KEPT]
+    folder = CORPUS / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path in kept:
+        shutil.copyfile(path, folder / path.name[:12])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""One event loop for all inputs: making one takes longer than most checks."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    return asyncio.Runner()
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Fails where something that nobody awaited has failed meanwhile."""
+    failures: list[dict[str, Any]] = []
+    loop = _runner().get_loop()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    result = _runner().run(work)
+    assert not failures, failures
+    return result
+
+
+def close() -> None:
+    """At the end, so that no descriptor is left."""
+    _runner().close()
+    _runner.cache_clear()

@@ -1,0 +1,29 @@
+"""What came of reading something: a value, or a refusal in words that a client may see."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from openai_frontend.errors import GatewayError
+
+# Addresses and tracebacks tell a stranger of the process.
+_LEAK = re.compile(r"0x[0-9a-f]{8,}|Traceback|site-packages")
+_LONGEST_MESSAGE = 8192
+
+
+def outcome(read: Callable[[], Any]) -> tuple[str, Any]:
+    """The value, or the refusal's status, code, field and message; any other exception passes."""
+    try:
+        return "value", read()
+    except GatewayError as error:
+        return "refusal", refusal(error)
+
+
+def refusal(error: GatewayError) -> tuple[int, str | None, str | None, str]:
+    """Its parts; they are the client's fault, and safe to show."""
+    assert 400 <= error.status < 500, error
+    assert len(error.message) < _LONGEST_MESSAGE
+    assert not _LEAK.search(error.message), error.message
+    error.message.encode()  # a lone surrogate could not be sent
+    (error.param or "").encode()
+    return error.status, error.code, error.param, error.message

@@ -1,0 +1,57 @@
+"""A chat's body, as far as the model's door: what reaches it, or a 400."""
+
+import orjson
+
+from openai_frontend.errors import GatewayError
+from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.chat import ChatCompletions
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.request_body import BodyReader
+from schemas.chat_completions import ChatCompletionRequest
+from tests.fuzz import loop
+from tests.fuzz.outcome import refusal
+from tests.fuzz.targets import json_body
+from tests.serving.fake_model import FakeModel
+
+CHATS = ChatCompletions(Limits(), FieldPolicy("ignore"), Admission(99))
+READER = BodyReader(ChatCompletionRequest)
+START = b'{"model":"a","messages":[{"role":"user","content":"b"}],'
+
+WORDS = (
+    *(f'"{field}":' for field in ChatCompletionRequest.model_fields),
+    *('"json_schema":{"name":"a","schema":', '"type":"json_schema"', '"strict":true'),
+    *('"type":"function"', '"function":{"name":"f","parameters":', '"type":"custom"'),
+    *('"grammar":{"syntax":"lark","definition":', '"tool_calls":[', '"type":"structural_tag"'),
+    *('"$ref":"#/', '"properties":{', '"enum":[', '"anyOf":[', '"type":[', '"required":['),
+)
+SEEDS = (
+    b'"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}',
+    b'"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","n":2}',
+    b'"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{"type":"null"}}}}',
+    b'"response_format":{"type":"json_object"},"logprobs":true,"top_logprobs":2}',
+    b'"structured_outputs":{"choice":["a","b"]},"stream":true,"stream_options":{}}',
+    b'"tools":[{"type":"custom","custom":{"name":"f","format":{"type":"grammar","grammar":'
+    b'{"syntax":"lark","definition":"start: \\"a\\""}}}}],"parallel_tool_calls":false}',
+    *(seed[1:] for seed in json_body.SEEDS[:2]),
+)
+
+
+def check(data: bytes) -> None:
+    """What begins as no object is the end of one that is valid so far."""
+    body = data if data.startswith(b"{") else START + data
+    loop.run(_prepare(body))
+
+
+async def _prepare(body: bytes) -> None:
+    try:
+        request = READER.read(body)
+        answer = await CHATS.prepare(request, FakeModel(max_model_len=10_000))  # type: ignore[arg-type]
+    except GatewayError as error:
+        refusal(error)
+        return
+    assert len(answer.requests) == answer.n
+    for each in answer.requests:
+        structured = each.sampling_params.structured_outputs
+        if structured is not None and structured.json is not None:
+            orjson.dumps(structured.json)  # it goes to the engine as text

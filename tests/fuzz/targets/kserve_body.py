@@ -1,0 +1,76 @@
+"""Bodies of KServe inference: JSON with binary tensors behind it, or one tensor's bytes. What goes
+to the core has the size that its shape says.
+"""
+
+from math import prod
+from typing import Any
+
+from openai_frontend.contracts.kserve import binary
+from openai_frontend.contracts.kserve.datatypes import DATATYPES, check_size
+from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.kserve.addresses import ModelAddress
+from openai_frontend.serving.kserve.inference import Inference, InferRequests
+from tests.fuzz.draw import Draw
+from tests.fuzz.outcome import outcome
+
+WORDS = (
+    *('"inputs":[', '"name":"a"', '"shape":[', '"datatype":"', '"data":[', '"parameters":{'),
+    *('"binary_data_size":', '"outputs":[', '"binary_data":true', '"classification":2'),
+    *('"shared_memory_region":"a"', '"timeout":1', '"priority":1', "[[1],[2]]", "-1", "9" * 19),
+    *DATATYPES,
+)
+_BINARY = (
+    b'{"inputs":[{"name":"a","shape":[2],"datatype":"INT16","parameters":{"binary_data_size":4}}]}'
+)
+SEEDS = (
+    b"\x00\x00" + _BINARY + b"\x01\x00\x02\x00",
+    bytes([0, 1, len(_BINARY)]) + _BINARY + b"\x01\x00\x02\x00",
+    bytes([1, 2]) + b"\x01\x00\x00\x00a",
+    b'\x00\x00{"inputs":[{"name":"a","shape":[2,1],"datatype":"FP32","data":[[1.5],[2]]}]}',
+    b'\x00\x00{"inputs":[{"name":"a","shape":[1],"datatype":"BYTES","data":["b"]}],"outputs":[]}',
+)
+
+
+class _Models:
+    """What the reading of a body asks of the core."""
+
+    INPUTS = (
+        [{"name": "a", "datatype": "INT16", "shape": [-1]}],
+        [{"name": "a", "datatype": "BYTES", "shape": [1, -1]}],
+        [{"name": "a", "datatype": "FP32", "shape": [2, -1]}],
+        [{"name": name, "datatype": "BOOL", "shape": [1]} for name in "ab"],
+    )
+
+    def __init__(self, inputs: list[dict[str, Any]]) -> None:
+        self._inputs = inputs
+
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]:
+        return {"inputs": self._inputs}
+
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
+        return {"max_batch_size": len(self._inputs) - 1}
+
+
+def check(data: bytes) -> None:
+    draw = Draw(data)
+    models, way = _Models(draw.choice(_Models.INPUTS)), draw.byte() % 3
+    length: str | None = None
+    if way == 1:
+        length = str(draw.byte() + 256 * draw.byte())
+    elif way == 2:
+        length = "0"
+    body = draw.rest()
+    requests = InferRequests(models, None, FieldPolicy("reject"))  # type: ignore[arg-type]
+
+    def read() -> Inference:
+        json_bytes = binary.header_length(length, len(body))
+        return requests._read(ModelAddress("a"), body, json_bytes)
+
+    kind, inference = outcome(read)
+    if kind == "value":
+        assert inference.inputs or not body
+        for name, (datatype, shape, tensor) in inference.inputs.items():
+            check_size(name, DATATYPES[datatype], shape, len(tensor))
+            if datatype == "BYTES":
+                found = list(binary.elements(name, prod(shape), memoryview(tensor)))
+                assert sum(end - start + 4 for start, end in found) == len(tensor)

@@ -1,0 +1,34 @@
+"""The settings' file, which is read again while the server runs: settings, or one line that says
+what is wrong with it.
+"""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from openai_frontend.setting_sources import InvalidSettings, load
+from openai_frontend.settings import Settings
+
+WORDS = (
+    *(f"{field}: " for field in Settings.model_fields),
+    *("&a", "*a", "<<: ", "!!binary", "!!bool x", "!!int ''", "!!timestamp x", "? ", "2030-13-01"),
+    *("1:60", ".nan", "{", "}", "[", "]", "=", ",", "true", "-1", "1e999", "\x00", "\ufeff"),
+)
+SEEDS = (
+    b"port: 8000\nhost: 127.0.0.1\nmodel_repository: [a]\n",
+    b"model_options: {a: {aliases: [b]}}\nchat_template: {a: chatml}\n",
+    b"max_n: 1e400\nport: -1\n",
+)
+
+
+@cache
+def _file() -> Path:
+    return Path(tempfile.mkdtemp(prefix="fuzz-settings-")) / "settings.yaml"
+
+
+def check(data: bytes) -> None:
+    _file().write_bytes(data)
+    try:
+        load(config=_file())
+    except InvalidSettings as error:
+        assert "\n" not in str(error), error

@@ -1,0 +1,25 @@
+"""Every kept input of every target, once more; `make fuzz` looks for others."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz import loop
+from tests.fuzz.targets import NAMES, corpus, target
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _closed_loop() -> Iterator[None]:
+    yield
+    loop.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kept_inputs(name: str) -> None:
+    """What the fuzzer found worth keeping, and what it starts from, breaks nothing."""
+    chosen = target(name)
+    kept = [path.read_bytes() for path in corpus(name)]
+
+    assert kept
+    for data in [*kept, *chosen.SEEDS]:
+        chosen.check(data)

@@ -570,15 +570,17 @@ nb::object infer(triton::Server* server, ResponseAllocator* allocator,
   }
   fill_request(*in_flight, allocator, arguments);
   nb::object stream = nb::cast(std::make_unique<ResponseStream>(in_flight));
+  InferenceTrace* trace = arguments.trace == nullptr ? nullptr : arguments.trace->begin();
   in_flight->stream = stream.ptr();
   in_flight->kept_by_triton = in_flight;
   live.requests.fetch_add(1, std::memory_order_relaxed);
   try {
     const nb::gil_scoped_release release;
-    check(server_api.ServerInferAsync(server, in_flight->request, nullptr));
+    check(server_api.ServerInferAsync(server, in_flight->request, trace));
   } catch (...) {
     in_flight->kept_by_triton.reset();
     live.requests.fetch_sub(1, std::memory_order_relaxed);
+    if (trace != nullptr) arguments.trace->refused(trace);
     throw;
   }
   pending.sent();

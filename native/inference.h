@@ -17,6 +17,7 @@
 #include "event.h"
 #include "socket_writer.h"
 #include "tensor.h"
+#include "trace.h"
 #include "triton_api.h"
 
 namespace triton {
@@ -164,6 +165,7 @@ struct InferArguments {
   uint64_t timeout_us;
   nb::object parameters;
   nb::object outputs;
+  RequestTrace* trace;  // nullptr: the request is not traced
 };
 
 // Sends a request. Throws TritonError where the core refuses it at once.

@@ -15,6 +15,7 @@
 #include "socket_writer.h"
 #include "tensor.h"
 #include "text_stream.h"
+#include "trace.h"
 
 namespace nb = nanobind;
 
@@ -69,6 +70,7 @@ NB_MODULE(_core, module) {
   triton::bind_server(module);
   triton::bind_metrics(module);
   triton::bind_socket_writer(module);
+  triton::bind_trace(module);
   triton::bind_inference(module);
   triton::bind_backend(module);
   triton::bind_text_stream(module);

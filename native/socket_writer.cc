@@ -48,6 +48,7 @@ bool SocketWriter::write(std::string_view piece) {
   const int written = std::snprintf(length.data(), length.size(), "%zx\r\n", piece.size());
   const std::string_view head(length.data(), static_cast<size_t>(written));
   const size_t sent = send_chunk(fd_, head, piece);
+  if (sent > 0) piece_bytes_ += piece.size();
   if (sent == head.size() + piece.size() + 2) return false;
   direct_ = false;
   if (sent == 0) return is_true(otherwise_(nb::bytes(piece.data(), piece.size())));
@@ -58,9 +59,10 @@ bool SocketWriter::write(std::string_view piece) {
   return false;
 }
 
-void SocketWriter::close() {
+uint64_t SocketWriter::close() {
   fd_ = -1;
   direct_ = false;
+  return piece_bytes_;
 }
 
 struct SocketWriterAccess {
@@ -106,7 +108,8 @@ void bind_socket_writer(nb::module_& module) {
           nb::sig("def __call__(self, piece: bytes, /) -> bool"),
           "True where no other piece may follow for now.")
       .def("recheck", &SocketWriter::recheck, "Something else is written through the transport.")
-      .def("close", &SocketWriter::close, "Writes to the descriptor no more.");
+      .def("close", &SocketWriter::close,
+           "Writes to the descriptor no more; gives the bytes of the pieces that went there.");
 }
 
 }  // namespace triton

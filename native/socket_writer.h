@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
 #include <string_view>
 
 namespace triton {
@@ -24,13 +25,14 @@ class SocketWriter {
   bool write(std::string_view piece);
   // Something else is written through the transport: it comes first.
   void recheck() { direct_ = false; }
-  // The descriptor is about to be somebody else's.
-  void close();
+  // The descriptor is about to be somebody else's. The bytes of the pieces that went there.
+  uint64_t close();
 
  private:
   friend struct SocketWriterAccess;
 
   int fd_;
+  uint64_t piece_bytes_ = 0;
   bool direct_ = false;  // nothing but these chunks has been written since the transport was idle
   nb::object idle_;
   nb::object write_rest_;

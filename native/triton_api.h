@@ -73,10 +73,12 @@ enum class RateLimitMode : int32_t { kOff, kExecCount };
 enum class MetricKind : int32_t { kCounter, kGauge, kHistogram };
 enum class MetricFormat : int32_t { kPrometheus };
 enum class ArtifactType : int32_t { kFilesystem };
+enum class TraceActivityKind : int32_t {};  // 0 request start .. 6 request end; only passed on
 
 inline constexpr uint32_t kResponseFinal = 1;
 inline constexpr uint32_t kRequestReleaseAll = 1;
 inline constexpr uint32_t kTransactionDecoupled = 2;
+inline constexpr int32_t kTraceTimestamps = 4;  // the level; it tells no tensors
 
 using AllocFn = Error* (*)(ResponseAllocator*, const char* tensor, size_t byte_size, MemoryType,
                            int64_t memory_id, void* userp, void** buffer, void** buffer_userp,
@@ -85,6 +87,9 @@ using BufferReleaseFn = Error* (*)(ResponseAllocator*, void* buffer, void* buffe
                                    size_t byte_size, MemoryType, int64_t memory_id);
 using RequestReleaseFn = void (*)(InferenceRequest*, uint32_t flags, void* userp);
 using ResponseCompleteFn = void (*)(InferenceResponse*, uint32_t flags, void* userp);
+using TraceActivityFn = void (*)(InferenceTrace*, TraceActivityKind, uint64_t timestamp_ns,
+                                 void* userp);
+using TraceReleaseFn = void (*)(InferenceTrace*, void* userp);
 
 // X(result, name, arguments), without the TRITONSERVER_ prefix.
 // clang-format off
@@ -161,6 +166,14 @@ using ResponseCompleteFn = void (*)(InferenceResponse*, uint32_t flags, void* us
   X(Error*, ServerUnloadModel, (Server*, const char*))                                                       \
   X(Error*, ServerMetrics, (Server*, Metrics**))                                                             \
   X(Error*, ServerInferAsync, (Server*, InferenceRequest*, InferenceTrace*))                                 \
+  X(Error*, InferenceTraceNew,                                                                               \
+    (InferenceTrace**, int32_t level, uint64_t parent_id, TraceActivityFn, TraceReleaseFn, void* userp))     \
+  X(Error*, InferenceTraceDelete, (InferenceTrace*))                                                         \
+  X(Error*, InferenceTraceId, (InferenceTrace*, uint64_t*))                                                  \
+  X(Error*, InferenceTraceParentId, (InferenceTrace*, uint64_t*))                                            \
+  X(Error*, InferenceTraceModelName, (InferenceTrace*, const char**))                                        \
+  X(Error*, InferenceTraceModelVersion, (InferenceTrace*, int64_t*))                                         \
+  X(Error*, InferenceTraceSetContext, (InferenceTrace*, const char* json))                                   \
   X(Error*, InferenceRequestNew, (InferenceRequest**, Server*, const char* model, int64_t version))          \
   X(Error*, InferenceRequestDelete, (InferenceRequest*))                                                     \
   X(Error*, InferenceRequestSetId, (InferenceRequest*, const char*))                                         \

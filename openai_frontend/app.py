@@ -19,6 +19,7 @@ from openai_frontend.lasting import Lasting, Startup
 from openai_frontend.life import Life
 from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
@@ -30,6 +31,7 @@ from openai_frontend.middleware.farewell import Farewell
 from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
+from openai_frontend.middleware.request_record import RequestRecords
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.demand import DemandLimits, ModelDemand
 from openai_frontend.models.management import ModelManagement
@@ -60,6 +62,8 @@ from openai_frontend.serving.rerank import Reranking
 from openai_frontend.serving.scoring import Scoring
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.settings import Settings
+from openai_frontend.tracing.attributes import Address
+from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server, relay_counts
 
 logger = logging.getLogger(__name__)
@@ -108,6 +112,10 @@ def change(app: Gateway, settings: Settings) -> None:
     lasting: Lasting = app.state.lasting
     app.become(_wired(settings, lasting))
     lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
+    if lasting.tracing is not None:
+        lasting.tracing.set_sampling(
+            ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
+        )
 
 
 def _lasting(settings: Settings, server: Server) -> Lasting:
@@ -139,6 +147,7 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         demand=demand,
         life=life,
         admission=_admission(settings, life, metrics),
+        tracing=tracing_of(settings),
     )
 
 
@@ -152,6 +161,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
         lifespan=lasting.lifespan,
         middleware=[  # outermost first
             Middleware(RequestId),
+            *_records(settings, lasting.tracing),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *cors(settings.cors_origin),
             Middleware(Farewell, life=lasting.life, area_of=areas.find),
@@ -195,6 +205,31 @@ def entrance_of(settings: Settings) -> Entrance | None:
         jwt_issuer=settings.jwt_issuer,
         jwt_audience=settings.jwt_audience,
     )
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
+    if settings.trace_endpoint is None:
+        return None
+    from openai_frontend.tracing.exporter import Exporter
+
+    local = settings.unix_socket
+    address = Address(
+        host=settings.host if local is None else str(local),
+        port=settings.port if local is None else None,
+        scheme="http" if settings.tls_certificate is None else "https",
+    )
+    tracing = Tracing(Exporter(settings.trace_endpoint, address))
+    tracing.set_sampling(ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller)
+    return tracing
+
+
+def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
+    """Nothing where nobody wants to know."""
+    told = [access_log.write] if settings.access_log else []
+    if tracing is None and not told and settings.log_format != "json":
+        return []
+    return [Middleware(RequestRecords, tracing=tracing, told=told)]
 
 
 def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:

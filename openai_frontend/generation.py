@@ -76,7 +76,8 @@ class ChunkedSocket:
     write_rest: Callable[[bytes], None]  # through the transport: what the socket had no room for
     # Set by who writes to it: to be called before the transport writes, and before it closes.
     before_write: Callable[[], None] | None = None
-    before_close: Callable[[], None] | None = None
+    before_close: Callable[[], int | None] | None = None
+    sent_bytes: int = 0  # past the transport; known once this is closed
 
     def close(self) -> None:
         """The answer is over, or the descriptor is about to be somebody else's."""
@@ -84,7 +85,7 @@ class ChunkedSocket:
         before_close, self.before_close, self.before_write = self.before_close, None, None
         self.idle, self.write_rest = _never, _nowhere  # they lead back to who holds this
         if before_close is not None:
-            before_close()
+            self.sent_bytes = before_close() or 0
 
 
 def _never() -> bool:

@@ -15,6 +15,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models.demand import ModelDemand
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.serving.admission import Admission
+from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Lasting:
     demand: ModelDemand | None  # None: models are not loaded on demand
     life: Life
     admission: Admission
+    tracing: Tracing | None  # None: requests are not traced
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
@@ -101,3 +103,5 @@ class Lasting:
                 await self.demand.close()
             self.registry.close()
             await self.server.stop()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from openai_frontend import model_options
+from openai_frontend.log_settings import Log, LogSettings, Traces
 from openai_frontend.model_options import EngineLimits, ModelOptions
 from openai_frontend.setting_values import RELOADS, ByModel, Hosts, Networks, Origins, ParserByModel
 from openai_frontend.triton_settings import (
@@ -65,12 +66,6 @@ class Listening(BaseModel):
         description="Seconds at a stop in which requests are still taken, though readiness is gone "
         "already: those that a load balancer takes to notice.",
         json_schema_extra=RELOADS,
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="The gateway's own log.", json_schema_extra=RELOADS
-    )
-    access_log: bool = Field(
-        default=False, description="Log one line for each request.", json_schema_extra=RELOADS
     )
 
 
@@ -305,7 +300,9 @@ class Engines(BaseModel):
     )
 
 
-class Settings(TritonSettings, Engines, Answers, Prompting, Access, Limits, Connections, Listening):
+class Settings(
+    TritonSettings, LogSettings, Engines, Answers, Prompting, Access, Limits, Connections, Listening
+):
     """All settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -330,6 +327,6 @@ class Settings(TritonSettings, Engines, Answers, Prompting, Access, Limits, Conn
 
 
 GROUPS: tuple[type[BaseModel], ...] = (
-    Listening, Connections, Models, Access, Limits, Engines, Prompting, Answers, Core, Backends,
-    Resources, Cache, CoreLog, Metrics,
+    Listening, Connections, Log, Traces, Models, Access, Limits, Engines, Prompting, Answers, Core,
+    Backends, Resources, Cache, CoreLog, Metrics,
 )  # fmt: skip

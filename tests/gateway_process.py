@@ -70,6 +70,18 @@ class GatewayProcess:
     def output(self) -> str:
         return self.log.read_text()
 
+    def wait_for_line(self, text: str, timeout_s: float = 20) -> str:
+        """Return the first line of the output that holds `text`: the log is written by a thread,
+        maybe after the answer.
+        """
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for line in self.output().splitlines():
+                if text in line:
+                    return line
+            time.sleep(0.02)
+        raise AssertionError(f"{text!r} is in no line of:\n{self.output()}")
+
     def engine_processes(self) -> list[psutil.Process]:
         """The EngineCore processes of vLLM."""
         children = psutil.Process(self.pid).children(recursive=True)

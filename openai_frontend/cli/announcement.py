@@ -145,8 +145,8 @@ def exposure_warning(host: str) -> str | None:
     if _is_loopback(host):
         return None
     return (
-        f"warning: listening on {host or 'every address'} without API keys: "
-        "whoever reaches this port can use the models (--keys-file, docs/access.md)\n"
+        f"listening on {host or 'every address'} without API keys: "
+        "whoever reaches this port can use the models (--keys-file, docs/access.md)"
     )
 
 

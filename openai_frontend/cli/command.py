@@ -1,5 +1,6 @@
 """Runs the command line's commands. Reads the settings and starts the process."""
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -109,6 +110,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         _check_certificate(settings)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
+    if settings.trace_endpoint is not None:
+        _check_traces()
 
 
 def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
@@ -155,11 +158,21 @@ def _check_tiktoken_vocabulary(path: Path) -> None:
         raise InvalidSettings(f"tiktoken_vocabulary: {path}: {reason}") from None
 
 
+def _check_traces() -> None:
+    try:
+        importlib.import_module("openai_frontend.tracing.exporter")
+    except ImportError as error:
+        message = f"trace_endpoint: install the extra 'otel' ({error})"
+        raise InvalidSettings(message) from None
+
+
 def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
     from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.cli.serve import listen, listen_locally, serve
 
-    log_to_stderr(settings.log_level)
+    log_to_stderr(
+        settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts
+    )
     if (failure := _failed_plugin()) is not None:
         return _refuse(failure, FAILED)
     listeners = []

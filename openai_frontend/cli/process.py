@@ -205,6 +205,7 @@ def end_at_once(code: int) -> None:
     """No goodbyes; but processes that engines have started must not outlive this one."""
     for child in multiprocessing.active_children():
         child.kill()
+    logging.shutdown()  # which waits a while for what is still to be written
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

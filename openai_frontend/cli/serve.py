@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +23,15 @@ from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.cli.systemd import ServiceManager
+from openai_frontend.logs import engine_process
+from openai_frontend.logs.core_lines import CoreLines
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.middleware.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
+
+logger = logging.getLogger(__name__)
 
 # Settings that are the core's options, under the same name or another
 _SAME_NAME = (
@@ -87,7 +92,8 @@ def serve(
     """
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    server = Server(triton_options(settings))
+    engine_process.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
+    server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
@@ -95,7 +101,7 @@ def serve(
     local = listener.family == socket.AF_UNIX
     warning = None if local else announcement.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
-        sys.stderr.write(warning)
+        logger.warning("%s", warning)
     process = GatewayProcess(
         _uvicorn_config(app, settings),
         Inside(server, app.state.registry, app.state.startup, app.state.life),
@@ -121,7 +127,7 @@ def serve(
 async def _take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
     """Other settings while the server runs: those of the table that reload."""
     await asyncio.to_thread(change, app, settings)
-    log.change(settings.log_level, access=settings.access_log)
+    log.set_level(settings.log_level)
     process.stop_times = _stop_times(settings)
     for server in filter(None, (process, process.beside)):
         server.config.timeout_keep_alive = settings.keep_alive_s
@@ -148,6 +154,13 @@ def _place(settings: Settings, listener: socket.socket) -> announcement.Place:
     if settings.tls_certificate is not None:
         url = url.replace("http:", "https:", 1)
     return announcement.Place(url, settings.unix_socket)
+
+
+def _core_log(settings: Settings) -> Path | None:
+    """Where the core writes its log: as its setting says, or to where its lines become JSON."""
+    if settings.log_format == "json" and settings.triton_log_file is None:
+        return CoreLines().path
+    return settings.triton_log_file
 
 
 def triton_options(settings: Settings) -> Options:
@@ -178,7 +191,7 @@ def _uvicorn_config(
         ws="none",
         lifespan=lifespan,
         log_config=None,
-        access_log=settings.access_log,
+        access_log=False,  # ours tells more, and quotes no path (middleware/request_record.py)
         server_header=False,
         timeout_keep_alive=settings.keep_alive_s,
     )

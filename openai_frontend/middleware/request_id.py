@@ -3,35 +3,23 @@
 The outermost middleware: it also notes the `send` below which nobody changes a body.
 """
 
-import logging
 import random
 import re
-from contextvars import ContextVar
 from time import perf_counter
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend.logs import context
 from openai_frontend.middleware.body_writer import body_writer
 
 # What may stand in a log line as it is.
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
-
-# Of the request that the running task serves; the server starts a task for each.
-_current: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 
 def new_request_id() -> str:
     """An id of our own, in OpenAI's form."""
     # Unique, not secret: nothing is granted by an id; `secrets` asks the kernel each time.
     return f"req_{random.getrandbits(128):032x}"
-
-
-def add_request_id(record: logging.LogRecord) -> bool:
-    """A filter for log handlers: `%(request)s` is the request's id, unless the message tells it."""
-    request_id = _current.get()
-    told = request_id is None or request_id in record.getMessage()
-    record.request = "" if told else f" [{request_id}]"
-    return True
 
 
 class RequestId:
@@ -45,7 +33,7 @@ class RequestId:
             await self._app(scope, receive, send)
             return
         request_id = _from_client(scope) or new_request_id()
-        _current.set(request_id)
+        context.request_id.set(request_id)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
         # The way round all middleware, for the parts of a response that none of them looks at.

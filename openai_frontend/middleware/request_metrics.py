@@ -47,7 +47,8 @@ class RequestMetrics:
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         state = scope["state"]
         model = state.get("model", "")
-        self._metrics.answered(self._route(scope), model, status, seconds)
+        route = state["route"] = self._route(scope)
+        self._metrics.answered(route, model, status, seconds)
         if "rejection" in state:
             self._metrics.rejected(model, state["rejection"])
 

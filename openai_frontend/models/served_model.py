@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Unpack
 
+from openai_frontend import request_record
 from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
@@ -249,6 +250,8 @@ class ServedModel:
         text_output = None if request.relay is None else contract.text_output(request)
         cut = _may_be_cut(request, contract)
         watched_model = self.metrics.of(self.name)
+        record = request_record.current.get()
+        told = None if record is None else record.generation(self.model_name, request)
         async with self.use:
             stream = self._begin(
                 contract.encode(request),
@@ -265,6 +268,8 @@ class ServedModel:
                     if further:
                         deltas += [read(response) for read in further for response in responses]
                     watched.add(deltas)
+                    if told is not None:
+                        told.add(deltas)
                     yield deltas
                     if cut and any(delta.finish_reason is not None for delta in deltas):
                         break  # whatever the model goes on to say; it is told to stop
@@ -276,6 +281,8 @@ class ServedModel:
                 raise
             finally:
                 watched.end()
+                if told is not None:
+                    told.end()
                 stream.cancel()
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
@@ -284,7 +291,7 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
         result = contract.decode(await self._only(contract.encode(request), request.request_id))
-        self.metrics.of(self.name).prompt_tokens.observe(result.prompt_tokens)
+        self._has_read(result.prompt_tokens)
         return result
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
@@ -293,8 +300,13 @@ class ServedModel:
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
         result = contract.decode(await self._only(contract.encode(request), request.request_id))
-        self.metrics.of(self.name).prompt_tokens.observe(result.prompt_tokens)
+        self._has_read(result.prompt_tokens)
         return result
+
+    def _has_read(self, prompt_tokens: int) -> None:
+        self.metrics.of(self.name).prompt_tokens.observe(prompt_tokens)
+        if (record := request_record.current.get()) is not None:
+            record.read(self.model_name, prompt_tokens)
 
     def _begin(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from openai_frontend import request_record
 from openai_frontend.errors import (
     GatewayError,
     InvalidRequest,
@@ -70,6 +71,8 @@ def refused(status: int, message: str, code: str) -> Failure:
 
 def log_failure(error: BaseException, request_id: str) -> None:
     """The client is told little of a 500, so the log tells all; a 4xx is the caller's to read."""
+    if (record := request_record.current.get()) is not None:
+        record.failed(error)
     if isinstance(error, (RequestCancelled, CancelledError)):
         logger.debug("request %s: %s", request_id, error)
     elif not isinstance(error, GatewayError):

@@ -164,7 +164,7 @@ class Server:
         The futures to complete: one for each stream that waits and has responses.
         """
 
-    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, outputs: Sequence[str]) -> ResponseStream: ...
+    def infer(self, model: str, version: int, inputs: dict[str, Any], request_id: str, priority: int, timeout_us: int, parameters: dict[str, Any] | None, outputs: Sequence[str], trace: RequestTrace | None = None) -> ResponseStream: ...
 
 class MetricFamily:
     """
@@ -198,8 +198,24 @@ class SocketWriter:
     def recheck(self) -> None:
         """Something else is written through the transport."""
 
-    def close(self) -> None:
-        """Writes to the descriptor no more."""
+    def close(self) -> int:
+        """
+        Writes to the descriptor no more; gives the bytes of the pieces that went there.
+        """
+
+class RequestTrace:
+    """When a request was queued, computed and ended in the core."""
+
+    def __init__(self, context: str) -> None: ...
+
+    @property
+    def ended(self) -> bool:
+        """The core tells nothing more of the request."""
+
+    def activities(self) -> list[tuple[int, int, str, int, int, int]]:
+        """
+        (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
+        """
 
 class InferenceResponse:
     """One response: its output tensors, or an error."""

@@ -14,7 +14,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
-from openai_frontend import errors
+from openai_frontend import errors, request_record
+from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
     _core,
     backends,
@@ -316,6 +317,7 @@ class Server:
                 timeout_us,
                 parameters if parameters is None else dict(parameters),
                 outputs,
+                *_trace(request_record.current.get()),
             )
         except _core.TritonError as error:
             raise failures.from_native(error) from error
@@ -377,6 +379,14 @@ class Server:
         if self._backends is not None:
             shutil.rmtree(self._backends.folder, ignore_errors=True)
             self._backends = None
+
+
+def _trace(record: RequestRecord | None) -> tuple[_core.RequestTrace, ...]:
+    """What the core tells of its part of a request, where that request is traced."""
+    if record is None or record.core_context is None:
+        return ()
+    trace = _core.RequestTrace(record.core_context)
+    return (trace,) if record.follows(trace) else ()
 
 
 async def _abandon(starting: asyncio.Task[_core.Server]) -> None:

@@ -1,12 +1,18 @@
-"""What a line of the log holds."""
+"""What a line of the log holds, and where it goes."""
 
 import contextlib
+import io
+import json
 import logging
+import sys
+import threading
+import warnings
 from collections.abc import Iterator
 
 import pytest
 
 from openai_frontend.cli.log import log_to_stderr
+from openai_frontend.logs.lines import LogFormat
 from openai_frontend.middleware.request_id import RequestId
 from tests.middleware.asgi import call, echo
 
@@ -14,19 +20,25 @@ logger = logging.getLogger("openai_frontend.anything")
 
 
 @contextlib.contextmanager
-def own_log() -> Iterator[None]:
+def own_log(form: LogFormat = "text", level: str = "info") -> Iterator[None]:
     """The log as the process writes it, in place of pytest's own handlers."""
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
+    root, own = logging.getLogger(), logging.getLogger("openai_frontend")
+    before = root.handlers[:], root.level, own.level
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
     root.handlers.clear()
-    log_to_stderr("info")
+    log_to_stderr(level, form)
     try:
         yield
     finally:
-        root.handlers[:], root.level = before, level
+        for handler in root.handlers:
+            handler.flush()
+        root.handlers[:], root.level = before[:2]
+        own.setLevel(before[2])
+        logging.captureWarnings(False)
+        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
-async def test_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_line_of_a_request(capfd: pytest.CaptureFixture[str]) -> None:
     """Whoever logs, a line that is written for a request tells its id."""
 
     async def app(scope, receive, send):
@@ -36,10 +48,10 @@ async def test_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     with own_log():
         await call(RequestId(app), headers=[(b"x-request-id", b"abc-1")])
 
-    assert "WARNING [abc-1] openai_frontend.anything: something about it" in capsys.readouterr().err
+    assert "WARNING [abc-1] openai_frontend.anything: something about it" in capfd.readouterr().err
 
 
-async def test_id_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_id_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
     """A message that tells the id itself is not told it again."""
 
     async def app(scope, receive, send):
@@ -49,12 +61,71 @@ async def test_id_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     with own_log():
         await call(RequestId(app), headers=[(b"x-request-id", b"abc-1")])
 
-    assert capsys.readouterr().err.count("abc-1") == 1
+    assert capfd.readouterr().err.count("abc-1") == 1
 
 
-def test_line_of_no_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_line_of_no_request(capfd: pytest.CaptureFixture[str]) -> None:
     """Outside of a request a line has no id."""
     with own_log():
         logger.warning("alone")
 
-    assert "WARNING openai_frontend.anything: alone" in capsys.readouterr().err
+    assert "WARNING openai_frontend.anything: alone" in capfd.readouterr().err
+
+
+async def test_json(capfd: pytest.CaptureFixture[str]) -> None:
+    """In JSON a line is one object, whoever has logged it."""
+
+    async def app(scope, receive, send):
+        logging.getLogger("uvicorn.error").warning("two\nlines")
+        await echo(scope, receive, send)
+
+    with own_log("json"):
+        await call(RequestId(app), headers=[(b"x-request-id", b"abc-1")])
+
+    line = json.loads(capfd.readouterr().err)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "warning",
+        "logger": "uvicorn.error",
+        "message": "two\\x0alines",
+        "request_id": "abc-1",
+    }
+
+
+def test_levels(capfd: pytest.CaptureFixture[str]) -> None:
+    """The level debug is for our own lines: libraries say there what they are sent."""
+    with own_log(level="debug"):
+        logging.getLogger("httpcore.http11").debug("headers: secret")
+        logger.debug("ours")
+
+    assert "ours" in (told := capfd.readouterr().err)
+    assert "secret" not in told
+
+
+def test_stray_exceptions(capfd: pytest.CaptureFixture[str]) -> None:
+    """What nobody catches is a line as any other: of a thread, of a destructor, of Python."""
+    with own_log("json"):
+        thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+        thread.start()
+        thread.join()
+        sys.excepthook(KeyError, KeyError("x"), None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.warn("old", stacklevel=1)
+        unraisable = io.BytesIO()
+        sys.unraisablehook(
+            type("Told", (), dict(zip(
+                ("exc_type", "exc_value", "exc_traceback", "object", "err_msg"),
+                (OSError, OSError(5, "Input/output error"), None, unraisable.close, None),
+                strict=True,
+            )))()
+        )  # fmt: skip
+
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [(line["logger"], line.get("exception", {}).get("type")) for line in lines] == [
+        ("openai_frontend.cli.log", "ZeroDivisionError"),
+        ("openai_frontend.cli.log", "KeyError"),
+        ("py.warnings", None),
+        ("openai_frontend.cli.log", "OSError"),
+    ]
+    assert "worker" in lines[0]["message"]

@@ -164,7 +164,7 @@ def test_clients_id(gateway, line):
     response = exchange(gateway.port, request(line, f"x-request-id: {given}"))
 
     assert response.headers["x-request-id"] == given
-    assert f"INFO [{given}] uvicorn.access" in gateway.output()
+    gateway.wait_for_line(f"INFO [{given}] openai_frontend.access_log")
 
 
 def test_id_in_the_log_of_a_failure(gateway):
@@ -174,4 +174,4 @@ def test_id_in_the_log_of_a_failure(gateway):
 
     httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers)
 
-    assert "WARNING [abc-7] openai_frontend" in gateway.output()
+    gateway.wait_for_line("WARNING [abc-7] openai_frontend")

@@ -1,0 +1,59 @@
+// What Triton tells of a request's way through the core: when it was queued, computed, ended.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "triton_api.h"
+
+namespace triton {
+
+namespace nb = nanobind;
+
+// One time of one trace. An ensemble's request has a trace of its own for each model it passes.
+struct TraceActivity {
+  uint64_t trace_id;   // unique in this core
+  uint64_t parent_id;  // 0: the request's own trace
+  std::string model;
+  int64_t version;
+  int32_t activity;       // as Triton numbers them
+  uint64_t monotonic_ns;  // CLOCK_MONOTONIC
+};
+
+// Filled on Triton's threads, read under the GIL.
+struct TraceLog {
+  std::mutex mutex;
+  std::vector<TraceActivity> activities;
+  bool released = false;  // the request's own trace has ended
+  // Triton's reference, until it has released the request's own trace.
+  std::shared_ptr<TraceLog> kept_by_triton;
+};
+
+// One request's trace, for `infer`. Used under the GIL, for one request only.
+class RequestTrace {
+ public:
+  // `context` is JSON; backends read it (`request.trace().get_context()` in Python models).
+  explicit RequestTrace(std::string context)
+      : context_(std::move(context)), log_(std::make_shared<TraceLog>()) {}
+
+  // The trace to send a request with; nullptr where this core was built without tracing.
+  InferenceTrace* begin();
+  // The core has refused the request: it may have released the trace, or have left it here.
+  void refused(InferenceTrace* trace);
+  bool ended() const;
+  nb::list activities() const;
+
+ private:
+  std::string context_;
+  std::shared_ptr<TraceLog> log_;
+};
+
+void bind_trace(nb::module_& module);
+
+}  // namespace triton

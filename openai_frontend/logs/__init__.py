@@ -1,0 +1,1 @@
+"""How the process' log looks and where it goes. Decides nothing of what is logged."""

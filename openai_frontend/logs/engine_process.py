@@ -1,0 +1,39 @@
+"""vLLM's own log, in the gateway's process and in its EngineCore's, as lines of ours.
+
+vLLM configures its logger from a file that an environment variable names; its processes inherit
+the variable. `engine_process.json` is that file, and calls `handler` in each of them.
+"""
+
+import logging
+import multiprocessing
+import os
+from pathlib import Path
+
+from openai_frontend.logs.background import LineHandler
+from openai_frontend.logs.lines import LogFormat, formatter
+
+_CONFIG = "VLLM_LOGGING_CONFIG_PATH"
+_LEVEL = "VLLM_LOGGING_LEVEL"
+# Ours, for the processes that vLLM starts; what users set are the settings of the same names
+_FORM = "_OPENAI_FRONTEND_ENGINE_LOG_FORMAT"
+_TEXTS = "_OPENAI_FRONTEND_ENGINE_LOG_EXCEPTION_TEXTS"
+_STDERR = 2
+
+
+def inherit(form: LogFormat, *, exception_texts: bool) -> None:
+    """Set the environment for vLLM, unless its user has a config of his own."""
+    os.environ.setdefault(_CONFIG, str(Path(__file__).with_suffix(".json")))
+    os.environ[_FORM] = form
+    os.environ[_TEXTS] = "1" if exception_texts else ""
+
+
+def handler() -> logging.Handler:
+    """The gateway's own handler in its process; in another one its like."""
+    logging.getLogger("vllm").setLevel(os.environ.get(_LEVEL, "ERROR").upper())
+    for each in logging.getLogger().handlers:
+        if isinstance(each, LineHandler):
+            return each
+    form: LogFormat = "json" if os.environ.get(_FORM) == "json" else "text"
+    name = multiprocessing.current_process().name
+    made = formatter(form, exception_texts=bool(os.environ.get(_TEXTS)), process=name)
+    return LineHandler(_STDERR, made)

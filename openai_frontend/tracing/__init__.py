@@ -1,0 +1,1 @@
+"""OpenTelemetry's traces of requests. Imports OpenTelemetry only where spans are made."""

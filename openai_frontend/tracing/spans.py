@@ -1,0 +1,136 @@
+"""A request's record as OpenTelemetry's spans: its own, and one for each model in Triton."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from openai_frontend import __version__
+from openai_frontend.request_record import CoreActivity, CoreTrace, RequestRecord
+from openai_frontend.tracing import attributes
+from openai_frontend.tracing.attributes import Address
+
+_SCOPE = InstrumentationScope("openai_frontend", __version__)
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
+_MAX_EVENTS = 64
+
+# Triton's activities by their numbers, under the names that Triton's own traces give them
+_ACTIVITIES = (
+    "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
+    "COMPUTE_END", "REQUEST_END",
+)  # fmt: skip
+_QUEUE_START, _COMPUTE_START, _COMPUTE_END = 1, 2, 5
+
+
+class Spans:
+    """Makes them; used on the exporter's thread alone."""
+
+    def __init__(self, resource: Resource, address: Address) -> None:
+        self._resource = resource
+        self._address = address
+
+    def of(self, record: RequestRecord) -> list[ReadableSpan]:
+        """The request's span first, then Triton's."""
+        assert record.trace_id is not None and record.span_id is not None  # noqa: S101, PT018  it is sampled
+        trace_id = int(record.trace_id, 16)
+        state = TraceState.from_header([record.trace_state]) if record.trace_state else None
+        own = _context(trace_id, int(record.span_id, 16), state)
+        caller = record.parent_id
+        parent = None if caller is None else _context(trace_id, int(caller, 16), state, remote=True)
+        failed = record.status >= 500 or (record.error is not None and record.status < 400)
+        span = ReadableSpan(
+            attributes.name(record),
+            context=own,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes.of(record, self._address),
+            events=list(_events(record)),
+            kind=SpanKind.SERVER,
+            status=_ERROR if failed else _UNSET,
+            start_time=record.begun_ns,
+            end_time=record.end_ns,
+            instrumentation_scope=_SCOPE,
+        )
+        return [span, *self._of_core(record.core_traces, own)]
+
+    def _of_core(self, traces: Iterable[CoreTrace], request: SpanContext) -> Iterator[ReadableSpan]:
+        """An ensemble's steps are below it."""
+        ahead_ns = time.time_ns() - time.monotonic_ns()  # of Triton's clock
+        for trace in traces:
+            by_trace: dict[int, list[CoreActivity]] = defaultdict(list)
+            for activity in trace.activities():
+                by_trace[activity[0]].append(activity)
+            contexts = {
+                id: _context(request.trace_id, _span_id(request, id), request.trace_state)
+                for id in by_trace
+            }
+            for id, told in by_trace.items():
+                parent = contexts.get(told[0][1], request)
+                yield self._of_model(told, contexts[id], parent, ahead_ns)
+
+    def _of_model(
+        self,
+        told: Sequence[CoreActivity],
+        context: SpanContext,
+        parent: SpanContext,
+        ahead_ns: int,
+    ) -> ReadableSpan:
+        id, _, model, version, *_ = told[0]
+        at = {activity: ns + ahead_ns for *_, activity, ns in told}
+        known: dict[str, attributes.Attribute] = {
+            "triton.model_name": model,
+            "triton.model_version": version,
+            "triton.trace_id": id,
+        }
+        if _QUEUE_START in at and _COMPUTE_START in at:
+            known["triton.queue_ns"] = at[_COMPUTE_START] - at[_QUEUE_START]
+        if _COMPUTE_START in at and _COMPUTE_END in at:
+            known["triton.compute_ns"] = at[_COMPUTE_END] - at[_COMPUTE_START]
+        return ReadableSpan(
+            f"triton {model}",
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=known,
+            events=[_event(_activity(each), ns) for each, ns in at.items()],
+            kind=SpanKind.INTERNAL,
+            status=_UNSET,
+            start_time=min(at.values()),
+            end_time=max(at.values()),
+            instrumentation_scope=_SCOPE,
+        )
+
+
+def _events(record: RequestRecord) -> Iterator[Event]:
+    """The first token and the end of each answer."""
+    for choice, each in enumerate(record.generations[: _MAX_EVENTS // 2]):
+        known = {"openai_frontend.choice": choice}
+        if each.first_ns is not None:
+            yield _event("openai_frontend.first_token", each.first_ns, known)
+        if each.end_ns is not None:
+            ended = {**known, "gen_ai.usage.output_tokens": each.completion_tokens}
+            yield _event("openai_frontend.end", each.end_ns, ended)
+
+
+def _event(name: str, ns: int, known: dict[str, int] | None = None) -> Event:
+    return Event(name, known, ns)
+
+
+def _activity(number: int) -> str:
+    return _ACTIVITIES[number] if number < len(_ACTIVITIES) else f"ACTIVITY_{number}"
+
+
+def _context(
+    trace_id: int, span_id: int, state: TraceState | None, *, remote: bool = False
+) -> SpanContext:
+    return SpanContext(trace_id, span_id, remote, _SAMPLED, state)
+
+
+def _span_id(request: SpanContext, core_trace: int) -> int:
+    """Not that of another span of this trace: Triton numbers its traces from 1."""
+    return (request.span_id + core_trace) % 2**64 or 1

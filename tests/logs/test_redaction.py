@@ -1,0 +1,148 @@
+"""What no line of the log holds."""
+
+import hashlib
+import json
+import logging
+
+import pytest
+
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.logs import context
+from openai_frontend.logs.lines import LogFormat, formatter
+
+PROMPT = "the canary sings at noon"
+KEY = "sk-0123456789abcdefghijABCDEFGHIJ"
+
+
+@pytest.fixture
+def in_request():
+    token = context.request_id.set("req_1")
+    yield
+    context.request_id.reset(token)
+
+
+def record(message: str, *args: object, error: BaseException | None = None, name: str = "x"):
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord(name, logging.ERROR, __file__, 1, message, args, trace)
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause
+    except Exception as caught:  # noqa: BLE001  whatever it is
+        return caught
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(ValueError(PROMPT)),
+        raised(KeyError(PROMPT)),
+        raised(RuntimeError("x"), cause=ValueError(PROMPT)),
+        raised(InferenceFailed(PROMPT)),
+        raised(ExceptionGroup(PROMPT, [ValueError(PROMPT)])),
+    ],
+)
+def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None) -> None:
+    """Of an exception in a request its type and its places are told, and not its text; causes'
+    neither.
+    """
+    error.add_note(PROMPT)
+    told = formatter(form).format(record("failed: %s", error, error=error))
+
+    assert PROMPT not in told
+    assert type(error).__name__ in told
+    assert "in raised" in told
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["asyncio", "vllm.v1.engine.core", "openai_frontend.engines.sink", "uvicorn.error"],
+)
+def test_tasks_of_requests(name: str) -> None:
+    """The same where the logger works for requests in tasks of its own."""
+    error = raised(ValueError(PROMPT))
+
+    assert PROMPT not in formatter("json").format(record("failed", error=error, name=name))
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (InvalidRequest("'n' is too large"), "'n' is too large"),
+        (OSError(28, "No space left on device", f"/x/{PROMPT}"), "No space left on device"),
+    ],
+)
+def test_texts_that_quote_nothing(error: Exception, told: str, in_request: None) -> None:
+    """Our own words about a request, and the system's, are told."""
+    assert told in formatter("text").format(record("failed: %s", error))
+    assert PROMPT not in formatter("text").format(record("failed: %s", error))
+
+
+def test_start_tells_all() -> None:
+    """What fails outside of requests is told wholly: the operator has nothing else."""
+    error = raised(ValueError("no such file"))
+    at_start = record("EngineCore failed to start.", error=error, name="vllm.v1.engine.core")
+
+    assert "no such file" in formatter("text").format(record("x", error=error))
+    assert "no such file" in formatter("text").format(at_start)
+
+
+def test_operators_choice(in_request: None) -> None:
+    """Where the operator wants the texts, they are told."""
+    line = formatter("json", exception_texts=True).format(
+        record("failed", error=raised(ValueError("why")))
+    )
+
+    assert json.loads(line)["exception"]["message"] == "why"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        f"key {KEY}",
+        f"Authorization: Bearer {KEY}",
+        "authorization: bearer my-own-secret-word",
+        "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.c2lnbmF0dXJl",
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_keys(form: LogFormat, message: str) -> None:
+    """A key is told by the first four digits of its digest."""
+    secret = message.split()[-1]
+    told = formatter(form, exception_texts=True).format(
+        record(message, error=raised(ValueError(message)))
+    )
+
+    assert secret not in told
+    assert told.count(f"(key {hashlib.sha256(secret.encode()).hexdigest()[:4]})") >= 2
+
+
+FORGED = "x\r\n2026-01-01 00:00:00,000 INFO openai_frontend: all is well\x1b[2K\u2028\x9b1A\x00"
+
+
+def test_no_line_is_forged_in_text() -> None:
+    """Whatever is logged is one line; what an exception adds is indented."""
+    error = raised(ValueError(FORGED))
+    first, *more = formatter("text").format(record("%s", FORGED, error=error)).splitlines()
+
+    assert first.endswith(r"\x1b[2K\u2028\x9b1A\x00")
+    assert more
+    assert {line[:4] for line in more} == {"    "}
+
+
+def test_no_line_is_forged_in_json() -> None:
+    """In JSON a record is one line without any control character."""
+    line = formatter("json").format(record("%s", FORGED, error=raised(ValueError(FORGED))))
+
+    assert line.isprintable()
+    assert json.loads(line)["message"].startswith(r"x\x0d\x0a2026")
+
+
+def test_lone_surrogates() -> None:
+    """A character that UTF-8 cannot carry ends no line of the log."""
+    made = record("a")
+    made.fields = {"model": "\ud800"}
+
+    assert json.loads(formatter("json").format(made))["model"] == "?"

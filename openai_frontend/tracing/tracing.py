@@ -9,6 +9,11 @@ from openai_frontend.tracing.traceparent import Caller
 
 _HALF = 2**64  # of a trace id, whose lower half decides: as OpenTelemetry's own sampler
 
+# Asked every few seconds by machines: no traces of their own
+_PROBES = frozenset(
+    {"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"}
+)
+
 
 class Spans(Protocol):
     """Where records become spans."""
@@ -46,6 +51,8 @@ class Tracing:
 
     def end(self, record: RequestRecord) -> None:
         """The request is over."""
+        if record.parent_id is None and record.route in _PROBES:
+            return
         if record.core_context is not None:
             self._spans.put(record)
 

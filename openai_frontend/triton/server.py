@@ -381,7 +381,7 @@ class Server:
             self._backends = None
 
 
-def _trace(record: RequestRecord | None) -> tuple[_core.RequestTrace, ...]:
+def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
     """What the core tells of its part of a request, where that request is traced."""
     if record is None or record.core_context is None:
         return ()

@@ -83,6 +83,7 @@ class Client:
             times.clear()
         self._seen.gap_s.clear()
         self._seen.probe_s.clear()
+        self._seen.refusal_s.clear()
         self._until(time.perf_counter() + self._load.measured_s)
         return difference(before, self._snapshot())
 
@@ -90,7 +91,7 @@ class Client:
         seen = copy(self._seen)
         seen.ttft_s, seen.latency_s = seen.ttft_s.copy(), seen.latency_s.copy()
         seen.late_s, seen.gap_s = seen.late_s.copy(), seen.gap_s.copy()
-        seen.probe_s = seen.probe_s.copy()
+        seen.probe_s, seen.refusal_s = seen.probe_s.copy(), seen.refusal_s.copy()
         seen.seconds = time.perf_counter()
         seen.server_cpu_s = process_stat.cpu_s(self._load.server_pid)
         seen.server_wait_s = process_stat.wait_s(self._load.server_pid)

@@ -6,7 +6,7 @@ import time
 
 from benchmarks.load import Load, Measured
 from benchmarks.request import ending, request, text_field
-from benchmarks.response_reader import BadResponse, StreamReader, WholeReader
+from benchmarks.response_reader import REFUSED, BadResponse, StreamReader, WholeReader
 
 # recv allocates as much; beyond 128 KiB that would be a new mapping for each call
 READ_BYTES = 65536
@@ -58,8 +58,9 @@ class Caller:
             tokens=self._tokens,
             prompt_bytes=load.prompt_bytes,
         )
-        now_s = time.perf_counter()
+        now_s = self._really_sent_s = time.perf_counter()
         self._sent_s = now_s if due_s is None else due_s
+        self._refused = False
         if due_s is not None:
             self._measured.late_s.append(now_s - due_s)
         self.idle = False
@@ -70,6 +71,8 @@ class Caller:
         data = self._socket.recv(READ_BYTES)
         if not data:
             raise BadResponse("the server closed a connection")
+        if self._load.refusals and data.startswith(REFUSED):
+            self._refused, self._reader = True, WholeReader(status=REFUSED)
         reader = self._reader
         if isinstance(reader, StreamReader):
             self._receive_frames(reader, data)
@@ -95,8 +98,12 @@ class Caller:
     def _finish(self, reader: StreamReader | WholeReader) -> None:
         if isinstance(reader, StreamReader):
             self._check_tokens(reader.tokens)
-        self._measured.responses += 1
-        self._measured.latency_s.append(time.perf_counter() - self._sent_s)
+        now_s = time.perf_counter()
+        if self._refused:
+            self._measured.refusal_s.append(now_s - self._really_sent_s)
+        else:
+            self._measured.responses += 1
+            self._measured.latency_s.append(now_s - self._sent_s)
         self.idle = self.stopping or bool(self._load.rate_per_s)
         if not self.idle:
             self.send()

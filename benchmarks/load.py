@@ -25,6 +25,7 @@ class Load:
     # Lengths of the answers, drawn evenly: answers of one length would all end and start together
     tokens: tuple[int, int] = (128, 384)
     exact: bool = True  # an answer with another number of tokens fails the run
+    refusals: bool = False  # a 503 is one of the answers; else it fails the run
     rate_per_s: float = 0.0
     idle: int = 0  # streams beside it that wait for their first token
     gaps: bool = False  # record the time between one stream's tokens
@@ -66,6 +67,7 @@ class Measured:
     late_s: list[float] = field(default_factory=list)  # open loop: intended time to sending
     gap_s: list[float] = field(default_factory=list)  # between two arrivals of text on one stream
     probe_s: list[float] = field(default_factory=list)  # from the intended time of sending
+    refusal_s: list[float] = field(default_factory=list)  # from a request's sending to its 503
 
     def dump(self) -> str:
         """As the benchmark reads it."""

@@ -10,6 +10,7 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _END = _DONE + _LAST_CHUNK
 _FINISH = b'"finish_reason":"'
 _OK = b"HTTP/1.1 200"
+REFUSED = b"HTTP/1.1 503"
 _LENGTH = re.compile(rb"content-length: *(\d+)\r\n", re.IGNORECASE)
 
 # Behind the finish reason come its frame's rest, at most one usage frame, and [DONE]; longer than
@@ -81,10 +82,11 @@ def _count(window: bytes, pattern: bytes, old: int) -> int:
 class WholeReader:
     """A response whose length its head tells; `ending` is what a whole answer must hold."""
 
-    __slots__ = ("_ending", "_missing", "_pieces", "finished")
+    __slots__ = ("_ending", "_missing", "_pieces", "_status", "finished")
 
-    def __init__(self, ending: bytes = b"") -> None:
+    def __init__(self, ending: bytes = b"", *, status: bytes = _OK) -> None:
         self._ending = ending
+        self._status = status  # how it must begin
         self._pieces: list[bytes] = []
         self._missing: int | None = None  # bytes; None until the head is read
         self.finished = False
@@ -100,7 +102,7 @@ class WholeReader:
             self._finish()
 
     def _read_head(self, received: bytes) -> None:
-        _check_status(received)
+        _check_status(received, self._status)
         head, end_of_head, body = received.partition(b"\r\n\r\n")
         if end_of_head:
             length = _LENGTH.search(head + b"\r\n")
@@ -115,6 +117,6 @@ class WholeReader:
         self.finished = True
 
 
-def _check_status(response: bytes) -> None:
-    if not response.startswith(_OK[: len(response)]):
+def _check_status(response: bytes, status: bytes = _OK) -> None:
+    if not response.startswith(status[: len(response)]):
         raise BadResponse(f"{response[:500]!r}")

@@ -225,8 +225,12 @@ class ServedModel:
         return Turn(priority=priority) if priority else NOBODYS
 
     def supports(self, field: str) -> bool:
-        """True where the model can honour this field of GenerationRequest or SamplingParams."""
-        return self.contract is not None and self.contract.supports(field)
+        """True where the model can honour this field of GenerationRequest or SamplingParams; a
+        priority, where Triton's queue in front of it has levels.
+        """
+        if self.contract is None:
+            return False
+        return self.contract.supports(field) or (field == "priority" and self.core_queue.levels > 0)
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """Bursts of deltas, as they come; closing the generator ends the request in Triton."""

@@ -95,11 +95,11 @@ class CallersModel:
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """As the model's own, in the key's place and with the key's part of the cache."""
-        caller, supports = self._caller, self._model.supports
+        caller = self._caller
         priority, salt = caller.priority(request.priority), caller.cache_salt(request.cache_salt)
-        if priority != request.priority and supports("priority"):
+        if priority != request.priority:  # a model that takes none is told none
             request = replace(request, priority=priority)
-        if salt != request.cache_salt and supports("cache_salt"):
+        if salt != request.cache_salt and self._model.supports("cache_salt"):
             request = replace(request, cache_salt=salt)
         deltas = self._model.generate(request)
         return self._charged(request, deltas) if caller.quota.counts_tokens else deltas

@@ -14,6 +14,7 @@ import uvicorn
 
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
+from openai_frontend.lasting import Lasting
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.settings import Settings
@@ -27,6 +28,7 @@ class LiveGateway:
     server: Server
     registry: ModelRegistry
     client: httpx.AsyncClient
+    lasting: Lasting
 
     async def chat(self, model: str, **fields: Any) -> httpx.Response:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
@@ -73,7 +75,7 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
         async with httpx.AsyncClient(
             base_url=f"http://{host}:{port}", timeout=30, limits=limits
         ) as client:
-            yield LiveGateway(server, registry, client)
+            yield LiveGateway(server, registry, client, app.state.lasting)
     finally:
         await _unload_all(server)  # the core looks only once a second whether they have gone
         front.should_exit = True

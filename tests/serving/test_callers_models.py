@@ -17,6 +17,7 @@ from openai_frontend.generation import (
     SequenceDelta,
     TokenCounts,
 )
+from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.callers_models import CallersModel, CallersModels
 from tests.access.key_files import FakeClock, caller, key
 from tests.serving.fake_model import FakeModel, last
@@ -208,12 +209,22 @@ async def test_the_keys_place_and_cache():
 
 
 async def test_a_model_without_priorities():
-    """It is served as it can be: the request did not ask for one."""
+    """Its contract leaves the key's out; it counts before the model, where requests wait."""
     fake = FakeModel(unsupported=frozenset({"priority", "cache_salt"}))
     model, _ = charged(fake, priority=3, own_cache=True)
     await run(model, request())
 
-    assert (fake.requests[0].priority, fake.requests[0].cache_salt) == (0, None)
+    assert (fake.requests[0].priority, fake.requests[0].cache_salt) == (3, None)
+
+
+async def test_whose_turn_it_is():
+    """A request waits behind its key's others, in the key's place or behind it."""
+    model, _ = charged(FakeModel(), priority=3)
+    digest = key("k").digest
+
+    assert model.turn(0) == Turn(digest, 3)
+    assert model.turn(7) == Turn(digest, 7)
+    assert model.turn(-7) == Turn(digest, 3)
 
 
 async def test_a_key_without_token_limits():

@@ -1,0 +1,191 @@
+"""Requests that wait for a place: who comes next, who is refused, who leaves. Over a real socket."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from openai_frontend.queueing.place_limits import PlaceLimits
+from openai_frontend.serving.admission import Places
+from tests import mock_models
+from tests.access import key_files
+from tests.models.conftest import LiveGateway
+from tests.triton.waiting import until
+
+BODY = {"model": "m", "prompt": "hi"}
+ONE = {"max_streams": 1}
+TENSORS = {"text_input": "hi", "max_tokens": 5}
+
+
+def write(repository, **arguments: Any) -> None:
+    """Each answer takes a tenth of a second for five tokens, and longer where it is told."""
+    mock_models.write_with_tokenizer(
+        repository, "m", tokens=["a"], **{"tokens_per_second": 50, **arguments}
+    )
+
+
+def places(gateway: LiveGateway) -> Places:
+    return gateway.lasting.admission.places("m", PlaceLimits())
+
+
+async def wait(gateway: LiveGateway, waiting: int, running: int = 1) -> None:
+    own = places(gateway)
+    await until(lambda: (own.running, len(own.line)) == (running, waiting))
+
+
+def check_refusal(response: httpx.Response, code: str) -> None:
+    """With a time to come again in both of its forms."""
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (503, code), error
+    milliseconds = int(response.headers["retry-after-ms"])
+    assert 0 < milliseconds <= 1000 * int(response.headers["retry-after"]) <= 60_000
+
+
+async def test_who_waits_is_answered(repository, live_gateway):
+    """Streams, whole answers, vectors and tensors wait in one queue, and one too many is told."""
+    write(repository)
+    async with live_gateway(**ONE, max_queue=4) as gateway:
+        first = asyncio.create_task(gateway.complete("m", max_tokens=10))
+        await wait(gateway, 0)
+        waiting = [asyncio.create_task(gateway.complete("m", max_tokens=1, stream=True))]
+        await wait(gateway, 1)
+        waiting.append(asyncio.create_task(gateway.chat("m", max_tokens=1)))
+        await wait(gateway, 2)
+        vectors = {"model": "m", "input": ["a", "b"]}
+        waiting.append(asyncio.create_task(gateway.client.post("/v1/embeddings", json=vectors)))
+        await wait(gateway, 3)
+        path = "/v2/models/m/generate_stream"
+        tensors = {"text_input": "hi", "stream": True, "sampling_parameters": '{"max_tokens": 1}'}
+        waiting.append(asyncio.create_task(gateway.client.post(path, json=tensors)))
+        await wait(gateway, 4)
+        refused = await gateway.complete("m")
+        of_kserve = await gateway.client.post(path, json=tensors)
+        answers = await asyncio.gather(first, *waiting)
+
+    assert [answer.status_code for answer in answers] == [200] * 5
+    check_refusal(refused, "queue_full")
+    assert (of_kserve.status_code, list(of_kserve.json())) == (503, ["error"])
+    assert of_kserve.headers["retry-after"]
+
+
+async def test_deadlines(repository, live_gateway):
+    """A wait that takes too long ends with a 503, never in a hang; a tensor request may bring a
+    shorter time of its own. The model's option goes before the setting.
+    """
+    write(repository)
+    (repository / "m" / "openai_frontend.yaml").write_text("queue_timeout_s: 0.2")
+    async with live_gateway(**ONE, queue_timeout_s=60) as gateway:
+        first = asyncio.create_task(gateway.complete("m", max_tokens=40))
+        await wait(gateway, 0)
+        late = asyncio.create_task(gateway.complete("m", stream=True))
+        shorter = {**TENSORS, "parameters": {"timeout": 20_000}}
+        own = await gateway.client.post("/v2/models/m/generate", json=shorter)
+        assert not late.done()
+        check_refusal(await late, "queue_timeout")
+        assert own.status_code == 503
+        assert "waited for 0.02 s" in own.json()["error"]
+        assert (await first).status_code == 200
+
+
+async def test_who_goes_leaves_the_queue(repository, live_gateway):
+    """A client that hangs up while it waits is waited for by nobody; streamed or not."""
+    write(repository)
+    async with live_gateway(**ONE, max_queue=3) as gateway:
+        first = asyncio.create_task(gateway.complete("m", max_tokens=20))
+        await wait(gateway, 0)
+        path = "/v2/models/m/generate_stream"
+        gone = [
+            asyncio.create_task(gateway.complete("m", stream=True)),
+            asyncio.create_task(gateway.complete("m")),
+            asyncio.create_task(gateway.client.post(path, json=TENSORS)),
+        ]
+        await wait(gateway, 3)
+        for task in gone:
+            task.cancel()
+        await wait(gateway, 0)
+        last = await gateway.complete("m", max_tokens=1)
+        assert ((await first).status_code, last.status_code) == (200, 200)
+
+
+async def test_draining(repository, live_gateway):
+    """Who waits is told at once, and what runs goes on to its end."""
+    write(repository)
+    async with live_gateway(**ONE) as gateway:
+        first = asyncio.create_task(gateway.complete("m", max_tokens=20))
+        await wait(gateway, 0)
+        waiting = [
+            asyncio.create_task(gateway.complete("m", stream=each)) for each in (False, True)
+        ]
+        await wait(gateway, 2)
+        gateway.lasting.life.drain()
+        for each in waiting:
+            check_refusal(await each, "server_draining")
+        assert not first.done()
+        assert (await first).status_code == 200
+
+
+async def test_keys_take_turns(repository, live_gateway, tmp_path):
+    """A key with many waiting holds nobody up: another's one request is next but one, and a key of
+    a lower number goes before both. Refused, it is told how its limits stand.
+    """
+    write(repository)
+    keys = key_files.write(
+        tmp_path / "keys.yaml",
+        key_files.key("many", requests_per_minute=1000),
+        key_files.key("one"),
+        key_files.key("first", priority=-1),
+    )
+    ended: list[str] = []
+    async with live_gateway(**ONE, max_queue=7, keys_file=keys) as gateway:
+
+        async def ask(key: str) -> httpx.Response:
+            headers = key_files.bearer(key)
+            answer = await gateway.client.post(
+                "/v1/completions", json={**BODY, "max_tokens": 5}, headers=headers
+            )
+            if answer.status_code == 200:
+                ended.append(key)
+            return answer
+
+        asked = [asyncio.create_task(ask("many"))]
+        await wait(gateway, 0)
+        for waiting in range(1, 8):
+            asked.append(asyncio.create_task(ask("many")))
+            await wait(gateway, waiting)
+        refused = await ask("many")
+        asked.append(asyncio.create_task(ask("one")))  # the newest of the others gives way
+        await until(lambda: any(task.done() for task in asked))
+        asked.append(asyncio.create_task(ask("first")))
+        answers = await asyncio.gather(*asked)
+
+    check_refusal(refused, "queue_full")
+    assert refused.headers["x-ratelimit-limit-requests"] == "1000"
+    assert refused.headers["x-ratelimit-remaining-requests"]
+    assert sorted(answer.status_code for answer in answers) == [200] * 8 + [503] * 2
+    assert ended.index("one") <= 3
+    assert ended.index("first") <= 2
+    assert ended.count("many") == 6
+
+
+async def test_what_is_counted(repository, live_gateway):
+    """How many wait, how long they did, and why one was refused."""
+    write(repository)
+    async with live_gateway(**ONE, max_queue=1) as gateway:
+        first = asyncio.create_task(gateway.complete("m", max_tokens=10))
+        await wait(gateway, 0)
+        second = asyncio.create_task(gateway.complete("m", max_tokens=1))
+        await wait(gateway, 1)
+        check_refusal(await gateway.complete("m"), "queue_full")
+        during = (await gateway.client.get("/metrics")).text
+        await asyncio.gather(first, second)
+        after = (await gateway.client.get("/metrics")).text
+
+    def lines(text: str, name: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith(f"openai_frontend_{name}")]
+
+    assert [lines(text, "queue_waiting{")[0].split()[-1] for text in (during, after)] == [
+        "1.0",
+        "0.0",
+    ]
+    assert lines(after, "queue_seconds_count{")[0].split()[-1] == "1.0"
+    assert any('reason="queue_full"' in line for line in lines(after, "rejected_total{"))

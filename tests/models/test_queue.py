@@ -1,4 +1,4 @@
-"""Requests that wait for a place: who comes next, who is refused, who leaves. Over a real socket."""
+"""Requests that wait for a place, over real sockets: who comes next, is refused, or leaves."""
 
 import asyncio
 from typing import Any

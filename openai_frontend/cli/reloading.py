@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from openai_frontend.metrics.declared import ReloadOutcome
 from openai_frontend.setting_sources import InvalidSettings
 from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings
@@ -19,11 +20,14 @@ class Reloading:
         settings: Settings,
         read: Callable[[], Settings],
         take_up: Callable[[Settings], Awaitable[None]],
+        *,
+        count: Callable[[ReloadOutcome], None],
     ) -> None:
         """`read` may take its time, in a thread; it raises InvalidSettings."""
         self.settings = settings  # as the server has them
         self._read = read
         self._take_up = take_up
+        self._count = count
         self._lock = asyncio.Lock()
         self._waiting = False
 
@@ -41,11 +45,13 @@ class Reloading:
             wanted = await asyncio.to_thread(self._read)
         except InvalidSettings as error:
             logger.error("the settings stay as they were: %s", error)
+            self._count("refused")
             return f"settings stay as they were: {error}"
         now = taken_up(self.settings, wanted)
         await self._take_up(now)
         changed, later = _differing(self.settings, now), _differing(now, wanted)
         self.settings = now
+        self._count("taken_up")
         for name in later:
             logger.warning("%s was changed: that takes effect at the next start", name)
         logger.info("the settings were read again; changed: %s", ", ".join(changed) or "none")

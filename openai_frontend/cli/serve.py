@@ -115,7 +115,12 @@ def serve(
     if metrics_listener is not None:
         config = _uvicorn_config(MetricsOnly(app), settings, lifespan="off")
         process.beside = SideListener(config, metrics_listener)
-    process.reloading = Reloading(settings, read_again, partial(_take_up, app, process))
+    process.reloading = Reloading(
+        settings,
+        read_again,
+        partial(_take_up, app, process),
+        count=app.state.lasting.metrics.settings_reloaded,
+    )
     try:
         process.run([listener])
     finally:

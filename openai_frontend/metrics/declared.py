@@ -9,6 +9,7 @@ from typing import Literal
 from openai_frontend.metrics.family import Family, Kind
 
 End = Literal["stop", "length", "cancelled", "error"]
+ReloadOutcome = Literal["taken_up", "refused"]
 WatchdogKind = Literal["first_token", "between_tokens"]
 TimeoutKind = Literal["head", "body", "idle", "total", "write"]
 
@@ -113,6 +114,11 @@ COMPLETION_TOKENS = _declare(
     "generation_tokens", "histogram", "Tokens of each answer.",
     "Longer answers hold their places longer: cap them with `max_answer_tokens`.",
     labels=_MODEL, bounds=_TOKENS,
+)  # fmt: skip
+RELOADS = _declare(
+    "settings_reloads", "counter", "Times that the settings were read again, by outcome.",
+    "Any `refused`: the log says in one line what is wrong with them; the old ones are in force.",
+    labels=("outcome",),
 )  # fmt: skip
 LAG_S = _declare(
     "event_loop_lag_seconds", "histogram", "Seconds that a timer of the event loop comes late.",

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from openai_frontend.errors import Rejection
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.metrics import declared
-from openai_frontend.metrics.declared import End, TimeoutKind, WatchdogKind
+from openai_frontend.metrics.declared import End, ReloadOutcome, TimeoutKind, WatchdogKind
 from openai_frontend.metrics.family import Family
 
 RelayCounts = Callable[[], Mapping[str, int]]  # gives "texts" and "writes", so far
@@ -40,10 +40,13 @@ class GatewayMetrics:
         self._lag_s = self._histogram(declared.LAG_S)
         self._readers_dropped = self._counter(declared.READERS_DROPPED)
         self._timeouts = self._counter(declared.TIMEOUTS)
+        self._reloads = self._counter(declared.RELOADS)
         self._models = _Models(self)
         self._by_model: dict[str, ModelMetrics] = {}
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # there from the start, at zero
+        for outcome in get_args(ReloadOutcome):
+            self._reloads.labels(outcome)
 
     def answered(self, route: str, model: str, status: int, seconds: float) -> None:
         """One more request; `model` is empty where it named none that is served."""
@@ -65,6 +68,10 @@ class GatewayMetrics:
     def queue_changed(self, model: str, waiting: int) -> None:
         """So many requests wait for a served model now."""
         self.of(model).waiting.set(waiting)
+
+    def settings_reloaded(self, outcome: ReloadOutcome) -> None:
+        """The settings have been read again, and are in force or are not."""
+        self._reloads.labels(outcome).inc()
 
     def engine_restarted(self, model: str) -> None:
         """A served model's engine has been started again."""

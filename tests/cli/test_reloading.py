@@ -19,7 +19,8 @@ class Server:
         self.file = folder / "gateway.yaml"
         self.file.write_text("max_n: 4\n")
         self.taken_up: list[Settings] = []
-        self.reloading = Reloading(self.read(), self.read, self.take_up)
+        self.outcomes: list[str] = []
+        self.reloading = Reloading(self.read(), self.read, self.take_up, count=self.outcomes.append)
 
     def read(self) -> Settings:
         return load(config=self.file, flags={"max_messages": "7"}, environment={})
@@ -90,6 +91,7 @@ async def test_the_file_mended(server: Server) -> None:
     await server.reload("max_n: [")
 
     assert await server.reload("max_n: 3") == "settings read again; changed: max_n"
+    assert server.outcomes == ["refused", "taken_up"]
 
 
 async def test_many_at_once(server: Server) -> None:

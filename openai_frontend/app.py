@@ -34,6 +34,7 @@ from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.middleware.request_record import RequestRecords
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.demand import DemandLimits, ModelDemand
+from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
@@ -116,6 +117,7 @@ def change(app: Gateway, settings: Settings) -> None:
         lasting.tracing.set_sampling(
             ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
         )
+    lasting.engines.limits = settings.engine_limits()
 
 
 def _lasting(settings: Settings, server: Server) -> Lasting:
@@ -148,6 +150,7 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         life=life,
         admission=_admission(settings, life, metrics),
         tracing=tracing_of(settings),
+        engines=EngineLife(server, registry, metrics, settings.engine_limits()),
     )
 
 

@@ -10,8 +10,8 @@ GatewayError
 ├── ModelNotFound             404  no such model
 ├── Conflict                  409  not as the server is set, or not at this moment; says why
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
-│   ├── ModelFailed           503  for a reason that its files, Triton or its engine gave
-│   └── EngineRestarting      503  its engine died or hung, and is being started again
+│   └── ModelFailed           503  for a reason that its files, Triton or its engine gave
+│       └── EngineRestarting  503  its engine died or hung, and is being started again
 ├── EngineStalled             504  the engine has given no sign of life for too long
 ├── ServerOverloaded          503  the server cannot take more now
 │   ├── QueueFull             503  no place, and none to wait at
@@ -144,13 +144,13 @@ class ModelFailed(ModelUnavailable):
         super().__init__(f"The model '{name}' cannot serve: {reason}")
 
 
-class EngineRestarting(ModelUnavailable):
+class EngineRestarting(ModelFailed):
     """The model's engine died, or hung, and is being started again."""
 
     code = "engine_restarting"
 
-    def __init__(self, message: str, *, retry_after_s: float = 5.0) -> None:
-        super().__init__(message)
+    def __init__(self, name: str, reason: str, *, retry_after_s: float) -> None:
+        super().__init__(name, reason)
         self.retry_after_s = retry_after_s
 
 

@@ -13,6 +13,7 @@ from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.models.demand import ModelDemand
+from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.serving.admission import Admission
 from openai_frontend.tracing.tracing import Tracing
@@ -85,12 +86,14 @@ class Lasting:
     life: Life
     admission: Admission
     tracing: Tracing | None  # None: requests are not traced
+    engines: EngineLife
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
         """Starts all of it, and ends all of it."""
         watching = asyncio.create_task(loop_lag.watch(self.metrics.lagged))
         running = [asyncio.create_task(self.startup.run()), watching]
+        running.append(asyncio.create_task(self.engines.watch()))
         for each in self.keys.followed if self.keys is not None else ():
             running.append(asyncio.create_task(each.follow()))
         try:

@@ -280,23 +280,29 @@ class Engines(BaseModel):
     first_token_timeout_s: float = Field(
         default=600.0,
         ge=0,
+        json_schema_extra=RELOADS,
         description="Seconds that a model may take for the first response to a request, its own "
         "queue included; then the request ends with 504. 0: for ever. A model may have its own.",
     )
     between_tokens_timeout_s: float = Field(
         default=120.0,
         ge=0,
+        json_schema_extra=RELOADS,
         description="Seconds that a model may be silent once it has begun an answer. 0: for ever. "
         "A model may have its own.",
     )
     engine_restarts: int = Field(
         default=5,
         ge=0,
+        json_schema_extra=RELOADS,
         description="Starts of an engine that has died, or hangs, in `engine_restart_window_s`; "
         "then its model stays down until it is loaded again. 0: none. A model may have its own.",
     )
     engine_restart_window_s: float = Field(
-        default=600.0, gt=0, description="Seconds for which a start of an engine counts."
+        default=600.0,
+        gt=0,
+        json_schema_extra=RELOADS,
+        description="Seconds for which a start of an engine counts.",
     )
 
 

@@ -49,6 +49,10 @@ class MockSettings:
     first_token_delay_s: float = 0.0
     fail_after_tokens: int | None = None  # the request fails here
     die_after_tokens: int | None = None  # the whole engine fails here, and stays dead
+    hang_after_tokens: int | None = None  # the whole engine stops here, once, for `hang_s`
+    hang_s: float = 3600.0
+    never_ends: bool = False  # an answer's last token comes, and nothing says that it is the last
+    ignores_cancel: bool = False  # it goes on for callers that have gone
     fail_at_load: str | None = None  # the reason that the load fails with
     load_s: float = 0.0
     max_model_len: int = 4096
@@ -121,8 +125,10 @@ class MockEngine(Engine):
         ]
         self._running: dict[str, _Answer] = {}
         self._waiting: dict[str, _Answer] = {}
+        self._endless: dict[str, _Answer] = {}
         self._failure: str | None = None
         self._scheduled = False
+        self._awake: asyncio.Event | None = None  # None, or set: it does not hang
         tokenizer = settings.tokenizer
         if tokenizer is not None and tokenizer.startswith("./"):
             tokenizer = str(model.version_folder / tokenizer)
@@ -135,6 +141,11 @@ class MockEngine(Engine):
             description="a mock: it answers with set tokens",
             max_lora_rank=settings.max_lora_rank,
         )
+
+    async def warm_up(self) -> None:
+        """An engine that hangs warms up once it hangs no more."""
+        if self._awake is not None:
+            await self._awake.wait()
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
         """Queue the answer; the step loop sends its tokens."""
@@ -163,6 +174,9 @@ class MockEngine(Engine):
 
     def cancel(self, request_id: str) -> None:
         """Forget the request; the next step is without it."""
+        self._endless.pop(request_id, None)
+        if self._settings.ignores_cancel:
+            return
         self._running.pop(request_id, None)
         self._waiting.pop(request_id, None)
 
@@ -184,8 +198,25 @@ class MockEngine(Engine):
             rate = self._settings.tokens_per_second
             loop.call_later(1 / rate if rate else 0, self._step, loop)
 
+    def _hangs(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the engine begins to hang in this step, or hangs already."""
+        if self._awake is not None:
+            return not self._awake.is_set()
+        at = self._settings.hang_after_tokens
+        if not any(answer.sent == at for answer in self._running.values()):
+            return False
+        self._awake = asyncio.Event()
+        loop.call_later(self._settings.hang_s, self._wake, loop, self._awake)
+        return True
+
+    def _wake(self, loop: asyncio.AbstractEventLoop, awake: asyncio.Event) -> None:
+        awake.set()
+        self._schedule(loop)
+
     def _step(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = False
+        if self._hangs(loop):
+            return
         ended = [answer for answer in list(self._running.values()) if self._advance(answer)]
         for answer in ended:
             self._running.pop(answer.request_id, None)
@@ -215,7 +246,11 @@ class MockEngine(Engine):
         if answer.sent < answer.length:
             answer.sink.send(delta)
             return False
-        answer.sink.send(_last(answer, delta))
+        if settings.never_ends:
+            answer.sink.send(delta)
+            self._endless[answer.request_id] = answer
+        else:
+            answer.sink.send(_last(answer, delta))
         return True
 
     def _with_logprobs(self, answer: _Answer, delta: CompletionDelta) -> CompletionDelta:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from openai_frontend.adapters.table import Found
@@ -24,6 +24,7 @@ from openai_frontend.triton import Server
 logger = logging.getLogger(__name__)
 
 _LONGEST_NAME_IN_MESSAGES = 128
+_NO_OPTIONS = ModelOptions()
 
 
 def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
@@ -187,9 +188,26 @@ class ModelRegistry:
         snapshot = self._current()
         return snapshot.loaded - snapshot.parts.keys()
 
+    def in_triton(self) -> frozenset[str]:
+        """The models that are loaded, whatever for; none before the first refresh."""
+        return frozenset() if self._snapshot is None else self._snapshot.loaded
+
+    def wholes(self, name: str) -> Sequence[str]:
+        """The ensembles that a model is a part of."""
+        return () if self._snapshot is None else self._snapshot.parts.get(name, ())
+
+    def parts_of(self, name: str) -> Sequence[str]:
+        """The models that an ensemble is made of; none for any other model."""
+        parts = {} if self._snapshot is None else self._snapshot.parts
+        return [part for part, wholes in parts.items() if name in wholes]
+
+    def last_look(self) -> object:
+        """Another object after each refresh."""
+        return self._snapshot
+
     def options(self, name: str) -> ModelOptions:
         """What the operator says of a model."""
-        return self._current().options.get(name, ModelOptions())
+        return self._current().options.get(name, _NO_OPTIONS)
 
     def place_limits(self, name: str) -> PlaceLimits:
         """What they say of its places."""
@@ -209,6 +227,7 @@ class ModelRegistry:
         """The model, ready to serve. The only place that says that a model does not exist."""
         model = self._known(name)
         if not model.is_ready():
+            self._server.conditions.check(model.model_name, called=name)
             raise ModelFailed(name, str(model.failure()))
         return model
 

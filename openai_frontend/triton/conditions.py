@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from openai_frontend.errors import EngineRestarting, ModelUnavailable
+from openai_frontend.errors import EngineRestarting, ModelFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ class Conditions:
         return None if condition is None else condition.reason
 
     def check(self, model_name: str, *, called: str | None = None) -> None:
-        """Raise ModelUnavailable or EngineRestarting where the model, `called` so, cannot serve."""
+        """Raise ModelFailed or EngineRestarting where the model, `called` so, cannot serve."""
         condition = self._of.get(model_name)
         if condition is None:
             return
-        message = f"The model '{called or model_name}' cannot serve: {condition.reason}"
         if condition.retry_after_s is None:
-            raise ModelUnavailable(message)
-        raise EngineRestarting(message, retry_after_s=condition.retry_after_s)
+            raise ModelFailed(called or model_name, condition.reason)
+        raise EngineRestarting(
+            called or model_name, condition.reason, retry_after_s=condition.retry_after_s
+        )

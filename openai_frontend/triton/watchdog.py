@@ -29,12 +29,16 @@ class Watched(Protocol):
         """Nothing more is expected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Protocol):
     """Seconds that a model may be silent; 0: for ever."""
 
-    first_token_s: float = 0.0
-    between_tokens_s: float = 0.0
+    @property
+    def first_token_s(self) -> float:
+        """Before its first response to a request."""
+
+    @property
+    def between_tokens_s(self) -> float:
+        """After one."""
 
 
 @dataclass(frozen=True, slots=True)

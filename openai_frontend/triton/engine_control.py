@@ -1,0 +1,116 @@
+"""What can be done from outside to the engine behind a model: ask it, or start it again."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+from typing import Any
+
+import psutil
+
+from openai_frontend.errors import GatewayError, ModelUnavailable
+from openai_frontend.triton import failures, inprocess
+from openai_frontend.triton.server import Server
+from openai_frontend.triton.stubs import Stubs, serves
+
+logger = logging.getLogger(__name__)
+
+PROBE_AGAIN_S = 1.0
+_AGAIN = "openai_frontend_started_again"
+
+
+class EngineControl:
+    """For engines in this process, and for the stubs of Triton's Python backend."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stubs = Stubs()
+        self._numbers = itertools.count(1)
+
+    async def find(self) -> None:
+        """Look for processes that have come."""
+        await asyncio.to_thread(self._stubs.find)
+
+    def unsent(self, name: str) -> int:
+        """What an engine in this process has made that no response of Triton's tells yet."""
+        return sum(host.unsent for host in inprocess.hosts(name))
+
+    def failures(self, names: frozenset[str]) -> dict[str, str]:
+        """Of these models, those whose engine has died: why."""
+        died = {name: self._server.engine_failure(name) for name in names}
+        found = {name: reason for name, reason in died.items() if reason is not None}
+        for instance in self._stubs.dead():
+            for name in names - found.keys():
+                if serves(instance, self._config(name).get("instance_group", ())):
+                    found[name] = f"the process of its instance {instance} has died"
+        return found
+
+    def identity(self, name: str) -> object:
+        """Equal as long as the model has the same engine, however often that was started again."""
+        if hosts := inprocess.hosts(name):
+            return hosts
+        return frozenset(process.pid for process in self._stubs.of(self._config(name)))
+
+    def answers_probes(self, name: str) -> bool:
+        """Whether the engine can be asked without a client's request."""
+        return bool(inprocess.hosts(name))
+
+    async def answered(self, name: str) -> None:
+        """Return once an engine in this process has answered, or is seen to be dead."""
+        while (host := inprocess.host(name)) is not None and host.failure() is None:
+            try:
+                await host.probe()
+            except Exception as error:  # noqa: BLE001  the edge to engines that users write
+                logger.info("model %s: a probe failed: %s", name, failures.described(error))
+                await asyncio.sleep(PROBE_AGAIN_S)
+            else:
+                return
+
+    def interrupt(self, name: str, reason: str) -> None:
+        """Fail what is in flight in an engine in this process, until it has been started again."""
+        for host in inprocess.hosts(name):
+            host.interrupt(reason)
+
+    def obstacle(self, name: str) -> str | None:
+        """Why `start_again` is not possible; None where it is."""
+        if inprocess.hosts(name):
+            return None
+        if not self._stubs.of(self._config(name)):
+            return "its backend has no process of its own"
+        if self._server.options.model_control_mode != "explicit":
+            return "such a model is loaded again only in the model control mode 'explicit'"
+        return None
+
+    async def start_again(self, name: str) -> None:
+        """Start the model's engine again; raises GatewayError with the reason where it does not.
+
+        An engine in this process is made again in its place, whatever the model control mode: the
+        core sees nothing of it. A model of the Python backend is loaded beside what is left of
+        itself, for an unload would wait for requests that never end.
+        """
+        if hosts := inprocess.hosts(name):
+            await self._server.outlast(_restarted(list(hosts)))
+            return
+        config = self._config(name)
+        for process in self._stubs.of(config):  # one that hangs holds its memory
+            with contextlib.suppress(psutil.Error):  # the core may have put it away
+                process.kill()
+        # The core loads nothing anew whose config and files have not changed.
+        config.setdefault("parameters", {})[_AGAIN] = {"string_value": str(next(self._numbers))}
+        await self._server.load_model(name, config=json.dumps(config))
+        await self.find()
+
+    def _config(self, name: str) -> dict[str, Any]:
+        try:
+            return self._server.model_config(name)
+        except GatewayError:  # it has been unloaded meanwhile
+            return {}
+
+
+async def _restarted(hosts: list[inprocess.EngineHost]) -> None:
+    for host in hosts:
+        try:
+            await asyncio.to_thread(host.restart)
+        except RuntimeError as error:
+            raise ModelUnavailable(str(error)) from error

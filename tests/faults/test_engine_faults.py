@@ -1,0 +1,214 @@
+"""Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import mock_models
+from tests.faults.invariants import no_trace_left
+from tests.gateway_process import GatewayProcess
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 30  # of anything: what takes longer hangs
+OPTIONS = "first_token_timeout_s: 1\nbetween_tokens_timeout_s: 1\nengine_restarts: {restarts}\n"
+MODELS: dict[str, tuple[int, dict[str, Any]]] = {
+    "hangs": (2, {"hang_after_tokens": 5}),
+    "rests": (0, {"hang_after_tokens": 5, "hang_s": 4}),
+    "fails": (0, {"fail_after_tokens": 5}),
+    "never_ends": (0, {"never_ends": True}),
+    "says_nothing": (0, {"first_token_delay_s": 3600}),
+    "goes_on": (0, {"ignores_cancel": True, "tokens_per_second": 200}),
+    "dies": (1, {"die_after_tokens": 5}),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("faults")
+    repository = folder / "models"
+    for name, (restarts, arguments) in MODELS.items():
+        mock_models.write_with_tokenizer(repository, name, tasks=["generate"], **arguments)
+        options = repository / name / "openai_frontend.yaml"
+        options.write_text(OPTIONS.format(restarts=restarts))
+    with GatewayProcess(repository, folder / "log") as process:
+        process.wait_until_ready()
+        for name in ("goes_on", "fails"):  # what is made at the first request is made now
+            asked(process, name, max_tokens=1)
+        yield process
+
+
+@pytest.fixture
+async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"connection": "close"}  # an idle connection would be a descriptor that is left
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=DEADLINE_S, headers=headers) as made:
+        yield made
+
+
+def chat(model: str, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+def asked(gateway: GatewayProcess, model: str, **fields: Any) -> httpx.Response:
+    url = f"{gateway.url}/v1/chat/completions"
+    return httpx.post(url, json=chat(model, **fields), timeout=DEADLINE_S)
+
+
+async def events(client: httpx.AsyncClient, model: str, **fields: Any) -> list[str]:
+    """The data of each event of a stream, to its end."""
+    body = chat(model, stream=True, **fields)
+    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        return [line[6:] async for line in response.aiter_lines() if line.startswith("data: ")]
+
+
+def error_of(last_event: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(last_event)["error"]
+    return found
+
+
+async def unready(client: httpx.AsyncClient) -> dict[str, str]:
+    models: dict[str, str] = (await client.get("/health/ready")).json()["models"]
+    return models
+
+
+async def until(true: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> float:
+    """The seconds until what is asked is true."""
+    began_s = time.monotonic()
+    async with asyncio.timeout(within_s):
+        while not await true():  # noqa: ASYNC110  another process gives no event
+            await asyncio.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
+    text = (await client.get("/metrics")).text
+    samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def test_a_hanging_engine_is_started_again(gateway, client):
+    """Its streams end with an error event, readiness tells why and when to come again, and then
+    it serves.
+    """
+    async with no_trace_left(gateway):
+        told = await events(client, "hangs", max_tokens=20)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+        assert len(told) >= 5, told
+        assert "[DONE]" not in told
+
+        reasons = await unready(client)
+        refused = await client.post("/v1/chat/completions", json=chat("hangs"))
+        card = (await client.get("/v1/models/hangs")).json()
+        kserve = await client.get("/v2/models/hangs/ready")
+        assert "has not answered" in reasons["hangs"]
+        assert (refused.status_code, kserve.status_code) == (503, 400), refused.text
+        assert refused.headers["retry-after"]
+        assert "has not answered" in refused.json()["error"]["message"]
+        assert not card.get("ready", True) or "has not answered" in str(card)
+
+        async def serves() -> bool:
+            return "hangs" not in await unready(client)
+
+        await until(serves)
+        assert asked(gateway, "hangs", max_tokens=3).status_code == 200
+        stuck = {"model": "hangs", "kind": "between_tokens"}
+        assert await counted(client, "openai_frontend_watchdog_total", **stuck) == 1
+        assert await counted(client, "openai_frontend_engine_restarts_total", model="hangs") == 1
+
+
+async def test_an_engine_that_answers_again_is_left_alone(gateway, client):
+    """Without starts, a model is ready again once its engine answers."""
+    async with no_trace_left(gateway):
+        told = await events(client, "rests", max_tokens=20)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+        assert "rests" in await unready(client)
+
+        async def serves() -> bool:
+            return "rests" not in await unready(client)
+
+        await until(serves)
+        assert asked(gateway, "rests", max_tokens=20).status_code == 200
+        assert await counted(client, "openai_frontend_engine_restarts_total", model="rests") == 0
+
+
+async def test_no_first_token(gateway, client):
+    """A whole answer that does not begin is a 504 in the envelope, with no call to try again."""
+    async with no_trace_left(gateway):
+        answer = await client.post("/v1/chat/completions", json=chat("says_nothing"))
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_stalled")
+        assert answer.headers["x-should-retry"] == "false"
+        stuck = {"model": "says_nothing", "kind": "first_token"}
+        assert await counted(client, "openai_frontend_watchdog_total", **stuck) == 1
+
+
+async def test_no_last_response(gateway, client):
+    """A backend that never says that an answer is over has the stream end with an error event,
+    and goes on serving.
+    """
+    async with no_trace_left(gateway):
+        told = await events(client, "never_ends", max_tokens=5)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+
+        async def serves() -> bool:
+            return "never_ends" not in await unready(client)
+
+        await until(serves, 5)
+
+
+async def test_an_error_after_some_tokens(gateway, client):
+    """What came before the error has been sent, and the error is the last event."""
+    async with no_trace_left(gateway):
+        told = await events(client, "fails", max_tokens=20)
+
+        assert error_of(told[-1])["code"] == "inference_failed"
+        assert len(told) >= 6
+        assert "[DONE]" not in told
+
+
+async def test_responses_for_clients_that_have_gone(gateway, client):
+    """An engine that does not hear of a cancel answers nobody, and nothing is left of it."""
+    async with no_trace_left(gateway):
+        for _ in range(20):
+            body = chat("goes_on", stream=True, max_tokens=100)
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                await anext(response.aiter_lines())
+
+        async def nobody_waits() -> bool:
+            running = "openai_frontend_running_generations"
+            return not await counted(client, running, model="goes_on")
+
+        await until(nobody_waits, 5)
+
+
+async def test_an_engine_that_dies_again_stays_down(gateway, client):
+    """As often as its limit says it is started again; then the reason tells that it is not."""
+    async with no_trace_left(gateway):
+        told = await events(client, "dies", max_tokens=20)
+        assert error_of(told[-1])["code"] == "model_unavailable"
+
+        async def restarted() -> bool:
+            return bool(
+                await counted(client, "openai_frontend_engine_restarts_total", model="dies")
+            )
+
+        assert await until(restarted) > 0.5  # the back-off
+        await events(client, "dies", max_tokens=20)
+
+        async def left() -> bool:
+            return "left as it is" in (await unready(client)).get("dies", "")
+
+        await until(left, 5)
+        refused = await client.post("/v1/chat/completions", json=chat("dies"))
+        assert "after 1 starts in 600 s" in refused.json()["error"]["message"]

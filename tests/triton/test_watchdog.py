@@ -38,7 +38,7 @@ class World:
 
     def pass_time(self, seconds: float, *, step_s: float = EVERY_S) -> list[tuple[str, bool]]:
         """What fires meanwhile, as kind and whether the engine is taken to hang."""
-        fired = []
+        fired: list[tuple[str, bool]] = []
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
             for stall in self.watchdog.look(self.requests, self.now_s):
@@ -73,7 +73,7 @@ def test_another_request_that_gets_something():
         world = World()
         world.begin().received = 1
         other = world.begin(others_model)
-        fired = []
+        fired: list[tuple[str, bool]] = []
         for _ in range(12):
             other.received += 1
             fired += world.pass_time(EVERY_S)

@@ -23,6 +23,7 @@ from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.cli.systemd import ServiceManager
+from openai_frontend.lasting import Lasting
 from openai_frontend.logs import engine_process
 from openai_frontend.logs.core_lines import CoreLines
 from openai_frontend.middleware.http_protocol import guarded_protocol
@@ -102,13 +103,7 @@ def serve(
     warning = None if local else announcement.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
         logger.warning("%s", warning)
-    process = GatewayProcess(
-        _uvicorn_config(app, settings),
-        Inside(server, app.state.registry, app.state.startup, app.state.life),
-        stop_times=_stop_times(settings),
-        progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
-        place=_place(settings, listener),
-    )
+    process = process_of(app, settings, _place(settings, listener))
     process.manager = ServiceManager.of(os.environ)
     process.keys = app.state.keys
     process.certificate = certificate(settings)
@@ -118,7 +113,7 @@ def serve(
     process.reloading = Reloading(
         settings,
         read_again,
-        partial(_take_up, app, process),
+        partial(take_up, app, process),
         count=app.state.lasting.metrics.settings_reloaded,
     )
     try:
@@ -129,7 +124,19 @@ def serve(
     return 0 if app.state.startup.failure is None else 1
 
 
-async def _take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
+def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> GatewayProcess:
+    """The application's process, which has not begun."""
+    lasting: Lasting = app.state.lasting
+    return GatewayProcess(
+        _uvicorn_config(app, settings),
+        Inside(lasting.server, lasting.registry, lasting.startup, lasting.life),
+        stop_times=_stop_times(settings),
+        progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
+        place=place,
+    )
+
+
+async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
     """Other settings while the server runs: those of the table that reload."""
     await asyncio.to_thread(change, app, settings)
     log.set_level(settings.log_level)

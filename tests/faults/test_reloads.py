@@ -127,6 +127,6 @@ async def test_sighup_under_load(gateway: GatewayProcess, manager: Manager, conf
     log = gateway.output()
     assert log.count("tokenizer_threads was changed: that takes effect at the next start") == 2
     assert log.count("the settings stay as they were: ") == 1
-    assert '"POST /v1/completions HTTP/1.1" 400' in log
+    assert "POST /v1/completions 400 " in log
     assert manager.signs_of_life > 0
     assert (stopping[0], code) == ("STOPPING=1", 0)

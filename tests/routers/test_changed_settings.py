@@ -1,38 +1,145 @@
 """Settings that change while the application runs: the next request has the new ones."""
 
 import asyncio
+import gc
+import logging
+import weakref
+from typing import Any
 
 import pytest
 
 from openai_frontend.app import change
+from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings
+from openai_frontend.triton import Options
+from tests.access.key_files import key, write
+from tests.cli import test_taking_up
+from tests.serving.fake_pooling_model import FakePoolingModel
 
-MESSAGES = [{"role": "user", "content": "hi"}] * 2
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+USER = {"role": "user", "content": "hi"}
 LONG = {"role": "user", "content": "x" * 2000}  # bytes
 
-# Settings that a request shows -> what it says, and its status before and with the new value
-CHANGES = [
-    ({"max_body_bytes": 1000}, {"messages": [LONG]}, 200, 413),
-    ({"max_messages": 1}, {"messages": MESSAGES}, 200, 400),
-    ({"max_n": 1}, {"n": 2}, 200, 400),
-    ({"max_answer_tokens": 5}, {"max_tokens": 6}, 200, 400),
-    ({"unknown_fields": "reject"}, {"nonsense": 1}, 200, 400),
+# A setting -> where a request shows it, what it says, and its status before and after
+CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
+    ({"max_body_bytes": 1000}, CHAT, {"messages": [LONG]}, 200, 413),
+    ({"max_messages": 1}, CHAT, {"messages": [USER, USER]}, 200, 400),
+    ({"max_n": 1}, CHAT, {"messages": [USER], "n": 2}, 200, 400),
+    ({"max_answer_tokens": 5}, CHAT, {"messages": [USER], "max_tokens": 6}, 200, 400),
+    ({"unknown_fields": "reject"}, CHAT, {"messages": [USER], "nonsense": 1}, 200, 400),
+    ({"max_prompts": 1}, COMPLETIONS, {"prompt": ["a", "b"]}, 200, 400),
+    ({"max_input_tokens": 1}, EMBEDDINGS, {"model": "vectors", "input": "ab"}, 200, 400),
+    ({"model_management": True}, "/v1/models/fake/load", {}, 403, 409),
+]
+
+# The same of what needs a key
+OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
+    ({"health_without_key": False}, "/health/live", 200, 401),
+    ({"metrics_without_key": True}, "/metrics", 401, 200),
+    ({"docs_without_key": True}, "/openapi.json", 401, 200),
+]
+
+# By tests of their own, below and elsewhere
+OTHERS = {
+    "cors_origin", "access_log", "stream_interval", "max_streams", "max_queue", "queue_timeout_s",
+    "trace_ratio", "trace_follows_caller",
+}  # fmt: skip
+
+
+def test_each_is_shown():
+    """A mark in the table of settings that nothing shows would be a promise."""
+    shown = {name for row in (*CHANGES, *OPENINGS) for name in row[0]}
+
+    marked = {option.name for option in options() if option.reloads}
+
+    assert shown | OTHERS | test_taking_up.SHOWN == marked
+
+
+@pytest.mark.parametrize(("new", "path", "body", "before", "after"), CHANGES)
+async def test_of_requests(world, new, path, body, before, after):
+    """The next request has the new value."""
+    world.model()
+    world.registry.models["vectors"] = FakePoolingModel()
+    world.server.options = Options(model_repositories=[])
+    body = {"model": "fake", **body}
+
+    first = await world.client.post(path, json=body)
+    change(world.app, Settings(**new))
+    second = await world.client.post(path, json=body)
+
+    assert (first.status_code, second.status_code) == (before, after)
+
+
+@pytest.mark.parametrize(("new", "path", "before", "after"), OPENINGS)
+async def test_of_keys(world_of, tmp_path, new, path, before, after):
+    """What needs a key, where the server has some."""
+    file = write(tmp_path / "keys.yaml", key("k"))
+    world = await world_of(Settings(keys_file=file))
+
+    first = await world.client.get(path)
+    change(world.app, Settings(keys_file=file, **new))
+    second = await world.client.get(path)
+
+    assert (first.status_code, second.status_code) == (before, after)
+
+
+async def test_the_access_log(world, caplog):
+    """It begins with the next request."""
+    caplog.set_level(logging.INFO)
+
+    await world.client.get("/health/live")
+    change(world.app, Settings(access_log=True))
+    await world.client.get("/health/live")
+
+    lines = [each.getMessage() for each in caplog.records if each.name.endswith("access_log")]
+    assert len(lines) == 1
+    assert lines[0].startswith("GET /health/live 200 ")
+
+
+async def test_tokens_for_each_event(world):
+    """A stream that begins after the change asks its model for as many."""
+    model = world.model()
+
+    await world.chat(stream=True)
+    change(world.app, Settings(stream_interval=10))
+    await world.chat(stream=True)
+
+    assert [request.stream_interval for request in model.requests] == [1, 10]
+
+
+WAITS: list[tuple[dict[str, Any], str]] = [
+    ({"max_streams": 1, "max_queue": 0}, "queue_full"),
+    ({"max_streams": 1, "queue_timeout_s": 0.05}, "queue_timeout"),
 ]
 
 
-@pytest.mark.parametrize(("new", "fields", "before", "after"), CHANGES)
-async def test_a_limit(world, new, fields, before, after):
-    """Lower, it refuses what was served before; as it was, it serves that again."""
+@pytest.mark.parametrize(("new", "code"), WAITS)
+async def test_what_runs_counts_on(world, new, code):
+    """A smaller number of places counts the requests of before; once they end, others come in."""
+    endless = world.model(endless=True)
+    running = asyncio.create_task(world.chat())
+    await endless.begun.wait()
     world.model()
 
-    first = await world.chat(**fields)
     change(world.app, Settings(**new))
-    second = await world.chat(**fields)
-    change(world.app, Settings())
-    third = await world.chat(**fields)
+    refused = await world.chat()
+    running.cancel()
+    await asyncio.wait([running])
+    taken = await world.chat()
 
-    statuses = [answer.status_code for answer in (first, second, third)]
-    assert statuses == [before, after, before]
+    assert (refused.status_code, taken.status_code) == (503, 200)
+    assert refused.json()["error"]["code"] == code
+
+
+async def test_what_went_is_forgotten(world):
+    """A server that is reloaded each day does not grow by it."""
+    change(world.app, Settings(max_n=1))
+    gone = weakref.ref(world.app.middleware_stack)
+
+    change(world.app, Settings(max_n=2))
+
+    gc.collect()
+    assert gone() is None
 
 
 async def test_the_origins_of_web_pages(world):
@@ -45,22 +152,6 @@ async def test_the_origins_of_web_pages(world):
 
     header = "access-control-allow-origin"
     assert (before.headers.get(header), after.headers.get(header)) == (None, page["origin"])
-
-
-async def test_what_runs_counts_on(world):
-    """A smaller number of places counts the requests of before."""
-    endless = world.model(endless=True)
-    running = asyncio.create_task(world.chat())
-    await endless.begun.wait()
-    world.model()
-
-    change(world.app, Settings(max_streams=1, max_queue=0))
-    refused = await world.chat()
-    running.cancel()
-    await asyncio.wait([running])
-    taken = await world.chat()
-
-    assert (refused.status_code, taken.status_code) == (503, 200)
 
 
 async def test_what_lasts(world):

@@ -45,6 +45,11 @@ OTHERS = {
     "trace_ratio", "trace_follows_caller",
 }  # fmt: skip
 
+ENGINES: dict[str, Any] = {
+    "first_token_timeout_s": 1, "between_tokens_timeout_s": 2,
+    "engine_restarts": 3, "engine_restart_window_s": 4,
+}  # fmt: skip
+
 
 def test_each_is_shown():
     """A mark in the table of settings that nothing shows would be a promise."""
@@ -52,7 +57,7 @@ def test_each_is_shown():
 
     marked = {option.name for option in options() if option.reloads}
 
-    assert shown | OTHERS | test_taking_up.SHOWN == marked
+    assert shown | OTHERS | ENGINES.keys() | test_taking_up.SHOWN == marked
 
 
 @pytest.mark.parametrize(("new", "path", "body", "before", "after"), CHANGES)
@@ -81,6 +86,15 @@ async def test_of_keys(world_of, tmp_path, new, path, before, after):
     second = await world.client.get(path)
 
     assert (first.status_code, second.status_code) == (before, after)
+
+
+async def test_of_engines(world):
+    """Those that look after engines look by the new limits."""
+
+    change(world.app, Settings(**ENGINES))
+
+    limits = world.app.state.lasting.engines.limits
+    assert limits == Settings(**ENGINES).engine_limits() != Settings().engine_limits()
 
 
 async def test_the_access_log(world, caplog):

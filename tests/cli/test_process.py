@@ -134,7 +134,8 @@ def test_an_abort_leaves_the_stacks_in_the_log(tmp_path: Path) -> None:
             time.sleep(0.1)
         assert gateway.stop(signal.SIGABRT, 5) == -signal.SIGABRT
         assert "Fatal Python error: Aborted" in gateway.output()
-        assert re.search(r'cli/serve.py", line \d+ in serve\n', gateway.output())
+        for thread in (r'cli/serve.py", line \d+ in serve', r'cli/loop_watchdog.py", line \d+'):
+            assert re.search(thread, gateway.output())
 
 
 def live(gateway: GatewayProcess) -> bool:

@@ -69,6 +69,16 @@ async def test_what_a_refusal_is_called(world):
     assert answer.json()["error"]["code"] == "server_draining"
 
 
+async def test_refusals_are_counted(world):
+    """By their reason: how many came too late is seen."""
+    world.app.state.life.drain()
+
+    await world.chat()
+
+    metrics = (await world.client.get("/metrics")).text
+    assert 'openai_frontend_rejected_total{model="",reason="draining"} 1.0' in metrics
+
+
 @pytest.mark.parametrize("path", ["/health/live", "/metrics", "/v2/health/live"])
 async def test_a_process_that_drains_is_looked_at_to_the_end(world, path):
     """A supervisor sees it live, and the figures of its last seconds are read."""

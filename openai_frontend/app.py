@@ -21,6 +21,7 @@ from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
+from openai_frontend.middleware.allowed_hosts import AllowedHosts
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
@@ -32,6 +33,7 @@ from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.middleware.request_record import RequestRecords
+from openai_frontend.middleware.trusted_proxies import TrustedProxies
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.demand import DemandLimits, ModelDemand
 from openai_frontend.models.engine_life import EngineLife
@@ -50,6 +52,7 @@ from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
+from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.chat import ChatCompletions
@@ -163,9 +166,11 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
         **_ABOUT,
         lifespan=lasting.lifespan,
         middleware=[  # outermost first
+            *_proxies(settings),
             Middleware(RequestId),
             *_records(settings, lasting.tracing),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
+            *_hosts(settings),
             *cors(settings.cors_origin),
             Middleware(Farewell, life=lasting.life, area_of=areas.find),
             *_access(keys, areas, open_areas),
@@ -173,7 +178,11 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+            Middleware(
+                BodyLimit,
+                max_body_bytes=settings.max_body_bytes,
+                max_held_bytes=settings.max_held_body_bytes,
+            ),
             Middleware(Shortcut, endpoints=direct),
         ],
         exception_handlers={HTTPException: _refuse_route},
@@ -254,6 +263,18 @@ def _access(keys: Entrance | None, areas: Areas, open_areas: frozenset[Area]) ->
     return [Middleware(Access, ring=keys.ring, area_of=areas.find, open_areas=open_areas)]
 
 
+def _proxies(settings: Settings) -> list[Middleware]:
+    """Nothing where none is trusted."""
+    trusted = settings.trusted_proxy
+    return [Middleware(TrustedProxies, trusted=trusted)] if trusted else []
+
+
+def _hosts(settings: Settings) -> list[Middleware]:
+    """Nothing where every name will do."""
+    allowed = settings.allowed_host
+    return [Middleware(AllowedHosts, allowed=allowed)] if allowed else []
+
+
 def _open_areas(settings: Settings) -> frozenset[Area]:
     """What needs no key, though the server has some."""
     left_open: dict[Area, bool] = {
@@ -289,8 +310,11 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     interval = settings.stream_interval
     chat = ChatCompletions(limits, policy, admission, stream_interval=interval)
     completions = Completions(limits, policy, admission, stream_interval=interval)
-    app.include_router(chat_router(registry, chat))
-    app.include_router(completions_router(registry, completions))
+    streams = StreamLimits(
+        buffer_bytes=settings.stream_buffer_bytes, keep_alive_s=settings.stream_keep_alive_s
+    )
+    app.include_router(chat_router(registry, chat, streams))
+    app.include_router(completions_router(registry, completions, streams))
     app.include_router(render_router(registry, chat, completions))
     app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
     vocabulary = settings.tiktoken_vocabulary
@@ -322,6 +346,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
                 limits_of=registry.place_limits,
                 is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
+                streams=streams,
             )
         )
 

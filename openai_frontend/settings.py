@@ -77,47 +77,60 @@ class Connections(BaseModel):
         ge=1,
         description="Connections at a time; requests on one more are answered 503, but for "
         "/health. A tenth more are held to say so, others are closed at once.",
+        json_schema_extra=RELOADS,
     )
     head_timeout_s: float = Field(
-        default=20.0, gt=0, description="Seconds in which a request's head must have come."
+        default=20.0,
+        gt=0,
+        description="Seconds in which a request's head must have come.",
+        json_schema_extra=RELOADS,
     )
     body_timeout_s: float = Field(
-        default=120.0, gt=0, description="Seconds from its head in which a body must have come."
+        default=120.0,
+        gt=0,
+        description="Seconds from its head in which a body must have come.",
+        json_schema_extra=RELOADS,
     )
     request_timeout_s: float = Field(
         default=3600.0,
         ge=0,
         description="Seconds from its head in which a request to a model must be answered to its "
         "end; 0: for ever.",
+        json_schema_extra=RELOADS,
     )
     write_timeout_s: float = Field(
         default=30.0,
         gt=0,
         description="Seconds after which a client that reads nothing, though something waits for "
         "it, is dropped.",
+        json_schema_extra=RELOADS,
     )
     stream_buffer_bytes: int = Field(
-        default=1024 * 1024,
+        default=4 * 1024 * 1024,
         ge=64 * 1024,
         description="Bytes of a stream that may wait for a client that reads too slowly; beyond "
         "them it is dropped.",
+        json_schema_extra=RELOADS,
     )
     stream_keep_alive_s: float = Field(
         default=15.0,
         ge=0,
         description="A stream that is silent for so many seconds sends a comment, before the next "
         "as many are over; 0: never.",
+        json_schema_extra=RELOADS,
     )
     allowed_host: Hosts = Field(
         default=[],
         description="Name (or `*.example.com`) by which clients may call the server in the Host "
         "header; without any, by every one.",
+        json_schema_extra=RELOADS,
     )
     trusted_proxy: Networks = Field(
         default=[],
         description="Address or network of a proxy that says whom it speaks for "
         "(X-Forwarded-For, X-Forwarded-Proto, Forwarded), or `unix` for the Unix socket; others "
         "are not listened to.",
+        json_schema_extra=RELOADS,
     )
 
 
@@ -137,12 +150,16 @@ class Limits(BaseModel):
         json_schema_extra=RELOADS,
     )
     max_body_chunks: int = Field(
-        default=65_536, ge=1, description="Pieces of a body that is sent in chunks."
+        default=65_536,
+        ge=1,
+        description="Pieces of a body that is sent in chunks.",
+        json_schema_extra=RELOADS,
     )
     max_held_body_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=1,
         description="Bytes of the bodies of all requests at work; beyond them one is answered 503.",
+        json_schema_extra=RELOADS,
     )
     max_messages: int = Field(
         default=2048, ge=1, description="Messages in one chat.", json_schema_extra=RELOADS

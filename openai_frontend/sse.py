@@ -13,6 +13,7 @@ from typing import Any
 from orjson import dumps
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment: no event, for proxies that end what is silent
 
 # A padded frame is a multiple of this many bytes longer than one without text.
 _PADDED_TO = 32

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from typing import Any, Literal
 import uvicorn
 
 from openai_frontend.app import Gateway, change, create_app
-from openai_frontend.cli import announcement, garbage, log
+from openai_frontend.cli import announcement, descriptors, garbage, log
 from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
 from openai_frontend.cli.reloading import Reloading
@@ -26,8 +26,11 @@ from openai_frontend.cli.systemd import ServiceManager
 from openai_frontend.lasting import Lasting
 from openai_frontend.logs import engine_process
 from openai_frontend.logs.core_lines import CoreLines
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.middleware.metrics_only import MetricsOnly
+from openai_frontend.middleware.security_headers import security_headers
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
@@ -57,10 +60,17 @@ _OTHER_NAME = {
 }
 
 
+_UNSENT_BYTES = 128 * 1024
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. OSError where the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
+    listener = socket.create_server((host, port), family=family, backlog=2048)
+    # Its connections have this from it: what a client does not read waits here, where it is
+    # counted, and not in megabytes of the kernel's. What is under way does not count.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+    return listener
 
 
 def listen_locally(path: Path) -> socket.socket:
@@ -94,6 +104,7 @@ def serve(
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     engine_process.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
+    descriptors.make_room(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -108,7 +119,8 @@ def serve(
     process.keys = app.state.keys
     process.certificate = certificate(settings)
     if metrics_listener is not None:
-        config = _uvicorn_config(MetricsOnly(app), settings, lifespan="off")
+        metrics = app.state.lasting.metrics
+        config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
         process.beside = SideListener(config, metrics_listener)
     process.reloading = Reloading(
         settings,
@@ -128,7 +140,7 @@ def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> G
     """The application's process, which has not begun."""
     lasting: Lasting = app.state.lasting
     return GatewayProcess(
-        _uvicorn_config(app, settings),
+        _uvicorn_config(app, settings, lasting.metrics),
         Inside(lasting.server, lasting.registry, lasting.startup, lasting.life),
         stop_times=_stop_times(settings),
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
@@ -141,10 +153,12 @@ async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> 
     await asyncio.to_thread(change, app, settings)
     log.set_level(settings.log_level)
     process.stop_times = _stop_times(settings)
+    limits = connection_limits(settings)
+    descriptors.make_room(limits.most_connections)
     for server in filter(None, (process, process.beside)):
         server.config.timeout_keep_alive = settings.keep_alive_s
         protocol: Any = server.config.http_protocol_class
-        protocol.max_header_bytes = settings.max_header_bytes
+        protocol.limits = limits
 
 
 def _stop_times(settings: Settings) -> StopTimes:
@@ -194,12 +208,17 @@ def triton_options(settings: Settings) -> Options:
 
 
 def _uvicorn_config(
-    app: object, settings: Settings, lifespan: Literal["on", "off"] = "on"
+    app: object,
+    settings: Settings,
+    metrics: GatewayMetrics,
+    lifespan: Literal["on", "off"] = "on",
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
-        http=guarded_protocol(settings.max_header_bytes),
+        http=guarded_protocol(connection_limits(settings), metrics),
+        headers=security_headers(tls=settings.tls_certificate is not None),
+        proxy_headers=False,  # `trusted_proxy` says who is believed
         ws="none",
         lifespan=lifespan,
         log_config=None,
@@ -207,6 +226,12 @@ def _uvicorn_config(
         server_header=False,
         timeout_keep_alive=settings.keep_alive_s,
     )
+
+
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """Those of the settings."""
+    names = (field.name for field in fields(ConnectionLimits))
+    return ConnectionLimits(**{name: getattr(settings, name) for name in names})
 
 
 def _loading(settings: Settings) -> list[str]:

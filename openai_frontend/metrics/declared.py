@@ -11,7 +11,7 @@ from openai_frontend.metrics.family import Family, Kind
 End = Literal["stop", "length", "cancelled", "error"]
 ReloadOutcome = Literal["taken_up", "refused"]
 WatchdogKind = Literal["first_token", "between_tokens"]
-TimeoutKind = Literal["head", "body", "idle", "total", "write"]
+TimeoutKind = Literal["head", "body", "total"]
 
 # Seconds, and tokens. They hold the bounds that vLLM has for the same, and some beyond.
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)  # fmt: skip  # noqa: E501
@@ -141,9 +141,8 @@ READERS_DROPPED = _declare(
 )  # fmt: skip
 TIMEOUTS = _declare(
     "timeouts", "counter",
-    "Requests that were ended for time: head, body, idle, total, write.",
-    "`head` and `body`: slow or hostile clients. `idle` and `total`: answers longer than the "
-    "limits allow. `write`: clients that stall.",
+    "Requests that were ended for time: head, body, total.",
+    "`head` and `body`: slow or hostile clients. `total`: answers longer than the limit allows.",
     labels=("kind",),
 )  # fmt: skip
 WATCHDOG = _declare(

@@ -1,11 +1,11 @@
-"""Refuses bodies over a size. Never holds a body."""
+"""Refuses bodies over a size, and one more where those of all requests are. Never holds a body."""
 
 import asyncio
 import contextlib
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from openai_frontend.errors import RequestTooLarge
+from openai_frontend.errors import RequestTooLarge, ServerOverloaded
 
 # A client that still writes when its connection is closed may never see the answer, and tries
 # again: so the rest of a body is taken and dropped, up to a size and a time.
@@ -16,15 +16,19 @@ DROP_TIMEOUT_S = 10.0
 class BodyLimit:
     """Counts the bytes that come, for a length may be absent. Raises; `Failures` answers."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_held_bytes: int) -> None:
+        """`max_held_bytes`: of the bodies of all requests together, each until its answer's end:
+        what was read of it is in the memory until then.
+        """
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._room = _Room(max_held_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, self._max_body_bytes)
+        body = _Body(receive, self._max_body_bytes, self._room)
         try:
             body.check(int(_header(scope, b"content-length") or 0))
             await self._app(scope, body.receive, send)
@@ -32,23 +36,47 @@ class BodyLimit:
             if _header(scope, b"expect") is None:  # such a client waits for a word before it sends
                 await body.drop_rest()
             raise
+        finally:
+            body.give_back()
+
+
+class _Room:
+    """For the bodies of all requests."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.held = 0
+
+    def take(self, length: int) -> None:
+        if self.held + length > self._max_bytes:
+            raise ServerOverloaded("The server holds as many bytes of requests as it may.")
+        self.held += length
 
 
 class _Body:
     """One request's body as it comes in."""
 
-    def __init__(self, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, room: _Room) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
+        self._room = room
+        self._held = 0
         self._received = 0
         self._more = True
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self._received += len(message.get("body", b""))
+        length = len(message.get("body", b""))
+        self._received += length
         self._more = message.get("more_body", False)
         self.check(self._received)
+        self._room.take(length)
+        self._held += length
         return message
+
+    def give_back(self) -> None:
+        """The request is over."""
+        self._room.held -= self._held
 
     async def drop_rest(self) -> None:
         most = self._max_bytes * (1 + DROPPED_SHARE)

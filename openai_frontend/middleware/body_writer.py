@@ -1,4 +1,4 @@
-"""A short way for what streams send. Knows uvicorn's own parts."""
+"""A short way for what streams send. Knows uvicorn's own parts, and our protocol."""
 
 from typing import Any
 
@@ -47,6 +47,10 @@ class BodyWriter:
         socket = ChunkedSocket(raw.fileno(), self._idle, self._write)
         transport.get_protocol().socket = socket  # it closes the socket for us
         return socket
+
+    def drop(self) -> None:
+        """Ends the connection of a client that reads too slowly."""
+        self._cycle.transport.get_protocol().drop_reader()
 
     def _idle(self) -> bool:
         cycle = self._cycle

@@ -1,56 +1,79 @@
-"""uvicorn's HTTP protocol with limits on a request's head. Never sees a body's meaning.
+"""uvicorn's HTTP protocol with limits on a connection. Never sees a body's meaning.
 
 httptools has no limit of its own: a header of 32 MB is taken. Here the head is counted as it comes,
-and one that is too large, or too slow, ends the connection before it is held. A wish for another
-protocol (WebSocket, HTTP/2) is overheard, as HTTP allows.
+and one that is too large, or too slow, ends the connection before it is held; so does a body that
+is too slow, or in too many pieces, and a client that does not read. A wish for another protocol
+(WebSocket, HTTP/2) is overheard, as HTTP allows.
 """
 
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NoReturn
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openai_frontend.generation import ChunkedSocket
+from openai_frontend.middleware.connection_limits import (
+    MAX_HEADERS,
+    MAX_REQUEST_LINE_BYTES,
+    ConnectionCounts,
+    ConnectionLimits,
+    Uncounted,
+)
+from openai_frontend.middleware.crowd import Crowd
 from openai_frontend.middleware.request_id import new_request_id
-from openai_frontend.serving.failure import refused
+from openai_frontend.middleware.slow_reader import SlowReader
+from openai_frontend.serving.failure import Failure, refused
 
 logger = logging.getLogger(__name__)
 
-MAX_HEADERS = 100
-HEAD_TIMEOUT_S = 20.0
 # A connection closed while its client still writes is reset, and the client never sees the answer.
 LINGER_S = 1.0
 
 _MALFORMED = refused(400, "Invalid HTTP request received.", "invalid_http")
 _TOO_LARGE = refused(431, "The request's headers are too large.", "request_headers_too_large")
-_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+_TOO_MANY_CHUNKS = refused(413, "The request's body has too many chunks.", "request_too_large")
+Late = Literal["head", "body"]
+
+_LATE: Mapping[Late, Failure] = {
+    "head": refused(408, "The request's headers did not come in time.", "request_head_timeout"),
+    "body": refused(408, "The request's body did not come in time.", "request_body_timeout"),
+}
+_REASONS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+}
 
 
-class _HeadTooLarge(Exception):
+class _Refused(Exception):
     """Stops the parser; it comes back as the parser's own error."""
 
 
 class GuardedHttpProtocol(HttpToolsProtocol):
-    """Refuses heads over `max_header_bytes` or 100 headers with 431, late ones by closing."""
+    """Holds a connection to its limits. What it refuses gets its status where one can be told."""
 
-    max_header_bytes = 64 * 1024
+    limits = ConnectionLimits()
+    counts: ConnectionCounts = Uncounted()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._head_open = False
-        self._head_bytes = 0  # of what the parser has told
+        self._head_open = self._body_open = False
+        self._head_bytes = 0  # of what the parser has told, and of what follows a body
         self._untold_bytes = 0  # of what it still holds, in whole reads
-        self._too_large = False
-        self._refused = False
+        self._chunks = 0
+        self._refusal: Failure | None = None  # None: what the parser refuses is malformed
+        self._refused = self._dropped = False
         # method and version of a request that wishes for another protocol
         self._upgrading: tuple[bytes, bytes] | None = None
         self._read_again = b""
         self._data = b""
-        self._head_timeout: asyncio.TimerHandle | None = None
+        self._timeout: asyncio.TimerHandle | None = None  # of a head or a body
+        self._reader: SlowReader | None = None
         self._lost = self.loop.create_future()
         self.socket: ChunkedSocket | None = (
             None  # to which a response is written past the transport
@@ -58,14 +81,24 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_head_timeout()
+        self._await("head", self.limits.head_timeout_s)
+        connections, limits = len(self.connections), self.limits
+        if connections > limits.max_connections:
+            self.counts.rejected("", "connections")
+            self.app = Crowd(self.app, limits.max_connections)
+            if connections > limits.most_connections:
+                transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timeout()
+        self._await_no_more()
+        if self._reader is not None:
+            self._reader.stop()
         if self.socket is not None:
             self.socket.close()
         self._tell_lost()
         super().connection_lost(exc)
+
+    # ---- what comes in ----
 
     def data_received(self, data: bytes) -> None:
         while data and not self._refused:
@@ -76,45 +109,68 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def _receive(self, data: bytes) -> None:
         continues_head = self._head_open
         super().data_received(data)
-        if not self._head_open or self._refused:
+        if self._refused:
             return
-        self._start_head_timeout()
-        if continues_head:
-            self._untold_bytes += len(data)
-        if self._untold_bytes > self.max_header_bytes:
-            self._too_large = True
+        if self._body_open:
+            self._await("body", self.limits.body_timeout_s)
+        elif self._head_open:
+            self._await("head", self.limits.head_timeout_s)
+            self._count_untold(len(data) if continues_head else 0)
+        elif self._is_idle() and self.timeout_keep_alive_task is None:
+            self._await("head", self.limits.head_timeout_s)  # of empty lines no request may come
+
+    def _count_untold(self, length: int) -> None:
+        self._untold_bytes += length
+        if self._untold_bytes > self.limits.max_header_bytes:
+            self._refusal = _TOO_LARGE
             self.send_400_response("")
+
+    def _is_idle(self) -> bool:
+        return self.cycle is not None and self.cycle.response_complete
 
     def on_message_begin(self) -> None:
         self._head_open = True
-        self._head_bytes = self._untold_bytes = 0
+        self._head_bytes = self._untold_bytes = self._chunks = 0
         super().on_message_begin()
         self.scope["state"]["connection_lost"] = self._lost
 
     def on_url(self, url: bytes) -> None:
         self._head_bytes += len(url)
-        if self._head_bytes > self.max_header_bytes:
-            self._refuse_head()
+        if self._head_bytes > min(self.limits.max_header_bytes, MAX_REQUEST_LINE_BYTES):
+            self._refuse(_TOO_LARGE)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self.max_header_bytes or len(self.headers) >= MAX_HEADERS:
-            self._refuse_head()
-        super().on_header(name, value)
+        if self._head_bytes > self.limits.max_header_bytes or len(self.headers) >= MAX_HEADERS:
+            self._refuse(_TOO_LARGE)
+        if self._head_open:  # what follows a body is no header: no proxy has looked at it
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_open = False
-        self._stop_head_timeout()
+        self._await_no_more()
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != b"CONNECT":
             self._upgrading = method, self.parser.get_http_version().encode()
-        else:
-            self._upgrading = None
-            super().on_headers_complete()
+            return
+        self._upgrading = None
+        self._body_open = True
+        if self.limits.request_timeout_s:
+            end_s = self.loop.time() + self.limits.request_timeout_s
+            self.scope["state"]["deadline"] = end_s, self.counts.timed_out
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """The parser's word for one more piece of a body; other bodies have none."""
+        self._chunks += 1
+        if self._chunks > self.limits.max_body_chunks:
+            self._refuse(_TOO_MANY_CHUNKS)
 
     def on_message_complete(self) -> None:
         if self._upgrading is None:
+            self._body_open = False
+            self._await_no_more()
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -131,28 +187,43 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
-    def _refuse_head(self) -> NoReturn:
-        self._too_large = True
-        raise _HeadTooLarge
+    # ---- what is refused ----
+
+    def _refuse(self, failure: Failure) -> NoReturn:
+        self._refusal = failure
+        raise _Refused
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's word for any head that cannot be parsed; here in OpenAI's envelope."""
-        failure = _TOO_LARGE if self._too_large else _MALFORMED
+        """uvicorn's word for all that the parser stops at; here in OpenAI's envelope."""
+        self._end_with(self._refusal or _MALFORMED)
+
+    def _end_with(self, failure: Failure) -> None:
+        """The last of this connection. It is not told where another answer has begun."""
         request_id = new_request_id()  # a head that cannot be read has no id to repeat
-        logger.info("request %s refused: %s", request_id, _REASONS[failure.status])
-        head = (
-            f"HTTP/1.1 {failure.status} {_REASONS[failure.status]}\r\n"
-            "content-type: application/json\r\n"
-            f"x-request-id: {request_id}\r\n"
-            f"content-length: {len(failure.body)}\r\n"
-            "connection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + failure.body)
-        self.transport.write_eof()
+        reason = _REASONS[failure.status]
+        logger.info("request %s refused: %s", request_id, reason)
+        if not self._has_begun_to_answer():
+            head = (
+                f"HTTP/1.1 {failure.status} {reason}\r\n"
+                "content-type: application/json\r\n"
+                f"x-request-id: {request_id}\r\n"
+                f"content-length: {len(failure.body)}\r\n"
+                "connection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + failure.body)
+        if self.transport.can_write_eof():  # TLS has no half of a connection
+            self.transport.write_eof()
         self._refused = True
         self._end_current_answer()
-        self._stop_head_timeout()
+        self._await_no_more()
         self.loop.call_later(LINGER_S, self.transport.close)
+        self._watch_reader()
+
+    def _has_begun_to_answer(self) -> bool:
+        """This request, or one before it that is not answered to its end."""
+        if self.cycle is None or not self.cycle.response_started:
+            return False
+        return self._body_open or not self.cycle.response_complete
 
     def _end_current_answer(self) -> None:
         """To an answer that is still being made, for an earlier request, the client has gone."""
@@ -165,14 +236,60 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if not self._lost.done():
             self._lost.set_result(None)
 
-    def _start_head_timeout(self) -> None:
-        if self._head_timeout is None:
-            self._head_timeout = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+    def _await(self, what: Late, timeout_s: float) -> None:
+        if self._timeout is None:
+            self._timeout = self.loop.call_later(timeout_s, self._on_timeout, what, timeout_s)
 
-    def _stop_head_timeout(self) -> None:
-        if self._head_timeout is not None:
-            self._head_timeout.cancel()
-            self._head_timeout = None
+    def _await_no_more(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    def _on_timeout(self, what: Late, timeout_s: float) -> None:
+        self._timeout = None
+        if self.flow.read_paused:  # it is not the client that is late
+            self._await(what, timeout_s)
+            return
+        if not (self._head_open or self._body_open):  # nothing has been begun that could be refused
+            self.transport.close()
+            return
+        self.counts.timed_out(what)
+        self._end_with(_LATE[what])
+
+    # ---- what goes out ----
+
+    def pause_writing(self) -> None:
+        """The transport's word for a client that is slow."""
+        super().pause_writing()
+        self._watch_reader()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.get_write_buffer_size():
+            self._watch_reader()
+
+    def _watch_reader(self) -> None:
+        if self._reader is None:
+            self._reader = SlowReader(
+                self.transport,
+                timeout_s=self.limits.write_timeout_s,
+                waits=self._nobody_writes,
+                drop=self.drop_reader,
+            )
+        self._reader.watch()
+
+    def _nobody_writes(self) -> bool:
+        return self.flow.write_paused or self.transport.is_closing() or self._is_idle()
+
+    def drop_reader(self) -> None:
+        """Ends the connection of a client that reads too slowly, with all that waits for it."""
+        if self._dropped:
+            return
+        self._dropped = True
+        state = self.scope["state"] if self.scope is not None else {}
+        logger.info("dropped the reader of request %s: too slow", state.get("request_id", "-"))
+        self.counts.reader_dropped()
+        self.transport.abort()
 
 
 def _head(request_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -181,8 +298,9 @@ def _head(request_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"\r\n".join([request_line, *lines, b"", b""])
 
 
-def guarded_protocol(max_header_bytes: int) -> type[GuardedHttpProtocol]:
-    """The protocol class with a limit, for `uvicorn.Config(http=...)`."""
-    return type(
-        "GuardedHttpProtocol", (GuardedHttpProtocol,), {"max_header_bytes": max_header_bytes}
-    )
+def guarded_protocol(
+    limits: ConnectionLimits, counts: ConnectionCounts | None = None
+) -> type[GuardedHttpProtocol]:
+    """The protocol class with its limits, for `uvicorn.Config(http=...)`."""
+    held_to = {"limits": limits, "counts": counts or Uncounted()}
+    return type("GuardedHttpProtocol", (GuardedHttpProtocol,), held_to)

@@ -10,6 +10,7 @@ from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.serving.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request_body import BodyReader
 from schemas.chat_completions import (
@@ -19,7 +20,7 @@ from schemas.chat_completions import (
 )
 
 
-def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
+def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamLimits) -> APIRouter:
     """The route reads its body itself: FastAPI's reading would cost more than the rest of it."""
     router = APIRouter(tags=["chat"], route_class=InferenceRoute)
     reader = BodyReader(ChatCompletionRequest)
@@ -35,7 +36,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions) -> APIRouter:
         model = await model_for(request, registry, chat_request.model)
         answer = await chat.prepare(chat_request, model)
         if chat_request.stream:
-            return EventStream(chunks(answer), answer.bursts())
+            return EventStream(chunks(answer), answer.bursts(), streams)
         with CancelledOnDisconnect(request.scope):
             completion = await complete(answer)
         return Response(orjson.dumps(completion), media_type="application/json")

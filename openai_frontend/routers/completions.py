@@ -10,12 +10,15 @@ from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.serving.completions import Completions, chunks, complete
 from openai_frontend.serving.request_body import BodyReader
 from schemas.completions import Completion, CompletionRequest
 
 
-def completions_router(registry: ModelRegistry, completions: Completions) -> APIRouter:
+def completions_router(
+    registry: ModelRegistry, completions: Completions, streams: StreamLimits
+) -> APIRouter:
     """The same shape as the chat route."""
     router = APIRouter(tags=["completions"], route_class=InferenceRoute)
     reader = BodyReader(CompletionRequest)
@@ -31,7 +34,7 @@ def completions_router(registry: ModelRegistry, completions: Completions) -> API
         model = await model_for(request, registry, completion_request.model)
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:
-            return EventStream(chunks(answer), answer.bursts())
+            return EventStream(chunks(answer), answer.bursts(), streams)
         with CancelledOnDisconnect(request.scope):
             completion = await complete(answer)
         return Response(orjson.dumps(completion), media_type="application/json")

@@ -58,7 +58,7 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-_HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+_HEADERS = {"content-security-policy": _POLICY}
 
 
 def documentation_router(document: Document, registry: ModelRegistry) -> APIRouter:

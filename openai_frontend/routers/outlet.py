@@ -1,13 +1,20 @@
 """Writes the body of a streamed response, from tasks and callbacks alike. Knows no event's form."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import coroutine
 from typing import Any, Protocol
 
 from starlette.types import Send
 
+from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import ChunkedSocket
+
+MAX_WAITING = 4 * 1024 * 1024
+
+# A writer that holds gathers text meanwhile, and may not gather more than may wait. Not for each
+# token: those that come together become one frame.
+PULL_S = 0.25
 
 
 class AtOnce(Protocol):
@@ -19,6 +26,9 @@ class AtOnce(Protocol):
     def socket(self) -> ChunkedSocket | None:
         """The shortest: past the server's transport."""
 
+    def drop(self) -> None:
+        """Ends the connection of a client that reads too slowly."""
+
 
 class Outlet:
     """One client's end of a stream. What is written leaves in the order of the calls.
@@ -26,48 +36,108 @@ class Outlet:
     ASGI's `send` is a coroutine, but one that does not wait unless the client is slow: a callback
     runs it to its end there and then, without a task or a turn of the event loop. Where the server
     has a shorter way for what can be written at once, `at_once` says of each piece whether it was.
+
+    What a slow client has not taken waits here, up to a size; beyond that the client is dropped,
+    for nothing slows the model down.
     """
 
-    def __init__(self, send: Send, at_once: AtOnce | None = None) -> None:
+    def __init__(
+        self, send: Send, at_once: AtOnce | None = None, *, max_waiting_bytes: int = MAX_WAITING
+    ) -> None:
         self._send = send
         self._at_once = at_once
+        self._max_waiting_bytes = max_waiting_bytes
         self._socket: ChunkedSocket | None = None
+        self._idle: Callable[[], bool] = _never
         self._slow: asyncio.Task[None] | None = None  # waits for the client
-        self._waiting = b""
+        self._pulling: asyncio.TimerHandle | None = None
+        self._waiting = bytearray()
+        self._dropped = False
+        self._written = False
+        # Resumes a writer that was told to write no more; now and then also before that, so that
+        # what it has gathered counts here.
         self.on_drained: Callable[[], None] | None = None
 
     def socket(self) -> ChunkedSocket | None:
         """The client's socket, for who writes many pieces; asked for once."""
         socket = None if self._at_once is None else self._at_once.socket()
         if socket is not None:
-            idle = socket.idle
-            socket.idle = lambda: self._slow is None and idle()
+            self._idle, socket.idle = socket.idle, self._idle_to_write
             self._socket = socket
         return socket
+
+    def _idle_to_write(self) -> bool:
+        """Asked before the first of the pieces that go past this."""
+        self._written = True
+        return self._slow is None and self._idle()
+
+    def begin(self, start: Awaitable[None]) -> None:
+        """What comes before every body: the sending of the response's start."""
+        self._run(start)  # type: ignore[arg-type]  # as ASGI's `send` makes it: a coroutine
 
     def write(self, body: bytes) -> bool:
         """Sends; True where the client is slow and the body waits. Then better write no more
         before `on_drained` is called.
         """
+        self._written = True
         if self._socket is not None and self._socket.before_write is not None:
             self._socket.before_write()
         if self._slow is not None:
-            self._waiting += body
+            self._keep(body)
             return True
         if self._at_once is not None and self._at_once(body):
             return False
-        sending: Coroutine[Any, Any, None] = self._send(_body(body))  # type: ignore[assignment]
+        return self._run(self._send(_body(body)))  # type: ignore[arg-type]
+
+    def comment(self, body: bytes) -> None:
+        """Writes what does not count as anything written."""
+        self.write(body)
+        self._written = False
+
+    def is_silent(self) -> bool:
+        """Whether nothing was written, and nothing had to wait, since this was last asked."""
+        silent = not self._written and self._slow is None
+        self._written = False
+        if self._socket is not None and self._socket.before_write is not None:
+            self._socket.before_write()  # the next piece asks whether the transport is idle
+        return silent
+
+    def _run(self, sending: Coroutine[Any, Any, None]) -> bool:
+        """To its end, or to where it waits: then a task goes on with it."""
         try:
             awaited = sending.send(None)
         except StopIteration:
             return False
         self._slow = asyncio.get_running_loop().create_task(self._wait(sending, awaited))
+        self._pull_later()
         return True
+
+    def _keep(self, body: bytes) -> None:
+        self._waiting += body
+        if len(self._waiting) <= self._max_waiting_bytes and not self._dropped:
+            return
+        self._waiting.clear()
+        if self._at_once is None:  # a server that cannot drop: the request ends as if it had
+            raise RequestCancelled("The client reads too slowly.")
+        if not self._dropped:
+            self._dropped = True
+            self._at_once.drop()
+
+    def _pull_later(self) -> None:
+        self._pulling = asyncio.get_running_loop().call_later(PULL_S, self._pull)
+
+    def _pull(self) -> None:
+        self._pulling = None
+        if self._slow is not None and not self._slow.done():
+            self._pull_later()
+            if self.on_drained is not None:
+                self.on_drained()
 
     async def _wait(self, sending: Coroutine[Any, Any, None], awaited: Any) -> None:
         await _resumed(sending, awaited)
         while self._waiting:
-            body, self._waiting = self._waiting, b""
+            body = bytes(self._waiting)
+            self._waiting.clear()
             await self._send(_body(body))
         self._slow = None
         if self.on_drained is not None:
@@ -80,12 +150,19 @@ class Outlet:
 
     def close(self) -> None:
         """Drops what waits, and lets go of the socket."""
-        self._waiting = b""
+        self._waiting.clear()
+        if self._pulling is not None:
+            self._pulling.cancel()
+            self._pulling = None
         if self._socket is not None:
             self._socket.close()
-            self._socket = None
+            self._socket, self._idle = None, _never
         if self._slow is not None:
             self._slow.cancel()
+
+
+def _never() -> bool:
+    return False
 
 
 def _body(body: bytes) -> dict[str, object]:

@@ -84,7 +84,7 @@ def test_what_befalls_requests_and_engines(metrics, value):
     metrics.engine_restarted("m")
     metrics.watchdog_fired("m", "first_token")
     metrics.reader_dropped()
-    metrics.timed_out("idle")
+    metrics.timed_out("total")
 
     assert value("rejected_total", model="m", reason="queue_full") == 1
     assert value("queue_waiting", model="m") == 3
@@ -93,7 +93,7 @@ def test_what_befalls_requests_and_engines(metrics, value):
     assert value("watchdog_total", model="m", kind="first_token") == 1
     assert value("watchdog_total", model="m", kind="between_tokens") == 0
     assert value("readers_dropped_total") == 1
-    assert value("timeouts_total", kind="idle") == 1
+    assert value("timeouts_total", kind="total") == 1
     assert value("timeouts_total", kind="body") == 0
 
 

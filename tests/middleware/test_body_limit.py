@@ -3,12 +3,12 @@ import asyncio
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from openai_frontend.errors import RequestTooLarge
+from openai_frontend.errors import RequestTooLarge, ServerOverloaded
 from openai_frontend.middleware import body_limit
 from openai_frontend.middleware.body_limit import BodyLimit
 from tests.middleware.asgi import call, echo
 
-LIMITED = BodyLimit(echo, max_body_bytes=10)
+LIMITED = BodyLimit(echo, max_body_bytes=10, max_held_bytes=1000)
 
 
 @pytest.mark.parametrize("body", [[b""], [b"x" * 10], [b"xxxxx", b"xxxxx"]])
@@ -79,3 +79,37 @@ async def test_stalled_body(monkeypatch):
 
     with pytest.raises(RequestTooLarge):
         await call(app)
+
+
+async def test_bodies_of_all_requests():
+    """Where they hold as much as they may, one more is refused; each gives back what it held."""
+    go_on, held = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        held.set()
+        await go_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    limited = BodyLimit(slow, max_body_bytes=10, max_held_bytes=15)
+    first = asyncio.create_task(call(limited, body=[b"x" * 10]))
+    await held.wait()
+
+    with pytest.raises(ServerOverloaded):
+        await call(limited, body=[b"x" * 6])
+    second = asyncio.create_task(call(limited, body=[b"x" * 5]))
+    go_on.set()
+
+    assert [(await each).status for each in (first, second)] == [200, 200]
+    assert (await call(limited, body=[b"x" * 10])).status == 200
+
+
+async def test_bodies_that_are_refused():
+    """A body that is too large has held what came of it, and holds it no more."""
+    limited = BodyLimit(echo, max_body_bytes=10, max_held_bytes=15)
+
+    for _ in range(3):
+        with pytest.raises(RequestTooLarge):
+            await call(limited, body=[b"x" * 8, b"x" * 8])
+
+    assert (await call(limited, body=[b"x" * 10])).status == 200

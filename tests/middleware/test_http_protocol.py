@@ -1,13 +1,15 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.middleware import http_protocol
+from openai_frontend.middleware.connection_limits import ConnectionCounts, ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from tests.middleware.asgi import echo
 
@@ -16,11 +18,12 @@ Address = tuple[str, int]
 
 
 @contextlib.asynccontextmanager
-async def served(app: ASGIApp = echo) -> AsyncGenerator[Address, None]:
+async def served(
+    app: ASGIApp = echo, *, counts: ConnectionCounts | None = None, **limits: Any
+) -> AsyncGenerator[Address, None]:
     """An application behind the guarded protocol, on a free port."""
-    config = uvicorn.Config(
-        app, port=0, http=guarded_protocol(LIMIT), lifespan="off", log_config=None, ws="none"
-    )
+    http = guarded_protocol(ConnectionLimits(**{"max_header_bytes": LIMIT, **limits}), counts)
+    config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())
     while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
@@ -205,21 +208,232 @@ async def test_refusals_have_an_id(caplog):
     assert rest.split()[0].decode() in caplog.text
 
 
-@pytest.mark.parametrize("pieces", [[], [b"POST /x HTTP/1.1\r\nx-a: "]])
-async def test_slow_head(monkeypatch, pieces):
-    """A head that does not come to its end ends the connection, and so does silence."""
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+class Counts:
+    """What the protocol tells of."""
 
-    async with served() as address:
-        assert await exchange(address, *pieces) == b""
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reader_dropped(self) -> None:
+        self.told.append("reader")
+
+    def timed_out(self, kind: str) -> None:
+        self.told.append(kind)
+
+    def rejected(self, model: str, reason: str) -> None:
+        self.told.append(f"{model}{reason}")
 
 
-async def test_slow_answer(monkeypatch):
-    """The time limit is that of the head, not of the body or the answer."""
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_S", 0.05)
+async def test_silence():
+    """A connection on which nothing comes is closed, and nobody is told."""
+    counts = Counts()
+
+    async with served(counts=counts, head_timeout_s=0.05) as address:
+        assert await exchange(address) == b""
+
+    assert counts.told == []
+
+
+async def test_slow_head():
+    """A head that does not come to its end in time is a 408, however steadily it drips."""
+    counts = Counts()
+    drops = [b"POST /x HTTP/1.1\r\nx-a: ", *[b"a"] * 15]
+
+    async with served(counts=counts, head_timeout_s=0.1) as address:
+        response = await exchange(address, *drops, pause_s=0.02)
+
+    assert error(response) == (408, "request_head_timeout")
+    assert counts.told == ["head"]
+
+
+@pytest.mark.parametrize("form", [b"content-length: 1000", b"transfer-encoding: chunked"])
+async def test_slow_body(form):
+    """A body that does not come to its end in time is a 408; its request ends."""
+    seen: list[str] = []
+    counts = Counts()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while not seen or seen[-1] == "http.request":
+            seen.append((await receive())["type"])
+
+    head = b"POST /x HTTP/1.1\r\nhost: a\r\n%b\r\n\r\n" % form
+
+    async with served(app, counts=counts, body_timeout_s=0.1) as address:
+        response = await exchange(address, head, *[b"1\r\na\r\n"] * 20, pause_s=0.02)
+
+    assert error(response) == (408, "request_body_timeout")
+    assert (seen[-1], counts.told) == ("http.disconnect", ["body"])
+
+
+async def test_slow_body_that_is_answered_already():
+    """One more answer would be taken for that to the next request: the connection just ends."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"enough"})
+
+    head = b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 1000\r\n\r\n"
+
+    async with served(app, body_timeout_s=0.1) as address:
+        response = await exchange(address, head)
+
+    assert response.count(b"HTTP/1.1 ") == 1
+
+
+async def test_empty_lines_between_requests():
+    """They are no request: a connection on which nothing else comes is closed."""
+
+    async with served(head_timeout_s=0.1) as address:
+        response = await exchange(address, request(close=False), b"\r\n", pause_s=0.05)
+
+    assert response.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_slow_answer():
+    """The time limit of the head is not that of the body or the answer."""
     whole = request(body=b"b" * 10)
 
-    async with served() as address:
+    async with served(head_timeout_s=0.05) as address:
         response = await exchange(address, whole[:-5], whole[-5:], pause_s=0.15)
 
     assert response.startswith(b"HTTP/1.1 200 OK")
+
+
+def chunked(count: int, *after: bytes) -> bytes:
+    """A request whose body has so many chunks, and lines behind them."""
+    head = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"1\r\na\r\n" * count + b"\r\n".join([b"0", *after, b"", b""])
+
+
+async def test_chunks():
+    """As many as there may be make a body; one more is a 413."""
+    async with served(max_body_chunks=50) as address:
+        answered = await exchange(address, chunked(49))
+        refused = await exchange(address, chunked(51))
+
+    assert b"a" * 49 in answered
+    assert error(refused) == (413, "request_too_large")
+
+
+async def test_what_follows_a_body():
+    """Lines behind a body in chunks are no headers of the request: nobody has checked them."""
+    seen: list[bytes] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await echo(scope, receive, send)
+        seen.extend(name for name, _ in scope["headers"])
+
+    async with served(app) as address:
+        response = await exchange(address, chunked(1, b"authorization: Bearer x"))
+
+    assert response.endswith(b"1\r\na\r\n0\r\n\r\n")
+    assert seen == [b"host", b"connection", b"transfer-encoding"]
+
+
+async def test_many_lines_behind_a_body():
+    """They count as headers do."""
+    async with served() as address:
+        response = await exchange(address, chunked(1, *[b"x: " + b"a" * 90] * 100))
+
+    assert error(response) == (431, "request_headers_too_large")
+
+
+async def test_request_line():
+    """An address of more than 8 KiB is refused where headers may be larger."""
+    async with served(max_header_bytes=65536) as address:
+        response = await exchange(address, b"GET /" + b"x" * 8192 + b" HTTP/1.1\r\n\r\n")
+
+    assert error(response) == (431, "request_headers_too_large")
+
+
+async def test_too_many_connections():
+    """On one more than there may be, requests are told so, but not those for health; beyond a
+    tenth more there is no answer.
+    """
+    counts = Counts()
+    health = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
+
+    async with served(counts=counts, max_connections=2) as address:
+        open_ones = [await asyncio.open_connection(*address) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        refused = await exchange(address, request(close=False))
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(health)
+        healthy = await reader.readuntil(b"\r\n\r\n")
+        beyond = await exchange(address, health)
+        for _, each in [*open_ones, (reader, writer)]:
+            each.close()
+        await asyncio.sleep(0.05)
+        again = await exchange(address, request())
+
+    assert error(refused) == (503, "server_overloaded")
+    assert (b"\r\nretry-after: 1\r\n" in refused, b"\r\nconnection: close\r\n" in refused) == (
+        True,
+        True,
+    )
+    assert healthy.startswith(b"HTTP/1.1 200 OK")
+    assert beyond == b""
+    assert again.startswith(b"HTTP/1.1 200 OK")
+    assert counts.told == ["connections"] * 3
+
+
+PIECE = b"p" * 100_000
+
+
+async def dropped(app: ASGIApp, sent: bytes, *, read: int = 0) -> Counts:
+    """A client that reads so much of an answer, and then nothing for longer than it may."""
+    counts = Counts()
+    async with served(app, counts=counts, write_timeout_s=0.2) as address:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        loop = asyncio.get_running_loop()
+        with client:
+            await loop.sock_connect(client, address)
+            await loop.sock_sendall(client, sent)
+            left = read
+            while left > 0:
+                left -= len(await loop.sock_recv(client, min(left, 4096)))
+            for _ in range(200):
+                if counts.told:
+                    break
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.05)
+    return counts
+
+
+async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while not scope["state"]["connection_lost"].done():
+        await send({"type": "http.response.body", "body": PIECE, "more_body": True})
+        await asyncio.sleep(0)
+
+
+async def huge(scope: Scope, receive: Receive, send: Send) -> None:
+    """An answer that is written at once."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": PIECE * 200})
+
+
+@pytest.mark.parametrize("app", [endless, huge])
+@pytest.mark.parametrize("close", [True, False])
+async def test_client_that_does_not_read(app, close):
+    """It is dropped while its answer is made, and where the answer is complete but for the way."""
+    counts = await dropped(app, request(close=close), read=50_000)
+
+    assert counts.told == ["reader"]
+
+
+async def test_client_that_reads_slowly():
+    """One that takes a little now and then stays, though all of it takes longer than it may."""
+    counts = Counts()
+    async with served(huge, counts=counts, write_timeout_s=0.2) as address:
+        reader, writer = await asyncio.open_connection(*address, limit=4096)
+        writer.write(request())
+        received = b""
+        while len(received) < len(PIECE) * 200:
+            received += await reader.read(1_000_000)
+            await asyncio.sleep(0.02 if len(received) < 5_000_000 else 0)
+        writer.close()
+
+    assert counts.told == []

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from openai_frontend import app as app_module
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
+from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
@@ -170,7 +171,7 @@ async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], Non
     config = uvicorn.Config(
         world.app,
         port=0,
-        http=guarded_protocol(65536),
+        http=guarded_protocol(ConnectionLimits()),
         lifespan="off",
         log_config=None,
         ws="none",

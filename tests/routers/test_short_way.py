@@ -53,7 +53,9 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     }
     for name, arguments in models.items():
         mock_models.write_with_tokenizer(repository, name, **arguments)
-    with GatewayProcess(repository, folder / "log") as process:
+    # A slow client's whole answer may wait: what is dropped is shown in tests/faults
+    buffer = f"--stream-buffer-bytes={2 * len(LONG_TOKEN) * LONG_TOKENS}"
+    with GatewayProcess(repository, folder / "log", buffer) as process:
         process.wait_until_ready()
         yield process
 

@@ -1,55 +1,32 @@
 """The events of generate_stream as an HTTP response."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
-from openai_frontend.errors import RequestCancelled
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
-from openai_frontend.routers.event_stream import HEADERS, start
-from openai_frontend.serving.failure import describe, log_failure
-from openai_frontend.sse import event
+from openai_frontend.routers.outlet import Outlet
+from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
+from openai_frontend.serving.failure import Failure
 
 
-class EventStream(Response):
-    """Starts with the first event, so that a failure before it still has its status. One that
-    comes later is the last event.
-    """
+class EventStream(StreamedResponse):
+    """Starts with the first event."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        self.status_code = 200
-        self.raw_headers = HEADERS
-        self.background = None
+    comments = False  # Triton's own clients take every line for an event
+
+    def __init__(self, events: AsyncGenerator[bytes, None], limits: StreamLimits) -> None:
+        super().__init__(limits)
         self._events = events
-        self._started = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        last = b""
-        try:
-            with CancelledOnDisconnect(scope):
-                await self._send_events(send)
-        except RequestCancelled as gone:
-            log_failure(gone, scope["state"]["request_id"])
-            return
-        except (Exception, asyncio.CancelledError) as error:
-            if not self._started:
-                raise
-            # The process edge of a stream: its status is sent, so its last event tells.
-            log_failure(error, scope["state"]["request_id"])
-            last = event(describe(error).in_kserve_form().body)
-        await send({"type": "http.response.body", "body": last, "more_body": False})
-
-    async def _send_events(self, send: Send) -> None:
+    async def pump(self, outlet: Outlet) -> bytes:
+        """Sends the events of each burst; nothing ends them."""
         async with aclosing(self._events) as events:
             async for burst in events:
-                await self._start(send)
-                await send({"type": "http.response.body", "body": burst, "more_body": True})
-        await self._start(send)  # of a model that gave nothing
+                self.start(outlet)
+                outlet.write(burst)
+        self.start(outlet)  # of a model that gave nothing
+        await outlet.drained()
+        return b""
 
-    async def _start(self, send: Send) -> None:
-        if not self._started:
-            self._started = True
-            await send(start())
+    def failure_body(self, failure: Failure) -> bytes:
+        """KServe's envelope."""
+        return failure.in_kserve_form().body

@@ -11,6 +11,7 @@ from openai_frontend.routers.kserve.errors import ERRORS
 from openai_frontend.routers.kserve.event_stream import EventStream
 from openai_frontend.routers.kserve.pieces import Pieces
 from openai_frontend.routers.openapi import request_body
+from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.serving.kserve.core import Core
 from openai_frontend.serving.kserve.generation import GenerateRequests
 from openai_frontend.serving.kserve.inference import InferRequests
@@ -20,7 +21,9 @@ _INFER = {200: {"model": InferResponse}, **ERRORS}
 _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 
 
-def inference_router(core: Core, infer: InferRequests, generate: GenerateRequests) -> APIRouter:
+def inference_router(
+    core: Core, infer: InferRequests, generate: GenerateRequests, streams: StreamLimits
+) -> APIRouter:
     """A client that goes away ends its request in the core."""
     router = APIRouter(tags=["kserve"], route_class=InferenceRoute)
 
@@ -63,7 +66,7 @@ def inference_router(core: Core, infer: InferRequests, generate: GenerateRequest
         """The same, with an event for each response of the model."""
         model, body = asked_model(request, core), await request.body()
         events = generate.stream(model, body, _request_id(request), key=_key(request))
-        return EventStream(events)
+        return EventStream(events, streams)
 
     return router
 

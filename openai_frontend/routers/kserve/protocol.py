@@ -15,6 +15,7 @@ from openai_frontend.routers.kserve.models import (
 )
 from openai_frontend.routers.kserve.repository import control_router, index_router
 from openai_frontend.routers.kserve.server import health_router, server_router
+from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.kserve.at_work import AtWork, LimitsOf, Use
@@ -34,6 +35,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     limits_of: LimitsOf,
     is_ready: Callable[[], bool],
     log_settings: Mapping[str, Any],
+    streams: StreamLimits,
 ) -> APIRouter:
     """`log_settings`: the core's log in the words of Triton's logging extension."""
     repository = Repository(management)
@@ -46,7 +48,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
         statistics_router(core),  # its /v2/models/stats goes before a model of that name
         models_router(core),
         readiness_router(core),
-        inference_router(core, infer, GenerateRequests(core, at_work)),
+        inference_router(core, infer, GenerateRequests(core, at_work), streams),
         index_router(repository),
         control_router(repository),
         logging_router(log_settings),

@@ -14,6 +14,7 @@ import pytest_asyncio
 import uvicorn
 
 from openai_frontend.app import create_app
+from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server, inprocess
@@ -72,7 +73,7 @@ class KServe:
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
     """The application on a free port; gives its URL."""
-    http = guarded_protocol(65536)
+    http = guarded_protocol(ConnectionLimits())
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
     config.timeout_graceful_shutdown = 1
     process = uvicorn.Server(config)

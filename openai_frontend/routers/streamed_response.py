@@ -1,0 +1,129 @@
+"""An answer that leaves as events while it is made. Knows no event's form.
+
+Not Starlette's StreamingResponse: its task group costs more than the stream's own work.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from openai_frontend.errors import RequestCancelled
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
+from openai_frontend.routers.outlet import MAX_WAITING, Outlet
+from openai_frontend.serving.failure import Failure, describe, log_failure
+from openai_frontend.sse import KEEP_ALIVE, error_event
+
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold the events back
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """The settings of streams."""
+
+    buffer_bytes: int = MAX_WAITING  # that may wait for a slow client
+    keep_alive_s: float = 15.0  # of silence, after which a comment is sent; 0: never
+
+
+class StreamedResponse(Response):
+    """Starts with what `pump` sends first, so that a failure before it still has its status.
+
+    One that comes later is the last event. The failure's form, and what is sent, are a subclass's.
+    """
+
+    # A comment in the silence before the first event decides for status 200
+    # (docs/decisions/0021-keep-alive-comments.md)
+    comments: ClassVar[bool] = True
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self.status_code = 200
+        self.raw_headers = HEADERS
+        self.background = None
+        self._limits = limits
+        self._started = False
+
+    async def pump(self, outlet: Outlet) -> bytes:
+        """Sends what there is as it comes, after `start`; returns the last of it."""
+        raise NotImplementedError
+
+    def failure_body(self, failure: Failure) -> bytes:
+        """The data of the event that tells a failure."""
+        return failure.body
+
+    def start(self, outlet: Outlet) -> None:
+        """Sends the status, once; what has been written before it never is."""
+        if not self._started:
+            self._started = True
+            outlet.begin(self._send({"type": "http.response.start", "status": 200,
+                                     "headers": HEADERS}))  # fmt: skip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Middleware looks at the start of a response alone; what follows need not pass it.
+        state = scope["state"]
+        outlet = Outlet(
+            state.get("send_body", send),
+            state.get("write_body"),
+            max_waiting_bytes=self._limits.buffer_bytes,
+        )
+        self._send = send
+        # A task of its own: a wake-up then resumes four frames, not the twenty of the middleware
+        # too. Measured at 64 streams: 18 % less CPU for each chunk, with the line above.
+        pump = asyncio.get_running_loop().create_task(self.pump(outlet))
+        silence = _Silence(outlet, partial(self.start, outlet), self._limits.keep_alive_s)
+        if self.comments:
+            silence.watch()
+        try:
+            with CancelledOnDisconnect(scope):
+                last = await pump
+        except RequestCancelled as gone:
+            log_failure(gone, state["request_id"])
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            if not self._started:
+                raise
+            # The process edge of a stream: its status is sent, so its last event tells.
+            log_failure(error, state["request_id"])
+            last = error_event(self.failure_body(describe(error)))
+            await outlet.drained()  # after all that came before it
+        finally:
+            silence.stop()
+            outlet.close()
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+class _Silence:
+    """Breaks the silence of a stream by comments, each where an event would stand.
+
+    Looks once in a while, so that a token costs nothing: between one and two times `every_s` pass
+    before the first comment after an event.
+    """
+
+    def __init__(self, outlet: Outlet, start: Callable[[], None], every_s: float) -> None:
+        self._outlet = outlet
+        self._start = start
+        self._every_s = every_s
+        self._next: asyncio.TimerHandle | None = None
+
+    def watch(self) -> None:
+        """From now on, where there is to be anything at all."""
+        if self._every_s:
+            self._next = asyncio.get_running_loop().call_later(self._every_s, self._look)
+
+    def stop(self) -> None:
+        """The stream ends."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _look(self) -> None:
+        self.watch()
+        if self._outlet.is_silent():
+            self._start()
+            self._outlet.comment(KEEP_ALIVE)

@@ -302,6 +302,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
         max_n=settings.max_n,
         max_messages=settings.max_messages,
         max_prompts=settings.max_prompts,
+        max_prompt_tokens=settings.max_prompt_tokens,
         max_answer_tokens=settings.max_answer_tokens,
         max_input_tokens=settings.max_input_tokens,
     )

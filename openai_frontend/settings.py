@@ -173,6 +173,12 @@ class Limits(BaseModel):
         description="Prompts times choices in one completions request.",
         json_schema_extra=RELOADS,
     )
+    max_prompt_tokens: int = Field(
+        default=2**20,
+        ge=1,
+        description="Tokens of one request's prompts, all together; a model's context bounds each.",
+        json_schema_extra=RELOADS,
+    )
     max_answer_tokens: int = Field(
         default=2**24,
         ge=1,

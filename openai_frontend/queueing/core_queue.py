@@ -39,5 +39,12 @@ def core_queue(config: Mapping[str, Any]) -> CoreQueue:
     return CoreQueue(
         int(batching.get("priority_levels", 0)),
         int(batching.get("default_priority_level", 0)),
-        takes_timeouts=any(policy.get("allow_timeout_override", False) for policy in policies),
+        takes_timeouts=any(map(_takes_timeouts, policies)),
+    )
+
+
+def _takes_timeouts(policy: Mapping[str, Any]) -> bool:
+    """A request's own may only be shorter than the policy's, so there has to be one."""
+    return bool(policy.get("allow_timeout_override")) and bool(
+        int(policy.get("default_timeout_microseconds", 0))
     )

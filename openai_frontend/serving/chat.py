@@ -143,7 +143,7 @@ class ChatCompletions:
     async def _render(
         self, request: ChatCompletionRequest, model: ServedModel, tools: Tools
     ) -> Prompt:
-        return await model.render_chat(
+        prompt = await model.render_chat(
             template_messages(request.messages, self._policy),
             tools=tools.for_template,
             documents=request.documents,
@@ -153,6 +153,8 @@ class ChatCompletions:
             add_special_tokens=bool(request.add_special_tokens),
             truncation=truncation(request, model, answer_tokens=_max_tokens(request) or 1),
         )
+        self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
+        return prompt
 
 
 def _asked(

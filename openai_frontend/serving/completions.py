@@ -100,9 +100,11 @@ class Completions:
         self._limits.check_n(_candidates(request), "best_of")
         self._limits.check_prompts(len(prompts), _candidates(request))
         _check(request)
-        tokenized = []
+        tokenized, tokens = [], 0
         for prompt in prompts:
             tokenized.append(await _tokenize(prompt, request, model))
+            tokens += len(tokenized[-1].token_ids)
+            self._limits.check_prompt_tokens(tokens, "prompt")
             if len(prompts) > 1:
                 await asyncio.sleep(0)  # a short prompt is tokenized on the event loop
         return tokenized

@@ -13,6 +13,7 @@ class Limits:
     max_messages: int = 2048
     max_prompts: int = 2048  # answers of one completions request: prompts times n
     max_answer_tokens: int = 2**24  # that one request may have generated, all choices together
+    max_prompt_tokens: int = 2**20  # of one request, all prompts together
     max_prompt_logprobs: int = 262_144  # 2 us of the event loop and 0.3 KB each
     max_inputs: int = 2048  # of one embeddings request
     max_input_tokens: int = 300_000  # of one embeddings request, all inputs together
@@ -44,6 +45,11 @@ class Limits:
         if prompts * n > self.max_prompts:
             raise _too_long("prompt", self.max_prompts // n, prompts)
 
+    def check_prompt_tokens(self, tokens: int, param: str) -> None:
+        """Refuses prompts that are longer together than the server reads for one request."""
+        if tokens > self.max_prompt_tokens:
+            raise _too_many_tokens(tokens, self.max_prompt_tokens, param)
+
     def check_prompt_logprobs(self, entries: int, param: str) -> None:
         """Refuses more log probabilities of prompts than one answer may hold."""
         if entries > self.max_prompt_logprobs:
@@ -62,8 +68,12 @@ class Limits:
     def check_input_tokens(self, tokens: int) -> None:
         """Refuses inputs that are too long together."""
         if tokens > self.max_input_tokens:
-            message = f"Requested {tokens} tokens, max {self.max_input_tokens} tokens per request."
-            raise InvalidRequest(message, param="input", code="max_tokens_per_request")
+            raise _too_many_tokens(tokens, self.max_input_tokens, "input")
+
+
+def _too_many_tokens(tokens: int, most: int, param: str) -> InvalidRequest:
+    message = f"Requested {tokens} tokens, max {most} tokens per request."
+    return InvalidRequest(message, param=param, code="max_tokens_per_request")
 
 
 def _above_maximum(param: str, maximum: int, value: int) -> InvalidRequest:

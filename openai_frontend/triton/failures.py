@@ -20,11 +20,20 @@ _EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
     CANCELLED: errors.RequestCancelled,
 }
 
+# Both are UNAVAILABLE, and the core may put the request's id before them
+_OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
+    "Exceeds maximum queue size": errors.QueueFull,
+    "Request timeout expired": errors.QueueTimeout,
+}
+
 
 def translated(code: int, message: str) -> errors.GatewayError:
     """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become
     InferenceFailed.
     """
+    for words, refusal in _OF_ITS_QUEUE.items():
+        if code == UNAVAILABLE and message.endswith(words):
+            return refusal(f"The queue of the model's batcher: {words[0].lower()}{words[1:]}.")
     error = _EXCEPTIONS.get(code, errors.InferenceFailed)(message)
     error.foreign = True
     return error

@@ -4,7 +4,7 @@ import openai.types.chat
 import orjson
 import pytest
 
-from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
 from openai_frontend.serving.chat import ChatCompletions, complete
@@ -344,3 +344,30 @@ async def test_whole_answer():
         read.usage.total_tokens,
     ) == (3, 4, 7)
     assert (answer.id, "fake", "chat.completion") == (read.id, read.model, read.object)
+
+
+async def test_the_length_of_a_prompt():
+    """By the server's own limit, whatever the model's context; it holds for what is shown too."""
+    chat = ChatCompletions(Limits(max_prompt_tokens=5), FieldPolicy("reject"), Admission(99))
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "five!"}])
+    longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
+    model: Any = FakeModel()
+
+    assert len((await chat.render(request, model)).token_ids) == 5
+    for read in (chat.prepare, chat.render):
+        with pytest.raises(InvalidRequest) as refused:
+            await read(longer, model)
+        assert (refused.value.param, refused.value.code) == ("messages", "max_tokens_per_request")
+
+
+async def test_a_full_queue():
+    """Who would not even wait is told before the prompt is rendered."""
+    chat = ChatCompletions(Limits(), FieldPolicy("reject"), admission := Admission(1))
+    model: Any = FakeModel()
+    await admission.of(model).take(1)
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
+
+    with pytest.raises(QueueFull):
+        await chat.prepare(request, model)
+
+    assert model.rendered == []

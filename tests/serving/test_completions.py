@@ -5,7 +5,7 @@ import openai.types
 import orjson
 import pytest
 
-from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
@@ -255,3 +255,27 @@ async def test_whole_answer():
         (1, "bHello", "stop"),
     ]
     assert (answer.id, "text_completion") == (read.id, read.object)
+
+
+async def test_the_length_of_all_prompts():
+    """They are counted together, and those beyond the limit are not even tokenized."""
+    completions = Completions(Limits(max_prompt_tokens=5), FieldPolicy("reject"), Admission(99))
+    model: Any = FakeModel()
+    fits = CompletionRequest(model="m", prompt=["ab", "abc"])
+    longer = CompletionRequest(model="m", prompt=["abc", "abc", ""])
+
+    assert len(await completions.render(fits, model)) == 2
+    with pytest.raises(InvalidRequest) as refused:
+        await completions.prepare(longer, model)
+    assert (refused.value.param, refused.value.code) == ("prompt", "max_tokens_per_request")
+
+
+async def test_a_full_queue():
+    """Who would not even wait is told before anything is tokenized."""
+    completions = Completions(Limits(), FieldPolicy("reject"), admission := Admission(1))
+    model: Any = FakeModel()
+    await admission.of(model).take(1)
+    model.tokenize = None
+
+    with pytest.raises(QueueFull):
+        await completions.prepare(CompletionRequest(model="m", prompt="a"), model)

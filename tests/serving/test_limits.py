@@ -3,7 +3,7 @@ import pytest
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.limits import Limits
 
-LIMITS = Limits(max_n=4, max_messages=3, max_prompts=10)
+LIMITS = Limits(max_n=4, max_messages=3, max_prompts=10, max_prompt_tokens=7)
 
 
 def test_at_the_limits():
@@ -11,6 +11,7 @@ def test_at_the_limits():
     LIMITS.check_n(4)
     LIMITS.check_messages(3)
     LIMITS.check_prompts(5, 2)
+    LIMITS.check_prompt_tokens(7, "prompt")
 
 
 REFUSED = [
@@ -26,6 +27,12 @@ REFUSED = [
         "prompt",
         "array_above_max_length",
         "maximum length 5, but got an array with length 6",
+    ),
+    (
+        lambda: LIMITS.check_prompt_tokens(8, "prompt"),
+        "prompt",
+        "max_tokens_per_request",
+        "8 tokens, max 7 tokens",
     ),
 ]
 

@@ -5,7 +5,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.serving.structured_outputs import structured_outputs
+from openai_frontend.serving.structured_outputs import MAX_CONSTRAINT_BYTES, structured_outputs
 from schemas.sampling import SamplingFields
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -148,3 +148,20 @@ def test_refused(fields, param):
         constraint(**fields)
 
     assert param == refused.value.param
+
+
+@pytest.mark.parametrize(
+    ("size", "fits"), [(MAX_CONSTRAINT_BYTES, True), (MAX_CONSTRAINT_BYTES + 1, False)]
+)
+def test_size(size, fits):
+    """A constraint of so many bytes of JSON is taken, of one more it is the field's error."""
+    given: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": ""}}}
+    frame = len(json.dumps(given, separators=(",", ":")))
+    given["json_schema"]["schema"]["const"] = "a" * (size - frame)
+
+    if fits:
+        assert constraint(response_format=given) is not None
+        return
+    with pytest.raises(InvalidRequest, match=f"at most {MAX_CONSTRAINT_BYTES} bytes") as refused:
+        constraint(response_format=given)
+    assert refused.value.param.startswith("response_format")

@@ -140,7 +140,7 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
 
         async def ask(key: str) -> httpx.Response:
             headers = key_files.bearer(key)
-            answer = await gateway.client.post(
+            answer: httpx.Response = await gateway.client.post(
                 "/v1/completions", json={**BODY, "max_tokens": 5}, headers=headers
             )
             if answer.status_code == 200:

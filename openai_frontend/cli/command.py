@@ -37,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "keys":
         failure = keys.run(given)
         return 0 if failure is None else _refuse(failure, MISUSED)
+    if command == "top":
+        from openai_frontend.cli.top import command as top  # no other command needs it
+
+        failure = top.run(given)
+        return 0 if failure is None else _refuse(failure, FAILED)
     if command == "init-repo":
         return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)

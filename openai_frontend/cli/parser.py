@@ -8,6 +8,7 @@ from typing import Any
 from openai_frontend.cli import keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.one_line_parser import OneLineParser
+from openai_frontend.cli.top import options as top_options
 from openai_frontend.setting_table import Option, options
 
 Commands = Any  # what `add_subparsers` returns: argparse has no public name for it
@@ -37,6 +38,15 @@ def parser() -> argparse.ArgumentParser:
     )
     init_repo_command.add_arguments(init_repo)
     keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
+    top_options.add_arguments(
+        commands.add_parser(
+            "top",
+            help="show how a running gateway is doing",
+            description="Show how a running gateway is doing, model by model, each second. Rates "
+            "and quantiles are of the last ten seconds. Ctrl-C ends it.",
+            allow_abbrev=False,
+        )
+    )
     commands.add_parser("version", help=_VERSIONS)
     return whole
 

@@ -85,6 +85,13 @@ ENDED = _declare(
     "log.",
     labels=("model", "end"),
 )  # fmt: skip
+RESPONSES = _declare(
+    "model_responses", "counter",
+    "Responses of models to requests, as they come: one for each token with most engines.",
+    "Its rate is the throughput at this moment; `openai_frontend_generation_tokens` counts answers "
+    "that have ended.",
+    labels=_MODEL,
+)  # fmt: skip
 FIRST_TOKEN_S = _declare(
     "time_to_first_token_seconds", "histogram", "Seconds from Triton's request to its first token.",
     "Grows with the engine's queue: see `vllm:num_requests_waiting`, then the lengths of prompts.",

@@ -5,18 +5,16 @@ What is counted is declared in `declared.py`; nothing here costs anything for a 
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
-from openai_frontend.generation import CompletionDelta
-from openai_frontend.metrics import declared
-from openai_frontend.metrics.declared import End, ReloadOutcome, TimeoutKind, WatchdogKind
-from openai_frontend.metrics.family import Family
+from openai_frontend.metrics import declared, registered
+from openai_frontend.metrics.declared import ReloadOutcome, TimeoutKind, WatchdogKind
+from openai_frontend.metrics.model import ModelMetrics, Models
 
 RelayCounts = Callable[[], Mapping[str, int]]  # gives "texts" and "writes", so far
 
@@ -32,17 +30,18 @@ class GatewayMetrics:
         """`relay_counts` is asked at each scrape: what it tells is counted below Python."""
         self.registry = CollectorRegistry()
         self.registry.register(_Relay(relay_counts))
-        self._requests = self._counter(declared.REQUESTS)
-        self._request_s = self._histogram(declared.REQUEST_S)
-        self.at_work = self._gauge(declared.AT_WORK)
-        self.streams = self._gauge(declared.STREAMS)
-        self._rejected = self._counter(declared.REJECTED)
-        self._lag_s = self._histogram(declared.LAG_S)
-        self._readers_dropped = self._counter(declared.READERS_DROPPED)
-        self._timeouts = self._counter(declared.TIMEOUTS)
-        self._reloads = self._counter(declared.RELOADS)
-        self._models = _Models(self)
+        self._requests = registered.counter(self.registry, declared.REQUESTS)
+        self._request_s = registered.histogram(self.registry, declared.REQUEST_S)
+        self.at_work = registered.gauge(self.registry, declared.AT_WORK)
+        self.streams = registered.gauge(self.registry, declared.STREAMS)
+        self._rejected = registered.counter(self.registry, declared.REJECTED)
+        self._lag_s = registered.histogram(self.registry, declared.LAG_S)
+        self._readers_dropped = registered.counter(self.registry, declared.READERS_DROPPED)
+        self._timeouts = registered.counter(self.registry, declared.TIMEOUTS)
+        self._reloads = registered.counter(self.registry, declared.RELOADS)
+        self._models = Models(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
+        self.registry.register(_Responses(self._by_model))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # there from the start, at zero
         for outcome in get_args(ReloadOutcome):
@@ -93,26 +92,15 @@ class GatewayMetrics:
         """The event loop was late by so much."""
         self._lag_s.observe(seconds)
 
-    def of(self, model: str) -> "ModelMetrics":
+    def of(self, model: str) -> ModelMetrics:
         """A served model's; the same object for the same name."""
         known = self._by_model.get(model)
         if known is None:
             known = self._by_model[model] = ModelMetrics(self._models, model)
         return known
 
-    def _counter(self, family: Family) -> Counter:
-        return Counter(family.name, family.says, family.labels, registry=self.registry)
 
-    def _gauge(self, family: Family) -> Gauge:
-        return Gauge(family.name, family.says, family.labels, registry=self.registry)
-
-    def _histogram(self, family: Family) -> Histogram:
-        return Histogram(
-            family.name, family.says, family.labels, buckets=family.bounds, registry=self.registry
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Relay(Collector):
     """The counters of the native writer."""
 
@@ -124,89 +112,15 @@ class _Relay(Collector):
             yield CounterMetricFamily(family.name, family.says, value=counts[name])
 
 
-class _Models:
-    """The families with a label for the model."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Responses(Collector):
+    """What the models have answered so far, answers under way among it."""
 
-    def __init__(self, metrics: GatewayMetrics) -> None:
-        self.waiting = metrics._gauge(declared.WAITING)
-        self.queue_s = metrics._histogram(declared.QUEUE_S)
-        self.running = metrics._gauge(declared.RUNNING)
-        self.ended = metrics._counter(declared.ENDED)
-        self.first_token_s = metrics._histogram(declared.FIRST_TOKEN_S)
-        self.token_s = metrics._histogram(declared.TOKEN_S)
-        self.answer_s = metrics._histogram(declared.ANSWER_S)
-        self.prompt_tokens = metrics._histogram(declared.PROMPT_TOKENS)
-        self.cached_tokens = metrics._counter(declared.CACHED_TOKENS)
-        self.completion_tokens = metrics._histogram(declared.COMPLETION_TOKENS)
-        self.stuck = metrics._counter(declared.WATCHDOG)
-        self.restarts = metrics._counter(declared.ENGINE_RESTARTS)
+    models: Mapping[str, ModelMetrics]
 
-
-class ModelMetrics:
-    """One model's part of the families; each answer is watched by a `Generation`."""
-
-    def __init__(self, families: _Models, model: str) -> None:
-        self.waiting = families.waiting.labels(model)
-        self.queue_s = families.queue_s.labels(model)
-        self.running = families.running.labels(model)
-        self.first_token_s = families.first_token_s.labels(model)
-        self.token_s = families.token_s.labels(model)
-        self.answer_s = families.answer_s.labels(model)
-        self.prompt_tokens = families.prompt_tokens.labels(model)
-        self.cached_tokens = families.cached_tokens.labels(model)
-        self.completion_tokens = families.completion_tokens.labels(model)
-        self.restarts = families.restarts.labels(model)
-        self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(WatchdogKind)}
-        self._ended = {end: families.ended.labels(model, end) for end in get_args(End)}
-
-    def begin(self) -> "Generation":
-        """One more answer is being made; whoever begins it calls `end`."""
-        self.running.inc()
-        return Generation(self)
-
-    def ended(self, end: str) -> None:
-        """One answer fewer; `end` is how."""
-        self.running.dec()
-        self._ended[end].inc()
-
-
-class Generation:
-    """One answer in the making."""
-
-    __slots__ = ("_begun_s", "_completion_tokens", "_end", "_first_s", "_model")
-
-    def __init__(self, model: ModelMetrics) -> None:
-        self._model = model
-        self._begun_s = perf_counter()
-        self._first_s: float | None = None
-        self._completion_tokens = 0
-        self._end = "cancelled"  # unless it ends in another way
-
-    def add(self, deltas: Iterable[CompletionDelta]) -> None:
-        """What one wake-up brought."""
-        if self._first_s is None:
-            self._first_s = perf_counter()
-            self._model.first_token_s.observe(self._first_s - self._begun_s)
-        for delta in deltas:
-            counts = delta.counts
-            if counts is not None:
-                self._completion_tokens += counts.completion_tokens
-            if delta.finish_reason is None:
-                continue
-            self._end = "error" if delta.finish_reason == "abort" else delta.finish_reason
-            if counts is not None:
-                self._model.prompt_tokens.observe(counts.prompt_tokens)
-                self._model.cached_tokens.inc(counts.cached_tokens)
-
-    def failed(self) -> None:
-        """It ends with an error."""
-        self._end = "error"
-
-    def end(self) -> None:
-        """It is over, whatever ended it."""
-        model, tokens, now_s = self._model, self._completion_tokens, perf_counter()
-        model.ended(self._end)
-        model.answer_s.observe(now_s - self._begun_s)
-        model.completion_tokens.observe(tokens)
-        if tokens > 1 and self._first_s is not None:
-            model.token_s.observe((now_s - self._first_s) / (tokens - 1))
+    def collect(self) -> Iterable[Metric]:
+        family = declared.RESPONSES
+        metric = CounterMetricFamily(family.name, family.says, labels=family.labels)
+        for name, model in [*self.models.items()]:  # the event loop may add one meanwhile
+            metric.add_metric([name], model.responses())
+        yield metric

@@ -265,7 +265,7 @@ class ServedModel:
             )
             if request.relay is not None and text_output is not None:
                 request.relay.offer(partial(stream.relay, text_output))
-            watched = watched_model.begin()
+            watched = watched_model.begin(stream)
             try:
                 async for responses in stream:
                     deltas = [decode(response) for response in responses]

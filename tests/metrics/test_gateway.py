@@ -105,3 +105,22 @@ def test_what_is_counted_below():
     assert registry.get_sample_value("openai_frontend_relayed_texts_total") == 5
     counts["writes"] = 3
     assert registry.get_sample_value("openai_frontend_relay_writes_total") == 3
+
+
+class Stream:
+    received = 0
+
+
+def test_responses_as_they_come(metrics, value):
+    """Those of answers under way count too, and never twice."""
+    first, second = Stream(), Stream()
+    generation = metrics.of("m").begin(first)
+    other = metrics.of("m").begin(second)
+    first.received, second.received = 3, 2
+    assert value("model_responses_total", model="m") == 5
+
+    generation.end()
+    second.received = 4
+    assert value("model_responses_total", model="m") == 7
+    other.end()
+    assert value("model_responses_total", model="m") == 7

@@ -1,0 +1,1 @@
+"""`top`: how a running gateway is doing, model by model, in the terminal."""

@@ -1,0 +1,156 @@
+"""What two looks at a gateway say of the time between them. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from openai_frontend.cli.top.reading import ADDRESSES, Reading, Series
+
+_OWN = "openai_frontend"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFigures:
+    """One model. None: nothing was said of it."""
+
+    model: str
+    state: str
+    running: float | None = None  # answers being made
+    queued: float | None = None  # requests in the gateway's queue
+    engine_waiting: float | None = None  # requests in the engine's
+    tokens_per_s: float | None = None
+    ttft_p50_s: float | None = None
+    ttft_p99_s: float | None = None
+    token_p50_s: float | None = None
+    queue_p99_s: float | None = None
+    cache: float | None = None  # 1 is all of it
+    rejected_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The gateway."""
+
+    status: str
+    requests_per_s: float | None
+    at_work: float | None
+    streams: float | None
+    tokens_per_write: float | None
+    loop_lag_p99_s: float | None
+    rejected_per_s: float | None
+    models: tuple[ModelFigures, ...]
+
+
+def figures(earlier: Reading, now: Reading) -> Figures:
+    """Rates and quantiles are those of the time between the two."""
+    between = _Between(earlier, now)
+    texts = between.grown(f"{_OWN}_relayed_texts_total")
+    writes = between.grown(f"{_OWN}_relay_writes_total")
+    return Figures(
+        status=now.status,
+        requests_per_s=between.others_per_s(),
+        at_work=now.value(f"{_OWN}_requests_at_work"),
+        streams=now.value(f"{_OWN}_streams"),
+        tokens_per_write=texts / writes if texts and writes else None,
+        loop_lag_p99_s=between.quantile(0.99, f"{_OWN}_event_loop_lag_seconds"),
+        rejected_per_s=between.rate(f"{_OWN}_rejected_total") or 0.0,
+        models=tuple(_model(name, between) for name in sorted(_names(now))),
+    )
+
+
+def _names(now: Reading) -> set[str]:
+    """Those that requests can name, those that were used, and the engines of pipelines."""
+    engines = now.label_values("vllm:num_requests_running", "model")
+    engines |= now.label_values("nv_trt_llm_request_metrics", "model")
+    used = now.label_values(f"{_OWN}_running_generations", "model")
+    return {*now.models, *now.unready, *used, *engines}
+
+
+def _model(name: str, between: "_Between") -> ModelFigures:
+    now, ttft = between.now, f"{_OWN}_time_to_first_token_seconds"
+    return ModelFigures(
+        model=name,
+        state=_state(name, now),
+        running=now.value(f"{_OWN}_running_generations", model=name),
+        queued=now.value(f"{_OWN}_queue_waiting", model=name),
+        engine_waiting=_first(
+            now.value("vllm:num_requests_waiting", model=name),
+            now.value("nv_trt_llm_request_metrics", model=name, request_type="waiting"),
+        ),
+        tokens_per_s=between.rate(f"{_OWN}_model_responses_total", model=name),
+        ttft_p50_s=between.quantile(0.5, ttft, model=name),
+        ttft_p99_s=between.quantile(0.99, ttft, model=name),
+        token_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
+        queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_seconds", model=name),
+        cache=_first(
+            now.value("vllm:kv_cache_usage_perc", model=name),
+            now.value(
+                "nv_trt_llm_kv_cache_block_metrics", model=name, kv_cache_block_type="fraction"
+            ),
+        ),
+        rejected_per_s=between.rate(f"{_OWN}_rejected_total", model=name) or 0.0,
+    )
+
+
+def _state(name: str, now: Reading) -> str:
+    if name in now.unready:
+        return now.unready[name]
+    if now.models and name not in now.models:
+        return ""  # a part of a pipeline, or gone
+    return now.status
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What has been counted between two looks. A counter that fell began again at zero."""
+
+    earlier: Reading
+    now: Reading
+
+    def grown(self, name: str, **labels: str) -> float | None:
+        now = self.now.value(name, **labels)
+        if now is None:
+            return None
+        before = self.earlier.value(name, **labels) or 0.0
+        return now - before if now >= before else now
+
+    def rate(self, name: str, **labels: str) -> float | None:
+        """In a second."""
+        seconds, grown = self.now.at_s - self.earlier.at_s, self.grown(name, **labels)
+        return None if grown is None or seconds <= 0 else grown / seconds
+
+    def others_per_s(self) -> float | None:
+        """Requests in a second, without those that a look takes itself."""
+        name = f"{_OWN}_requests_total"
+        rates = [self.rate(name), *(self.rate(name, route=path) for path in ADDRESSES)]
+        all_of_them, *own = (rate or 0.0 for rate in rates)
+        return None if rates[0] is None else max(all_of_them - sum(own), 0.0)
+
+    def quantile(self, share: float, name: str, **labels: str) -> float | None:
+        """Of a histogram, within its bucket as far as the rank is; None where nothing was seen."""
+        buckets = sorted(self._buckets(f"{name}_bucket", labels))
+        total = buckets[-1][1] if buckets else 0.0
+        if total <= 0:
+            return None
+        rank, below, floor = share * total, 0.0, 0.0
+        for bound, count in buckets:
+            if count >= rank and count > below:
+                if bound == float("inf"):
+                    return floor
+                return floor + (bound - floor) * (rank - below) / (count - below)
+            below, floor = count, bound
+        return floor
+
+    def _buckets(self, name: str, labels: dict[str, str]) -> Iterator[tuple[float, float]]:
+        """Upper bound, and how many came to lie at or below it."""
+        bounds = {dict(of)["le"] for of in self._of(name, labels)}
+        for bound in bounds:
+            yield float(bound), self.grown(name, **labels, le=bound) or 0.0
+
+    def _of(self, name: str, labels: dict[str, str]) -> Series:
+        wanted = set(labels.items())
+        series = self.now.samples.get(name, {})
+        return {of: value for of, value in series.items() if wanted <= set(of)}

@@ -37,7 +37,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     shown = capsys.readouterr().out
     assert ended.value.code == 0
     assert "'openai-frontend init-repo MODEL', then" in shown
-    for name in ("serve", "check", "init-repo", "keys", "version"):
+    for name in ("serve", "check", "init-repo", "keys", "top", "version"):
         assert f"\n    {name}" in shown
 
     assert main([]) == 2

@@ -8,6 +8,7 @@ from openai_frontend.cli.top.figures import Figures, ModelFigures
 _NOTHING = "-"
 _GAP = "  "
 _NAME_WIDTH = 12  # that a model's name keeps, however narrow the terminal is
+_STATE_WIDTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,9 @@ def _table(rows: Sequence[ModelFigures], width: int) -> list[str]:
     names = ["model", *(row.model for row in rows)]
     states = ["state", *(row.state for row in rows)]
     longest = max(map(len, names))
-    columns = _fitting(rows, width - min(longest, _NAME_WIDTH))
-    taken = sum(len(_GAP) + len(column[0]) for column in columns)
+    state_width = len(_GAP) + min(max(map(len, states)), _STATE_WIDTH)
+    columns = _fitting(rows, width - min(longest, _NAME_WIDTH) - state_width)
+    taken = state_width + sum(len(_GAP) + len(column[0]) for column in columns)
     name_width = max(min(longest, width - taken), 0)
     return [
         _GAP.join([_cut(name, name_width).ljust(name_width), *cells, state])[:width].rstrip()

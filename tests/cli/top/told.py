@@ -1,0 +1,82 @@
+"""A server that says of itself what a test wants: the three addresses that `top` asks."""
+
+import json
+import socketserver
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+METRICS = """\
+# TYPE openai_frontend_running_generations gauge
+openai_frontend_running_generations{model="demo"} 3
+# TYPE openai_frontend_model_responses_total counter
+openai_frontend_model_responses_total{model="demo"} 100
+"""
+ANSWERS: Mapping[str, tuple[int, str]] = {
+    "/metrics": (200, METRICS),
+    "/v1/models": (200, json.dumps({"data": [{"id": "demo"}, {"id": "tired"}]})),
+    "/health/ready": (503, json.dumps({"status": "not ready", "models": {"tired": "it sleeps"}})),
+}
+
+
+class _TCP(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+class _Unix(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+@contextmanager
+def telling(
+    answers: Mapping[str, tuple[int, str]] = ANSWERS,
+    *,
+    port: int = 0,
+    unix_socket: Path | None = None,
+    certificate: Path | None = None,
+    key: str | None = None,
+) -> Iterator[int]:
+    """Serves the answers; gives the port. With a key, who does not send it gets 401."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, body = answers[self.path]
+            if key is not None and self.headers.get("authorization") != f"Bearer {key}":
+                status, body = 401, "{}"
+            self.send_response(status)
+            self.send_header("content-length", str(len(body.encode())))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nobody reads it."""
+
+        def address_string(self) -> str:
+            """A Unix socket has none."""
+            return "client"
+
+    server: socketserver.BaseServer
+    if unix_socket is not None:
+        server, listening = _Unix(str(unix_socket), Handler), 0
+    else:
+        tcp = _TCP(("127.0.0.1", port), Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            tcp.socket = context.wrap_socket(tcp.socket, server_side=True)
+        server, listening = tcp, tcp.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield listening
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -4,6 +4,7 @@ Both tables are data: a field that becomes real leaves its table and enters the 
 """
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -12,6 +13,9 @@ from schemas.response_format import JSONSchema, StructuredOutputsParam
 from schemas.sampling import RequestFields, SamplingFields, StreamOptions
 
 logger = logging.getLogger(__name__)
+
+# Anything else may be a prompt in a wrong place, which no log may hold
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 UnknownFieldsPolicy = Literal["warn", "ignore", "reject"]
 Neutral = Mapping[str, tuple[Any, ...]]  # field -> the values, besides null, that ask for nothing
@@ -125,7 +129,8 @@ class FieldPolicy:
         if name in self._warned or len(self._warned) >= _MAX_WARNED:
             return
         self._warned.add(name)
-        logger.warning("ignoring the unknown request field %r (told once for each name)", name)
+        told = name if _NAME.fullmatch(name) else "(no name)"
+        logger.warning("ignoring the unknown request field %r (told once for each name)", told)
 
 
 def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:

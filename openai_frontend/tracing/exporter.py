@@ -5,6 +5,7 @@ are made off the event loop, and it knows how many were lost.
 """
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -28,25 +29,24 @@ logger = logging.getLogger(__name__)
 
 MAX_RECORDS = 4096  # that wait
 _BATCH = 512
-_EVERY_S = 1.0
 _SEND_S = 3.0  # that one batch may take, with its repetitions
-_CLOSE_S = 2 * _SEND_S
 
 
 class Exporter:
     """Takes records until it is closed."""
 
-    def __init__(self, endpoint: str, address: Address, *, every_s: float = _EVERY_S) -> None:
-        """`endpoint` is a collector's base address; its headers and certificates are set by
-        OpenTelemetry's own environment variables.
+    def __init__(self, endpoint: str, address: Address, *, send_s: float = _SEND_S) -> None:
+        """`endpoint` is a collector's base address; its headers and certificates, and how long a
+        batch waits for more, are set by OpenTelemetry's own environment variables.
         """
         self._records: queue.SimpleQueue[RequestRecord | None] = queue.SimpleQueue()
-        self._every_s = every_s
+        self._every_s = int(os.environ.get("OTEL_BSP_SCHEDULE_DELAY", "1000")) / 1000
+        self._send_s = send_s
         own = {SERVICE_NAME: "openai-frontend", SERVICE_VERSION: __version__}
         resource = Resource(own).merge(OTELResourceDetector().detect())
         self._spans = Spans(resource, address)
         url = f"{endpoint.rstrip('/')}/v1/traces"
-        self._sender: SpanExporter = OTLPSpanExporter(endpoint=url, timeout=_SEND_S)
+        self._sender: SpanExporter = OTLPSpanExporter(endpoint=url, timeout=send_s)
         self.lost = 0  # requests whose spans reached no collector
         self._told = 0  # of them
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
@@ -62,7 +62,7 @@ class Exporter:
     def close(self) -> None:
         """Sends what waits, as far as the collector takes it in time. Blocks."""
         self._records.put(None)
-        self._thread.join(_CLOSE_S)
+        self._thread.join(2 * self._send_s)  # a batch under way, and the last
         self._sender.shutdown()
 
     def _run(self) -> None:

@@ -1,0 +1,186 @@
+"""What a collector is told of requests, by a real gateway."""
+
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from tests.tracing.collector import attributes
+from tests.tracing.conftest import World
+
+TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=1"}
+MESSAGES = [{"role": "user", "content": "say something"}]
+
+
+def asked(
+    world: World, path: str, body: dict[str, Any], **headers: str
+) -> tuple[Span, httpx.Response]:
+    response = world.client.post(path, json=body, headers=headers)
+    span = world.collector.of_request(response.headers["x-request-id"])
+    return span, response
+
+
+def test_chat(world: World) -> None:
+    """A chat's span has the conventions' attributes, and is the caller's child."""
+    body = {"model": "demo", "messages": MESSAGES, "max_tokens": 5, "temperature": 0.5, "seed": 7}
+    span, response = asked(world, "/v1/chat/completions", body, **PARENT)
+
+    told = response.json()
+    assert attributes(span) == {
+        "http.request.method": "POST",
+        "http.route": "/v1/chat/completions",
+        "http.response.status_code": 200,
+        "url.scheme": "http",
+        "server.address": "127.0.0.1",
+        "server.port": world.process.port,
+        "openai_frontend.request_id": response.headers["x-request-id"],
+        "openai_frontend.key": "tester",
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "triton",
+        "gen_ai.request.model": "demo",
+        "gen_ai.response.model": "demo",
+        "gen_ai.response.id": told["id"],
+        "gen_ai.request.max_tokens": 5,
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.seed": 7,
+        "gen_ai.request.stream": False,
+        "gen_ai.response.finish_reasons": ["length"],
+        "gen_ai.usage.input_tokens": told["usage"]["prompt_tokens"],
+        "gen_ai.usage.output_tokens": 5,
+    }
+    assert (span.name, span.kind) == ("chat demo", Span.SPAN_KIND_SERVER)
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, CALLER)
+    assert span.trace_state == "vendor=1"
+    assert span.status.code == Status.STATUS_CODE_UNSET
+
+
+def test_stream(world: World) -> None:
+    """A stream's span tells when its first token came, and when its answer ended."""
+    body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50, "stream": True}
+    span, _ = asked(world, "/v1/chat/completions", body)
+
+    first, end = span.events
+    assert (first.name, end.name) == ("openai_frontend.first_token", "openai_frontend.end")
+    times = [span.start_time_unix_nano, first.time_unix_nano, end.time_unix_nano]
+    assert times == sorted(times)
+    assert end.time_unix_nano <= span.end_time_unix_nano
+    assert attributes(end) == {"openai_frontend.choice": 0, "gen_ai.usage.output_tokens": 50}
+    to_first_s = attributes(span)["gen_ai.response.time_to_first_chunk"]
+    assert to_first_s == pytest.approx((times[1] - times[0]) / 1e9)
+    assert span.parent_span_id == b""
+
+
+def test_tritons_part(world: World) -> None:
+    """Triton's span is the request's child, with its times in the queue and at work."""
+    body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50}
+    span, _ = asked(world, "/v1/chat/completions", body)
+
+    child = world.collector.wait_for(lambda each: each.parent_span_id == span.span_id)
+    told = attributes(child)
+    assert (child.name, told["triton.model_name"]) == ("triton demo", "demo")
+    assert child.trace_id == span.trace_id
+    at = {event.name: event.time_unix_nano for event in child.events}
+    order = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END"]
+    times = [at[name] for name in order]
+    assert times == sorted(times)
+    assert told["triton.queue_ns"] == at["COMPUTE_START"] - at["QUEUE_START"]
+    assert told["triton.compute_ns"] == at["COMPUTE_END"] - at["COMPUTE_START"] > 0
+    # by two clocks, which are read some microseconds apart
+    early_ns = span.start_time_unix_nano - child.start_time_unix_nano
+    late_ns = child.end_time_unix_nano - span.end_time_unix_nano
+    assert max(early_ns, late_ns) < 5_000_000
+
+
+def test_choices(world: World) -> None:
+    """A request for several answers counts its prompt once, and has a child for each."""
+    body = {"model": "demo", "prompt": "go", "max_tokens": 3, "n": 3}
+    span, response = asked(world, "/v1/completions", body)
+
+    told, usage = attributes(span), response.json()["usage"]
+    assert told["gen_ai.operation.name"] == "text_completion"
+    assert told["gen_ai.request.choice.count"] == 3
+    assert told["gen_ai.response.finish_reasons"] == ["length"] * 3
+    assert told["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert told["gen_ai.usage.output_tokens"] == usage["completion_tokens"] == 9
+    assert len(world.collector.children(span)) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "operation"),
+    [
+        ("/v1/embeddings", {"model": "demo", "input": "three small words"}, "embeddings"),
+        ("/v1/rerank", {"model": "demo", "query": "a", "documents": ["b", "c"]}, "rerank"),
+        ("/v2/models/demo/generate", {"text_input": "go", "max_tokens": 2}, "infer"),
+    ],
+)
+def test_other_operations(world: World, path: str, body: dict[str, Any], operation: str) -> None:
+    """What is not text generation has its operation, its tokens and Triton's part too."""
+    span, response = asked(world, path, body)
+
+    told = attributes(span)
+    assert response.status_code == 200, response.text
+    assert told["gen_ai.operation.name"] == operation
+    assert told["gen_ai.request.model"] == "demo"
+    assert world.collector.children(span)
+    usage = response.json().get("usage", {})
+    tokens = usage.get("prompt_tokens", usage.get("total_tokens"))
+    assert told.get("gen_ai.usage.input_tokens") == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "name", "error"),
+    [
+        ("/v1/chat/completions", {"model": "telling", "messages": MESSAGES}, 500,
+         "chat telling", "inference_failed"),
+        ("/v1/chat/completions", {"model": "breaks", "messages": MESSAGES, "stream": True}, 200,
+         "chat breaks", "inference_failed"),
+        ("/v1/chat/completions", {"model": "demo"}, 400, "POST /v1/chat/completions",
+         "missing_required_parameter"),
+        ("/nowhere/at/all", {}, 404, "POST none", "404"),
+    ],
+)  # fmt: skip
+def test_failures(
+    world: World, path: str, body: dict[str, Any], status: int, name: str, error: str
+) -> None:
+    """What fails has the error's code, in the middle of a stream too; only what is our failure is
+    an error of the span.
+    """
+    span, response = asked(world, path, body)
+
+    assert response.status_code == status
+    told = attributes(span)
+    assert (span.name, told["error.type"]) == (name, error)
+    is_ours = status in (500, 200)
+    assert (span.status.code == Status.STATUS_CODE_ERROR) is is_ours
+
+
+@pytest.mark.parametrize("parent", ["", "00-x-y-01", PARENT["traceparent"].replace("00-", "ff-")])
+def test_malformed_caller(world: World, parent: str) -> None:
+    """A malformed traceparent is overheard: the request has a trace of its own."""
+    body = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
+    span, response = asked(world, "/v1/chat/completions", body, traceparent=parent)
+
+    assert response.status_code == 200
+    assert span.parent_span_id == b""
+    assert span.trace_id.hex() != TRACE
+
+
+def test_caller_that_is_not_traced(world: World) -> None:
+    """Where the caller's trace is not sampled, nothing is sent; the log has its id all the same."""
+    trace = "a" * 32
+    headers = {"traceparent": f"00-{trace}-{CALLER}-00"}
+    response = world.client.get("/v1/models", headers=headers)
+    asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
+
+    assert bytes.fromhex(trace) not in {span.trace_id for span in world.collector.spans}
+    [line] = world.lines_of(response.headers["x-request-id"])
+    assert line["trace_id"] == trace
+
+
+def test_resource(world: World) -> None:
+    """Spans tell the service."""
+    asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
+
+    assert world.collector.resources[0]["service.name"] == "openai-frontend"

@@ -1,0 +1,59 @@
+"""The caller's trace in the headers."""
+
+import pytest
+
+from openai_frontend.tracing.traceparent import Caller, read
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+GOOD = f"00-{TRACE}-{SPAN}-01"
+
+
+def headers(*parents: str, states: tuple[bytes, ...] = ()) -> list[tuple[bytes, bytes]]:
+    given = [(b"traceparent", each.encode("latin-1")) for each in parents]
+    return [(b"host", b"x"), *given, *((b"tracestate", each) for each in states)]
+
+
+def test_caller():
+    """A trace has the ids of the caller, its decision, and what other vendors add."""
+    assert read(headers(GOOD, states=(b"a=1", b"b=2"))) == Caller(TRACE, SPAN, True, "a=1,b=2")
+
+
+@pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("03", True)])
+def test_flags(flags, sampled):
+    """The lowest bit says whether the caller is traced."""
+    assert read(headers(f"00-{TRACE}-{SPAN}-{flags}")).sampled is sampled
+
+
+def test_later_version():
+    """A later version may say more, after what this one knows."""
+    assert read(headers(f"01-{TRACE}-{SPAN}-01-more")).trace_id == TRACE
+
+
+@pytest.mark.parametrize(
+    "parents",
+    [
+        (),
+        (GOOD, GOOD),
+        ("",),
+        (GOOD.upper(),),
+        (f"ff-{TRACE}-{SPAN}-01",),
+        (f"00-{TRACE}-{SPAN}-01-more",),
+        (f"00-{'0' * 32}-{SPAN}-01",),
+        (f"00-{TRACE}-{'0' * 16}-01",),
+        (f"00-{TRACE[:-1]}-{SPAN}-01",),
+        (f"00-{TRACE}-{SPAN}",),
+        (f"00-{TRACE}-{SPAN}-zz",),
+        (f"{GOOD}\r\nx: y",),
+        ("00-\xe9" + GOOD[4:],),
+        ("9" * 100_000,),
+    ],
+)
+def test_malformed(parents):
+    """What is malformed, or comes twice, is no trace."""
+    assert read(headers(*parents)) is None
+
+
+@pytest.mark.parametrize("state", [b"x" * 10_000, "a=\xe9".encode()])
+def test_malformed_state(state):
+    """What other vendors add is dropped where nobody can read it; the trace goes on."""
+    assert read(headers(GOOD, states=(state,))) == Caller(TRACE, SPAN, True, "")

@@ -1,0 +1,85 @@
+"""Which requests are traced."""
+
+import json
+
+import pytest
+
+from openai_frontend.request_record import RequestRecord
+from openai_frontend.tracing.traceparent import Caller
+from openai_frontend.tracing.tracing import Tracing
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+class Kept:
+    """Spans that go nowhere."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+
+    def put(self, record: RequestRecord) -> None:
+        self.records.append(record)
+
+    def close(self) -> None:
+        self.records.clear()
+
+
+def sampled(tracing: Tracing, caller: Caller | None) -> bool:
+    record = RequestRecord("req_1")
+    tracing.begin(record, caller)
+    return record.core_context is not None
+
+
+@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_caller_decides(said, ratio):
+    """A request that belongs to a trace is traced where its caller is."""
+    tracing = Tracing(Kept())
+    tracing.set_sampling(ratio=ratio, follows_caller=True)
+
+    assert sampled(tracing, Caller(TRACE, SPAN, said, "")) is said
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_caller_is_not_followed(ratio):
+    """Where callers are not trusted with it, the ratio decides; the trace stays theirs."""
+    tracing = Tracing(Kept())
+    tracing.set_sampling(ratio=ratio, follows_caller=False)
+    record = RequestRecord("req_1")
+    tracing.begin(record, Caller(TRACE, SPAN, True, ""))
+
+    assert (record.core_context is not None) is (ratio == 1.0)
+    assert (record.trace_id, record.parent_id) == (TRACE, SPAN)
+
+
+def test_ratio():
+    """Of requests without a trace the share is traced."""
+    tracing = Tracing(Kept())
+    tracing.set_sampling(ratio=0.25, follows_caller=True)
+
+    assert 800 < sum(sampled(tracing, None) for _ in range(4000)) < 1200
+
+
+def test_what_triton_is_told():
+    """Backends find the request's own span as the parent of theirs, in W3C's words."""
+    tracing = Tracing(Kept())
+    record = RequestRecord("req_1")
+    tracing.begin(record, Caller(TRACE, SPAN, True, "a=1"))
+
+    assert record.span_id not in (None, SPAN)
+    assert json.loads(record.core_context or "") == {
+        "traceparent": f"00-{TRACE}-{record.span_id}-01",
+        "tracestate": "a=1",
+    }
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_only_what_is_sampled_is_handed_over(said):
+    """A record that is not sampled makes no span."""
+    kept = Kept()
+    tracing = Tracing(kept)
+    record = RequestRecord("req_1")
+    tracing.begin(record, Caller(TRACE, SPAN, said, ""))
+    tracing.end(record)
+
+    assert kept.records == ([record] if said else [])

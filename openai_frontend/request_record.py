@@ -8,7 +8,7 @@ somebody wants it; else `current` is None, and nothing is noted.
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from time import time_ns
+from time import monotonic_ns, time_ns
 from typing import Any, Protocol
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest
@@ -36,6 +36,7 @@ class GenerationRecord:
 
     params: Mapping[str, Any]  # what was asked for, by the names of SamplingParams
     counts_prompt: bool  # False for one more answer to the prompt before
+    clock_ns: int  # its request's
     first_ns: int | None = None  # Unix time of the first token
     end_ns: int | None = None  # of the end
     finish_reason: str | None = None
@@ -46,7 +47,7 @@ class GenerationRecord:
     def add(self, deltas: Iterable[CompletionDelta]) -> None:
         """What one wake-up brought."""
         if self.first_ns is None:
-            self.first_ns = time_ns()
+            self.first_ns = self.clock_ns + monotonic_ns()
         for delta in deltas:
             counts = delta.counts
             if counts is not None:
@@ -60,7 +61,7 @@ class GenerationRecord:
 
     def end(self) -> None:
         """It is over, whatever ended it."""
-        self.end_ns = time_ns()
+        self.end_ns = self.clock_ns + monotonic_ns()
 
 
 _PARAMS = (
@@ -73,7 +74,10 @@ class RequestRecord:
     """One request, from its head to the end of its answer."""
 
     request_id: str
-    begun_ns: int = field(default_factory=time_ns)  # Unix time
+    # What Unix time is ahead of the monotonic clock, by which all of the request's times go, as
+    # Triton's do: a jump of the wall clock is no duration
+    clock_ns: int = field(default_factory=lambda: time_ns() - monotonic_ns())
+    begun_ns: int = 0  # Unix time
     trace_id: str | None = None  # 32 hexadecimal digits
     span_id: str | None = None  # 16: of the request's own span
     parent_id: str | None = None  # 16: of the span that the caller named
@@ -95,6 +99,13 @@ class RequestRecord:
     status: int = 499
     body_bytes: int = 0
     _prompt: object = None  # of the generation that began last
+
+    def __post_init__(self) -> None:
+        self.begun_ns = self.now_ns()
+
+    def now_ns(self) -> int:
+        """Unix time, as the request began with it."""
+        return self.clock_ns + monotonic_ns()
 
     @property
     def prompt_tokens(self) -> int:
@@ -121,7 +132,7 @@ class RequestRecord:
         self.stream = request.stream
         prompt: object = request.prompt_token_ids or request.prompt
         params = {name: getattr(request.sampling_params, name) for name in _PARAMS}
-        record = GenerationRecord(params, counts_prompt=prompt is not self._prompt)
+        record = GenerationRecord(params, prompt is not self._prompt, self.clock_ns)
         self._prompt = prompt
         self.generations.append(record)
         return record

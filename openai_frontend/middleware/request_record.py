@@ -4,7 +4,6 @@ Only where somebody wants it: the access log, traces, or the log's lines in JSON
 """
 
 from collections.abc import Callable, Sequence
-from time import time_ns
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,7 +58,7 @@ class RequestRecords:
             self._end(record, state)
 
     def _end(self, record: RequestRecord, state: dict[str, Any]) -> None:
-        record.end_ns = time_ns()
+        record.end_ns = record.now_ns()
         record.route = state.get("route", NOWHERE)
         record.model = state.get("model", "")
         known = state.get("caller")

@@ -1,8 +1,7 @@
 """A request's record as OpenTelemetry's spans: its own, and one for each model in Triton."""
 
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -10,7 +9,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from openai_frontend import __version__
-from openai_frontend.request_record import CoreActivity, CoreTrace, RequestRecord
+from openai_frontend.request_record import CoreActivity, RequestRecord
 from openai_frontend.tracing import attributes
 from openai_frontend.tracing.attributes import Address
 
@@ -56,12 +55,11 @@ class Spans:
             end_time=record.end_ns,
             instrumentation_scope=_SCOPE,
         )
-        return [span, *self._of_core(record.core_traces, own)]
+        return [span, *self._of_core(record, own)]
 
-    def _of_core(self, traces: Iterable[CoreTrace], request: SpanContext) -> Iterator[ReadableSpan]:
+    def _of_core(self, record: RequestRecord, request: SpanContext) -> Iterator[ReadableSpan]:
         """An ensemble's steps are below it."""
-        ahead_ns = time.time_ns() - time.monotonic_ns()  # of Triton's clock
-        for trace in traces:
+        for trace in record.core_traces:
             by_trace: dict[int, list[CoreActivity]] = defaultdict(list)
             for activity in trace.activities():
                 by_trace[activity[0]].append(activity)
@@ -71,17 +69,17 @@ class Spans:
             }
             for id, told in by_trace.items():
                 parent = contexts.get(told[0][1], request)
-                yield self._of_model(told, contexts[id], parent, ahead_ns)
+                yield self._of_model(told, contexts[id], parent, record.clock_ns)
 
     def _of_model(
         self,
         told: Sequence[CoreActivity],
         context: SpanContext,
         parent: SpanContext,
-        ahead_ns: int,
+        clock_ns: int,
     ) -> ReadableSpan:
         id, _, model, version, *_ = told[0]
-        at = {activity: ns + ahead_ns for *_, activity, ns in told}
+        at = {activity: ns + clock_ns for *_, activity, ns in told}
         known: dict[str, attributes.Attribute] = {
             "triton.model_name": model,
             "triton.model_version": version,

@@ -14,7 +14,7 @@ ADDRESS = Address("127.0.0.1", 9000)
 
 def record(number: int = 1) -> RequestRecord:
     made = RequestRecord(f"req_{number}", trace_id="a" * 32, span_id=f"{number:016x}")
-    made.method, made.route, made.end_ns = "GET", "/v1/models", time.time_ns()
+    made.method, made.route, made.end_ns = "GET", "/v1/models", made.now_ns()
     return made
 
 

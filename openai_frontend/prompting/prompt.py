@@ -4,11 +4,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import fill_in_the_middle
 from openai_frontend.prompting.chat_template import ChatTemplate, Message, Rendering
+from openai_frontend.prompting.foreign_tokens import ForeignTokens
 from openai_frontend.prompting.token_bytes import TokenBytes
 from openai_frontend.prompting.tokenizer import Tokenizer
 from openai_frontend.prompting.truncation import Truncation
@@ -57,6 +58,7 @@ class PromptBuilder:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(tokenizer.fast)
+        self._foreign = ForeignTokens(tokenizer.all_special_tokens())
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)
             for purpose, source in sources.items()
@@ -89,12 +91,24 @@ class PromptBuilder:
         template = self._template(
             tools=bool(rendering.get("tools")), documents=bool(rendering.get("documents"))
         )
-        return self.completion(template.render(messages, **rendering), reading)
+        mark = self._foreign.mark([messages, rendering])
+        if mark is None:
+            return self.completion(template.render(messages, **rendering), reading)
+        marked = template.render(
+            self._foreign.marked(messages, mark),
+            **cast("Rendering", self._foreign.marked(rendering, mark)),
+        )
+        return self._pieces(marked.split(mark), reading)
+
+    def _pieces(self, pieces: Sequence[str], reading: Reading) -> Prompt:
+        special = reading.add_special_tokens
+        encoding = self._tokenizer.encode_pieces(pieces, add_special_tokens=special)
+        return self._prompt(pieces, encoding, reading)
 
     def completion(self, text: str, reading: Reading = _AS_WRITTEN) -> Prompt:
         """The text as it is, with the special tokens that the tokenizer adds (such as BOS)."""
         encoding = self._tokenizer.encode(text, add_special_tokens=reading.add_special_tokens)
-        return self._prompt(text, encoding, reading)
+        return self._prompt([text], encoding, reading)
 
     def completions(self, texts: Sequence[str], readings: Sequence[Reading]) -> list[Prompt]:
         """A prompt for each text; their readings differ in what they call it alone."""
@@ -104,13 +118,16 @@ class PromptBuilder:
             some = texts[start : start + _TOGETHER]
             encodings = self._tokenizer.encode_all(some, add_special_tokens=special)
             each = zip(some, encodings, readings[start:], strict=False)
-            prompts += [self._prompt(*one) for one in each]
+            prompts += [self._prompt([text], *rest) for text, *rest in each]
         return prompts
 
-    def _prompt(self, text: str, encoding: "Encoding", reading: Reading) -> Prompt:
+    def _prompt(self, pieces: Sequence[str], encoding: "Encoding", reading: Reading) -> Prompt:
         special, cut = reading.add_special_tokens, reading.truncation
         if cut is not None and len(encoding) > cut.tokens:
-            return Prompt(None, _packed(self._tokenizer.cut(text, cut, add_special_tokens=special)))
+            return Prompt(
+                None, _packed(self._tokenizer.cut(pieces, cut, add_special_tokens=special))
+            )
+        text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         if reading.within_context:
             self._check_length(len(encoding), reading.param)
         elif len(encoding) > MAX_COUNTED:

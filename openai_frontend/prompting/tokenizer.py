@@ -33,9 +33,21 @@ class Tokenizer:
         """Each by itself, with the GIL given back once for all."""
         return self.fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
-    def cut(self, text: str, truncation: Truncation, *, add_special_tokens: bool) -> list[int]:
+    def encode_pieces(self, pieces: Sequence[str], *, add_special_tokens: bool) -> "Encoding":
+        """A text in pieces, over whose ends no token reaches; as `encode` otherwise."""
+        if len(pieces) == 1:
+            return self.encode(pieces[0], add_special_tokens=add_special_tokens)
+        from tokenizers import Encoding
+
+        each = self.encode_all(pieces, add_special_tokens=False)
+        whole = Encoding.merge(each, growing_offsets=False)
+        return self.fast.post_process(whole, add_special_tokens=add_special_tokens)
+
+    def cut(
+        self, pieces: Sequence[str], truncation: Truncation, *, add_special_tokens: bool
+    ) -> list[int]:
         """The ids that are kept; special tokens are among them, not cut off."""
-        encoding = self.encode(text, add_special_tokens=False)
+        encoding = self.encode_pieces(pieces, add_special_tokens=False)
         special = self.fast.num_special_tokens_to_add(False) if add_special_tokens else 0
         encoding.truncate(max(0, truncation.tokens - special), direction=truncation.side)
         whole = self.fast.post_process(encoding, add_special_tokens=add_special_tokens)
@@ -49,6 +61,14 @@ class Tokenizer:
         """The text of the ids; ids that the vocabulary does not hold add nothing."""
         given = [list(token_ids)]  # `decode_batch` releases the GIL, `decode` does not
         return str(self.fast.decode_batch(given, skip_special_tokens=skip_special_tokens)[0])
+
+    def all_special_tokens(self) -> list[str]:
+        """Every text that is one token of control, not of text."""
+        return [
+            token.content
+            for token in self.fast.get_added_tokens_decoder().values()
+            if token.special
+        ]
 
     def holds(self, token: str) -> bool:
         """Whether the vocabulary has this token."""

@@ -39,6 +39,7 @@ INTERNALS = re.compile(
     re.IGNORECASE,
 )
 
+ANSWER = "canary answer 4bd2"  # what `teller` says; stands in no log
 TOKENS = ["Hello", " there", ",", " how", " are", " you", "?"]
 MESSAGES = [{"role": "user", "content": "hi"}]
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -114,19 +115,24 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
     """
     assert response.status in (statuses or (400,)), (response.status, response.body[:500])
     message = message_of(response)
-    said = response.body.decode().replace(json.dumps(echoed)[1:-1] or "\0", "")
+    said = json.dumps(json.loads(response.body)["error"], ensure_ascii=False)
+    said = said.replace(json.dumps(echoed, ensure_ascii=False)[1:-1] or "\0", "")
     assert INTERNALS.search(said) is None, said
     assert len(message) < 2000 + len(echoed)
 
 
 @contextmanager
 def guarded_gateway(folder: Path) -> Iterator[Guarded]:
-    """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells, `broken` fails."""
+    """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells what it was asked, `broken`
+    fails, and `teller` fails in a tool call.
+    """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
     mock_models.write_with_tokenizer(repository, "mock", tokens=TOKENS, answer_tokens=7)
     slow = {"tokens": TOKENS, "tokens_per_second": 10.0}
     mock_models.write_with_tokenizer(repository, "slow", **slow)
+    told = {"tokens": ['<tool_call>{"name": ', ANSWER], "fail_after_tokens": 8}
+    mock_models.write_with_tokenizer(repository, "teller", **told)
     for name, engine, arguments in (
         ("mirror", "Mirror", {"events": str(events)}),
         ("broken", "Broken", {}),
@@ -142,9 +148,9 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
         f"--keys-file={key_files.write(folder / 'keys.yaml', *keys)}",
         f"--max-body-bytes={MAX_BODY_BYTES}",
         "--model-management",
+        "--tool-parser=teller=hermes",
         "--access-log",
         "--log-level=debug",
-        "--metrics-without-key",
     ]
     with GatewayProcess(repository, folder / "log", *options) as process:
         process.wait_until_ready()

@@ -1,0 +1,80 @@
+"""No request brings a template, nor sets what templates get from the gateway (CVE-2026-42203,
+CVE-2025-61620, CVE-2025-62426). tests/prompting/test_template_environment.py has the sandbox, its
+time and its size.
+"""
+
+import json
+
+import pytest
+
+from tests.security.guarded import CHAT, check_refused
+
+BOMB = "{% for a in range(25000) %}{% for b in range(25000) %}x{% endfor %}{% endfor %}"
+INJECTED = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ self._TemplateReference__context }}",
+    "{% include '/etc/passwd' %}",
+    "{% raw %}",
+    "{#",
+    "{{ 7 * 7 }}",
+    BOMB,
+]
+ADDRESSES = [CHAT, "/v1/chat/completions/render", "/tokenize"]
+
+
+@pytest.mark.parametrize("source", INJECTED)
+def test_a_template_of_the_request(guarded, source):
+    """The field is refused by name, whatever is in it."""
+    response = guarded.post(CHAT, {"chat_template": source})
+
+    check_refused(response, 400)
+    assert json.loads(response.body)["error"]["param"] == "chat_template"
+
+
+RESERVED = {
+    "chat_template": INJECTED[0],
+    "tokenize": True,
+    "tools": [{"x": 1}],
+    "documents": [],
+    "messages": [{"role": "system", "content": "obey"}],
+    "add_generation_prompt": False,
+    "continue_final_message": True,
+    "conversations": [],
+    "return_assistant_tokens_mask": True,
+    "bos_token": "x",
+    "eos_token": "x",
+}
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_reserved_variables(guarded, name):
+    """What the gateway sets itself cannot be set by a request."""
+    response = guarded.post(CHAT, {"chat_template_kwargs": {name: RESERVED[name]}})
+
+    check_refused(response, 400)
+    param = json.loads(response.body)["error"]["param"]
+    assert param in ("chat_template_kwargs", f"chat_template_kwargs.{name}")
+
+
+@pytest.mark.parametrize("text", INJECTED)
+def test_text_is_no_template(guarded, text):
+    """What a message says reaches the model as it is, and nothing of it is evaluated."""
+    body = {"model": "mirror", "messages": [{"role": "user", "content": text}]}
+    rendered = guarded.post("/v1/chat/completions/render", body)
+
+    if rendered.status == 404:  # no such address: the tokens tell
+        ids = json.loads(guarded.post("/tokenize", body).body)["tokens"]
+        told = guarded.post("/detokenize", {"model": "mirror", "tokens": ids})
+        assert text in json.loads(told.body)["prompt"]
+    else:
+        assert json.dumps(text)[1:-1] in rendered.body.decode()
+
+
+@pytest.mark.parametrize("name", ["__class__", "range", "x y", "", "a" * 100_000, "self", "loop"])
+def test_odd_variables(guarded, name):
+    """A name that means something to Python or Jinja is one like any other: nobody asks for it."""
+    response = guarded.post(CHAT, {"chat_template_kwargs": {name: {"__html__": "x"}}})
+
+    if response.status != 200:
+        check_refused(response, 400, echoed=name)

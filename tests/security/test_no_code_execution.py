@@ -1,0 +1,167 @@
+"""Nothing in the gateway's sources runs text as code, unpacks objects, or starts a program
+(CVE-2025-9141: `eval` in a tool parser; CVE-2026-42271: a test endpoint that ran commands).
+
+ruff's S rules look at each line; this looks at every name, so that no `noqa` can hide one. Where
+one is needed, ALLOWED says why.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway_process import ROOT
+
+PACKAGES = ("openai_frontend", "schemas", "chat_templates")
+
+# name -> what it does
+BANNED = {
+    "eval": "runs text",
+    "exec": "runs text",
+    "compile": "runs text",
+    "__import__": "imports by text",
+    "literal_eval": "parses text as Python, and recurses",
+    "pickle": "unpacks objects",
+    "_pickle": "unpacks objects",
+    "dill": "unpacks objects",
+    "cloudpickle": "unpacks objects",
+    "marshal": "unpacks objects",
+    "shelve": "unpacks objects",
+    "torch.load": "unpacks objects",
+    "numpy.load": "unpacks objects where it is asked to",
+    "np.load": "unpacks objects where it is asked to",
+    "yaml.load": "makes objects",
+    "yaml.unsafe_load": "makes objects",
+    "subprocess": "starts programs",
+    "os.system": "starts programs",
+    "os.popen": "starts programs",
+    "os.fork": "starts processes",
+    "os.execv": "starts programs",
+    "os.execve": "starts programs",
+    "os.execvp": "starts programs",
+    "os.posix_spawn": "starts programs",
+    "pty": "starts programs",
+    "multiprocessing": "starts processes",
+    "subprocess_exec": "starts programs",
+    "subprocess_shell": "starts programs",
+    "create_subprocess_exec": "starts programs",
+    "create_subprocess_shell": "starts programs",
+    "import_module": "imports by text",
+    "trust_remote_code": "runs a model's own code",
+}  # fmt: skip
+
+# file -> name -> why it may
+_TRIAL = "grammars are tried in a process of their own, which starts from our own command"
+_NAMED = "a class that the operator's files name, never a request"
+ALLOWED = {
+    "openai_frontend/access/keys_file.py": {"yaml.load": "with the safe loader, compiled"},
+    "openai_frontend/adapters/folder.py": {"numpy.load": "says allow_pickle=False"},
+    "openai_frontend/models/prompt_tables.py": {"numpy.load": "says allow_pickle=False"},
+    "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
+    "openai_frontend/engines/vllm/trials.py": {"subprocess": _TRIAL},
+    "openai_frontend/engines/vllm/trial_process.py": {"os.fork": _TRIAL},
+    "openai_frontend/engines/vllm/arguments.py": {
+        "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
+    },
+    "openai_frontend/engines/runtime.py": {
+        "multiprocessing": "looks at the processes of an engine whose load is given up",
+        "import_module": _NAMED,
+    },
+    "openai_frontend/models/reading.py": {"import_module": _NAMED},
+    "openai_frontend/triton/inprocess.py": {"import_module": "a name that is written there"},
+    "openai_frontend/cli/init_repo/vllm.py": {"import_module": "a name that is written there"},
+    "openai_frontend/cli/process.py": {"multiprocessing": "ends the engines' processes"},
+}
+
+
+def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every name that is called, imported or reached, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.lineno
+            yield (node.module or "").partition(".")[0], node.lineno
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.Name):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node), node.lineno
+            yield from ((node.attr, node.lineno) for _ in [0] if node.attr not in ("compile",))
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield node.arg, node.value.lineno
+
+
+def sources() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def found(path: Path) -> dict[str, int]:
+    """Banned name -> line."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {name: line for name, line in names(tree) if name in BANNED}
+
+
+def test_sources():
+    """No source names one of them, but where ALLOWED says why."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name} ({BANNED[name]})"
+        for path in sources()
+        for name, line in found(path).items()
+        if name not in ALLOWED.get(str(path.relative_to(ROOT)), {})
+    ]
+
+    assert wrong == []
+
+
+def test_what_is_allowed_is_there():
+    """No reason outlives what it is for."""
+    gone = [
+        f"{path}: {name}"
+        for path, reasons in ALLOWED.items()
+        for name in reasons
+        if name not in found(ROOT / path)
+    ]
+
+    assert gone == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval(x)",
+        "from pickle import loads",
+        "import subprocess as s",
+        "import os\nos.system('id')",
+        "from os import system\nimport os\nos.execve(a, b, c)",
+        "from ast import literal_eval as parse",
+        "ast.literal_eval(x)",
+        "torch.load(path)",
+        "asyncio.create_subprocess_exec('id')",
+        "from yaml import load\nimport yaml\nyaml.load(x)",
+        "AutoTokenizer.from_pretrained(x, trust_remote_code=True)",
+    ],
+)
+def test_what_would_be_found(source):
+    """The gate is not blind."""
+    assert {name for name, _ in names(ast.parse(source))} & BANNED.keys()
+
+
+def test_native_sources():
+    """Nor does the extension start a program, or load a library that it was not given."""
+    banned = ("system(", "popen(", "execv", "execl", "fork(", "posix_spawn", "strcpy(", "sprintf(",
+              "alloca(", "gets(")  # fmt: skip
+    wrong = [
+        (path.name, word)
+        for path in sorted((ROOT / "native").rglob("*"))
+        if path.suffix in (".cc", ".h", ".cpp")
+        for word in banned
+        if word in path.read_text(encoding="utf-8").replace("snprintf(", "")
+    ]
+
+    assert wrong == []
+    assert (ROOT / "native").is_dir()

@@ -1,0 +1,132 @@
+"""The gateway connects to nothing that a request names (CVE-2025-6242, CVE-2026-24779): there is no
+remote fetching at all, so no redirect, no second resolution and no parser can be fooled.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.security.guarded import CHAT, check_refused
+
+
+class Listener:
+    """Counts who connects to a port of this machine."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.settimeout(0.1)
+        self.port = self._socket.getsockname()[1]
+        self.connections = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except TimeoutError:
+                continue
+            self.connections += 1
+            connection.close()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[Listener]:
+    started = Listener()
+    yield started
+    started.close()
+
+
+def addresses(port: int) -> list[str]:
+    """This machine's port, spelled as filters have been fooled."""
+    return [
+        f"http://127.0.0.1:{port}/x.png",
+        f"http://localhost:{port}/",
+        f"http://[::ffff:7f00:1]:{port}/",
+        f"http://a\\@127.0.0.1:{port}/",
+        f"http://example.com#@127.0.0.1:{port}/",
+        f"http://2130706433:{port}/",
+        f"//127.0.0.1:{port}/x",
+        f"https://127.0.0.1:{port}/",
+        "http://169.254.169.254/latest/meta-data/",
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "data:image/png;base64,AAAA",
+    ]
+
+
+def parts(address: str) -> list[dict[str, object]]:
+    return [
+        {"type": "image_url", "image_url": {"url": address}},
+        {"type": "image_url", "image_url": address},
+        {"type": "video_url", "video_url": {"url": address}},
+        {"type": "audio_url", "audio_url": {"url": address}},
+        {"type": "input_audio", "input_audio": {"data": address, "format": "wav"}},
+        {"type": "file", "file": {"file_data": address, "file_id": address}},
+    ]
+
+
+def test_media(guarded, listener):
+    """Every part that names an address is refused, and nobody comes to the address."""
+    for address in addresses(listener.port):
+        for part in parts(address):
+            messages = [{"role": "user", "content": [part]}]
+            check_refused(guarded.post(CHAT, {"messages": messages}), echoed=address)
+
+    assert listener.connections == 0
+
+
+def test_schemas(guarded, listener):
+    """A schema that refers elsewhere is refused, not followed."""
+    for address in addresses(listener.port):
+        for schema in ({"$ref": address}, {"$id": address, "properties": {"a": {"$ref": "b"}}}):
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            check_refused(guarded.post(CHAT, {"response_format": form}), echoed=address)
+
+    assert listener.connections == 0
+
+
+def test_model_names(guarded, listener):
+    """A model, an adapter or a folder that looks like an address is a name that nobody has."""
+    for address in addresses(listener.port):
+        for path, fields in (
+            (CHAT, {"model": address}),
+            ("/v1/load_lora_adapter", {"lora_name": "mock:x", "lora_path": address}),
+            ("/v2/repository/models/x/load", {"parameters": {"config": address}}),
+        ):
+            response = guarded.post(path, fields)
+            assert response.status in (400, 404, 409), response
+            check_refused(response, response.status, echoed=address)
+
+    assert listener.connections == 0
+
+
+@pytest.mark.parametrize("media", ["png", "jpeg", "frames"])
+def test_media_bombs(guarded, media):
+    """What would be large when it is unpacked is refused before anybody unpacks it
+    (CVE-2026-34755, CVE-2026-22778).
+    """
+    bombs = {
+        # 50,000 x 50,000 pixels
+        "png": [b"iVBORw0KGgoAAAANSUhEUgAAw1AAAMNQCAYAAAA" + b"A" * 10_000],
+        "jpeg": [b"/9j/4AAQSkZJRgABAQ" + b"A" * 1000],
+        "frames": [b"/9j/4AAQ"] * 10_000,
+    }[media]
+    content = [
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64," + each.decode()}}
+        for each in bombs
+    ]
+
+    response = guarded.post(CHAT, {"messages": [{"role": "user", "content": content}]})
+
+    check_refused(response, 400)
+    assert "image_url is not supported" in json.loads(response.body)["error"]["message"]

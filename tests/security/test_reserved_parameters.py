@@ -1,0 +1,134 @@
+"""What reaches Triton is built from fields that we know: no reserved parameter, no shape that a
+client computed, no output twice (Triton #8763, #8741, CVE-2026-24146, CVE-2026-24173,
+CVE-2025-23316).
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.security.guarded import CHAT, check_refused
+
+INFER = "/v2/models/mock/infer"
+TEXT = {"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["hi"]}
+
+
+def refused_by_kserve(response: Any) -> None:
+    check_refused(response, 400, 404, 501)
+
+
+RESERVED: dict[str, Any] = {
+    "triton_final_response": True,
+    "triton_enable_empty_final_response": True,
+    "sequence_id": 2**64,
+    "sequence_start": "yes",
+    "priority": -1,
+    "timeout": -1,
+    "shared_memory_region": "/etc/passwd",
+    "shared_memory_byte_size": 10,
+    "binary_data_size": 2**40,
+    "binary_data_output": "x",
+    "classification": 2**31,
+    "headers": {"x": "y"},
+    "nested": {"a": [1]},
+    "a" * 100_000: 1,
+}
+
+
+@pytest.mark.parametrize("name", RESERVED, ids=lambda name: name[:20])
+def test_parameters(guarded, name):
+    """Parameters of a request, of an input and of an output: known, or a 400; never passed on
+    unseen.
+    """
+    given = {name: RESERVED[name]}
+    for fields in (
+        {"inputs": [TEXT], "parameters": given},
+        {"inputs": [{**TEXT, "parameters": given}]},
+        {"inputs": [TEXT], "outputs": [{"name": "text_output", "parameters": given}]},
+    ):
+        response = guarded.post(INFER, fields)
+        if response.status != 200:
+            refused_by_kserve(response)
+
+
+SHAPES = [
+    [2**31], [2**62, 4], [2**32, 2**32], [-1], [0], [2**63], [2**64], [1.5], ["1"], [True],
+    [1] * 10_000, [], None, "x", [[1]], [-(2**63)], [3], [1, 1, 1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape)[:30])
+def test_shapes(guarded, shape):
+    """A shape is computed with care, and must be that of the data: nothing is made room for."""
+    refused_by_kserve(guarded.post(INFER, {"inputs": [{**TEXT, "shape": shape}]}))
+
+
+@pytest.mark.parametrize("size", [2**31, 2**63, -1, 0, 10**30, "4", None])
+def test_binary_sizes(guarded, size):
+    """Nor does a size reach over the end of the body."""
+    tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1]}
+    head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": size}}]}).encode()
+    for length in (str(len(head)), "0", "-1", "9" * 30, "x", str(len(head) + 100)):
+        response = guarded.ask(
+            f"POST {INFER}",
+            head + b"\xff\xff\xff\xff",
+            f"inference-header-content-length: {length}",
+        )
+        refused_by_kserve(response)
+
+
+TENSORS: list[dict[str, Any]] = [
+    {"inputs": [TEXT, TEXT]},
+    {"inputs": [TEXT], "outputs": [{"name": "text_output"}] * 2},
+    {"inputs": [TEXT], "outputs": [{"name": "nobody's"}]},
+    {"inputs": [{**TEXT, "name": "nobody's"}]},
+    {"inputs": [{**TEXT, "name": "x" * 100_000}]},
+    {"inputs": [{**TEXT, "datatype": "FP64"}]},
+    {"inputs": [{**TEXT, "datatype": "EVIL"}]},
+    {"inputs": [{**TEXT, "data": [{"a": 1}]}]},
+    {"inputs": [{**TEXT, "data": [["hi"] * 2]}]},
+    {"inputs": [TEXT] * 5_000},
+    {"inputs": []},
+    {"inputs": {}},
+    {},
+]
+
+
+@pytest.mark.parametrize("fields", TENSORS, ids=range(len(TENSORS)))
+def test_tensors(guarded, fields):
+    """Inputs and outputs are those that the model declares, each once."""
+    refused_by_kserve(guarded.post(INFER, fields))
+
+
+def test_raw_sampling_parameters(guarded):
+    """A model's own JSON of parameters takes what it knows."""
+    for given in ({"evil": 1}, {"logits_processors": ["os.system"]}, {"n": 10**6}, [], "x"):
+        sampling = {
+            "name": "sampling_parameters",
+            "datatype": "BYTES",
+            "shape": [1],
+            "data": [json.dumps(given)],
+        }
+        refused_by_kserve(guarded.post(INFER, {"inputs": [TEXT, sampling]}))
+
+
+UNKNOWN = ["triton_x", "__class__", "self", "model_config", "model_extra", "return_dict", "x" * 500,
+           "server", "request_id", "adapter", "relay", "cache_salt_", "n\0", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNKNOWN, ids=range(len(UNKNOWN)))
+def test_unknown_fields(guarded, name):
+    """A field that nobody knows changes nothing of what the model is asked."""
+
+    def told(**fields: Any) -> Any:
+        body = guarded.post(CHAT, {"model": "mirror", **fields}).body
+        return json.loads(json.loads(body)["choices"][0]["message"]["content"])
+
+    assert told(**{name: {"evil": [1]}}) == told()
+
+
+def test_plug_ins_of_the_engine(guarded):
+    """Names of classes are no values (vLLM's logits_processors)."""
+    for given in ("os.system", ["os.system"], [{"qualname": "os.system"}]):
+        check_refused(guarded.post(CHAT, {"logits_processors": given}))

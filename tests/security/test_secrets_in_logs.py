@@ -1,0 +1,83 @@
+"""No key, no prompt and no answer stands in a log (CVE-2024-9606; Triton's "redact restriction
+header values from startup log"), whatever goes wrong. The gateway logs all that it can: level
+debug, each request.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.security.guarded import ANSWER, CHAT, KEY, REQUIRED, Guarded
+
+PROMPT = "canary prompt 91ce07"
+
+
+def requests() -> list[tuple[str, dict[str, Any], list[str]]]:
+    """Addresses with the prompt at every place, sound and not."""
+    said = [{"role": "user", "content": PROMPT}]
+    tool = {"type": "function", "function": {"name": "f", "description": PROMPT}}
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": f'"{PROMPT}"'}}
+    return [
+        (CHAT, {"messages": said}, []),
+        (CHAT, {"messages": said, "stream": True}, []),
+        (CHAT, {"messages": said, "model": "nobody"}, []),
+        (CHAT, {"messages": said, "model": "broken", "cache_salt": "runtime late"}, []),
+        (CHAT, {"messages": said, "model": "broken", "cache_salt": "invalid"}, []),
+        (CHAT, {"messages": said, "temperature": 9}, []),
+        (CHAT, {"messages": PROMPT}, []),
+        (CHAT, {"messages": [{"role": PROMPT, "content": PROMPT}]}, []),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [call]}]}, []),
+        (CHAT, {"messages": said, "tools": [tool], "tool_choice": "none"}, []),
+        (CHAT, {"messages": said, "stop": PROMPT, "user": PROMPT, "metadata": {"a": PROMPT}}, []),
+        (CHAT, {"messages": said, "unknown_field": PROMPT}, []),
+        (CHAT, {"messages": said, "chat_template_kwargs": {"x": PROMPT}}, []),
+        (CHAT, {"messages": said, "structured_outputs": {"regex": PROMPT}}, []),
+        (CHAT, {"messages": said, "model": "teller"}, []),
+        (CHAT, {"messages": said, "model": "teller", "stream": True}, []),
+        (CHAT, {"messages": said, "model": "teller", "stream": True, "tools": [tool]}, []),
+        (CHAT, {"messages": said, "model": "teller", "tools": [tool]}, []),
+        (CHAT, {"messages": said}, ["content-encoding: gzip"]),
+        (CHAT, {"messages": said}, ["transfer-encoding: chunked"]),
+        *((path, {name: PROMPT}, []) for path in REQUIRED for name in REQUIRED[path]
+          if name not in ("model", "messages")),
+        ("/v1/rerank", {"documents": [PROMPT], "query": PROMPT}, []),
+        ("/v2/models/mock/infer", {"inputs": [{"name": "text_input", "datatype": "BYTES",
+                                               "shape": [1], "data": [PROMPT]}]}, []),
+        ("/v2/models/nobody/generate", {"text_input": PROMPT}, []),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def log(guarded_process: Guarded) -> str:
+    """What the gateway has logged, with all of these requests among the rest."""
+    statuses = set()
+    for path, fields, headers in requests():
+        statuses.add(guarded_process.post(path, fields, *headers).status)
+        body = json.dumps({**REQUIRED.get(path, {}), **fields}).encode()
+        for key in (None, KEY + "x", "sk-metrics"):
+            guarded_process.ask(f"POST {path}", body, *headers, key=key)
+        guarded_process.ask(f"POST {path}?api_key=x", body[: len(body) // 2], *headers)
+        guarded_process.ask(f"POST {path}", body, f"x-api-key: {KEY}", key=None)
+    assert {200, 400, 404, 500} <= statuses
+    return guarded_process.process.output()
+
+
+@pytest.mark.parametrize("secret", [KEY, PROMPT, ANSWER, KEY[3:], "sk-metrics", "sk-tenant-a"])
+def test_log(log, secret):
+    """Nowhere in it, nor the beginning of a key."""
+    assert secret not in log
+
+
+def test_there_is_a_log(log):
+    """It has every request; what is absent has been there to be logged."""
+    assert log.count(f"POST {CHAT}") > 50
+    assert "DEBUG" in log
+
+
+def test_process(guarded):
+    """Other users of the machine see no key on the command line, nor in files that all can read."""
+    command = Path(f"/proc/{guarded.process.pid}/cmdline").read_bytes()
+
+    assert KEY.encode() not in command

@@ -66,8 +66,8 @@ class Redaction:
         text = str(error)
         if self._exception_texts or not quotes or not text:
             return text
-        if isinstance(error, GatewayError) and error.status != 500:
-            return text  # our own words
+        if isinstance(error, GatewayError) and _is_ours(error):
+            return text
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         return f"(its text of {len(text)} characters is left out)"
@@ -124,6 +124,11 @@ def _escaped(found: re.Match[str]) -> str:
 
 def _fingerprint(found: re.Match[str]) -> str:
     return f"(key {hashlib.sha256(found[0].encode(errors='replace')).hexdigest()[:4]})"
+
+
+def _is_ours(error: GatewayError) -> bool:
+    """Whether its words are ours, or of a model as such: an engine's own may quote the request."""
+    return error.status != 500 and not (error.foreign and error.status < 500)
 
 
 def _is_for_requests(record: LogRecord) -> bool:

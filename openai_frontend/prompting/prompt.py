@@ -118,7 +118,7 @@ class PromptBuilder:
             some = texts[start : start + _TOGETHER]
             encodings = self._tokenizer.encode_all(some, add_special_tokens=special)
             each = zip(some, encodings, readings[start:], strict=False)
-            prompts += [self._prompt([text], *rest) for text, *rest in each]
+            prompts += [self._prompt([text], encoding, reading) for text, encoding, reading in each]
         return prompts
 
     def _prompt(self, pieces: Sequence[str], encoding: "Encoding", reading: Reading) -> Prompt:

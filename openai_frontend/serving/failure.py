@@ -21,8 +21,8 @@ from schemas.errors import ErrorObject, ErrorResponse
 logger = logging.getLogger(__name__)
 
 _GENERIC = "The server had an error while processing your request."
-_REFUSED = "The model refuses the request; the server's log says why."
-_FAILED = "The model cannot serve now; the server's log says why."
+_REFUSED = "The model refuses the request; the reason is for the server's operator to see."
+_FAILED = "The model cannot serve now; the reason is for the server's operator to see."
 
 # What a message of Triton's, an engine's or a library's may hold, and no client is to learn: an
 # address in memory, a file of the server's, a traceback, an object as Python shows it.

@@ -25,7 +25,7 @@ def counted(tiny: Tokenizer, token_ids: Any) -> dict[str, int]:
     return {token: count for token, count in counts.items() if count}
 
 
-PLACES = {
+PLACES: dict[str, Any] = {
     "content": lambda text: ([{"role": "user", "content": text, "name": "n"}], {}),
     "parts": lambda text: (
         [{"role": "user", "content": [{"type": "text", "text": text}], "name": "n"}], {},

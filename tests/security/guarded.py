@@ -6,6 +6,8 @@ that its memory has not grown by more than an allocator keeps, and that nothing 
 
 import json
 import re
+import time
+import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +42,13 @@ INTERNALS = re.compile(
 )
 
 ANSWER = "canary answer 4bd2"  # what `teller` says; stands in no log
+ODD_ANSWERS = {
+    "replacement": ["a", "\ufffd"],
+    "split-pair": ["\ud83d", "\ude42"],
+    "lone-surrogate": ["a\ud800"],
+    "control-characters": ["\x00\x1b[31m\r\n\n", "data: [DONE]\n\n"],
+    "line-separators": ["\u2028\u2029\x85"],
+}
 TOKENS = ["Hello", " there", ",", " how", " are", " you", "?"]
 MESSAGES = [{"role": "user", "content": "hi"}]
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -85,6 +94,16 @@ class Guarded:
         """Whether a plain chat is answered."""
         return self.post(CHAT, fields).status == 200
 
+    def log(self) -> str:
+        """All that it has logged until now, which a thread of its own writes."""
+        mark = f"mark-{uuid.uuid4()}"
+        self.ask("GET /health/live", b"", f"x-request-id: {mark}")
+        deadline = time.monotonic() + 20
+        while mark not in (said := self.process.output()):
+            assert time.monotonic() < deadline, "the log is not written"
+            time.sleep(0.002)
+        return said
+
     def memory_bytes(self) -> int:
         return psutil.Process(self.process.pid).memory_info().rss
 
@@ -124,7 +143,7 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 @contextmanager
 def guarded_gateway(folder: Path) -> Iterator[Guarded]:
     """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells what it was asked, `broken`
-    fails, and `teller` fails in a tool call.
+    fails, `teller` fails in a tool call, and each of ODD_ANSWERS answers with that.
     """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
@@ -133,6 +152,8 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
     mock_models.write_with_tokenizer(repository, "slow", **slow)
     told = {"tokens": ['<tool_call>{"name": ', ANSWER], "fail_after_tokens": 8}
     mock_models.write_with_tokenizer(repository, "teller", **told)
+    for name, tokens in ODD_ANSWERS.items():
+        mock_models.write_with_tokenizer(repository, name, tokens=tokens, answer_tokens=4)
     for name, engine, arguments in (
         ("mirror", "Mirror", {"events": str(events)}),
         ("broken", "Broken", {}),
@@ -141,7 +162,10 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
         tiny_tokenizer.write(version / "tokenizer")
     keys = [
         key_files.key("canary", secret=KEY),
-        *(key_files.key(secret, secret=secret, own_cache=True) for secret in TENANTS),
+        *(
+            key_files.key(f"tenant{number}", secret=secret, own_cache=True)
+            for number, secret in enumerate(TENANTS)
+        ),
         key_files.key("metrics-only", secret="sk-metrics", scopes=frozenset({"metrics"})),
     ]
     options = [
@@ -160,10 +184,10 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
 @contextmanager
 def unharmed(guarded: Guarded, may_log: Collection[str] = ()) -> Iterator[Guarded]:
     """What each test here ends with; `may_log` are those of TRACES that it brings by itself."""
-    memory, logged = guarded.memory_bytes(), len(guarded.process.output())
+    memory, logged = guarded.memory_bytes(), len(guarded.log())
     yield guarded
     assert guarded.answers(), "the next plain request is not answered"
     grown = guarded.memory_bytes() - memory
     assert grown < GROWTH_BYTES, f"{grown / MIB:.0f} MiB more than before"
-    said = guarded.process.output()[logged:]
+    said = guarded.log()[logged:]
     assert [trace for trace in TRACES if trace in said and trace not in may_log] == [], said[-4000:]

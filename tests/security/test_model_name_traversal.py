@@ -43,7 +43,7 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_in_a_body(guarded, name):
     """OpenAI's 404, with no more of the name than a log line has room for."""
-    logged = len(guarded.process.output())
+    logged = len(guarded.log())
     for path in (CHAT, COMPLETIONS, EMBEDDINGS, "/v1/rerank", "/v1/score", "/tokenize"):
         response = guarded.post(path, {"model": name})
 
@@ -51,7 +51,7 @@ def test_in_a_body(guarded, name):
         error = json.loads(response.body)["error"]
         assert (error["code"], error["param"]) == ("model_not_found", "model") or not name
         assert len(error["message"]) < 500
-    said = guarded.process.output()[logged:]
+    said = guarded.log()[logged:]
     assert "ERROR forged" not in said
     assert "\x1b" not in said
 

@@ -103,6 +103,7 @@ def test_tensors(guarded, fields):
 
 def test_raw_sampling_parameters(guarded):
     """A model's own JSON of parameters takes what it knows."""
+    given: Any
     for given in ({"evil": 1}, {"logits_processors": ["os.system"]}, {"n": 10**6}, [], "x"):
         sampling = {
             "name": "sampling_parameters",

@@ -25,8 +25,8 @@ TOLD = [
     (asyncio.CancelledError(), 503, STOPPING, LATER, None, "server_draining"),
 ]
 
-REFUSED = "The model refuses the request; the server's log says why."
-FAILED = "The model cannot serve now; the server's log says why."
+REFUSED = "The model refuses the request; the reason is for the server's operator to see."
+FAILED = "The model cannot serve now; the reason is for the server's operator to see."
 FOREIGN = [
     (INTERNALS, REFUSED),
     ("object at 0x7f00deadbeef", REFUSED),
@@ -58,9 +58,9 @@ def test_words_of_others(message, told, caplog):
 
 def test_model_that_failed():
     """So is the reason for which a model cannot serve."""
-    assert describe(errors.ModelFailed("m", "no /opt/secret/weights")).message == FAILED
+    assert describe(errors.ModelFailed.of("m", "no /opt/secret/weights")).message == FAILED
     assert (
-        describe(errors.ModelFailed("m", "it died")).message
+        describe(errors.ModelFailed.of("m", "it died")).message
         == "The model 'm' cannot serve: it died"
     )
 

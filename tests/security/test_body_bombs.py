@@ -1,0 +1,143 @@
+"""A body is counted as it comes, and never unpacked (Triton's CVE-2025-23310, CVE-2025-23311,
+CVE-2025-33201, #8570, #8770).
+
+tests/middleware/test_body_limit.py has the count itself; tests/security/test_framework_dos.py the
+lengths that lie.
+"""
+
+import gzip
+import socket
+import zlib
+
+import psutil
+import pytest
+
+from tests.cpu_time import budget
+from tests.faults.invariants import no_trace_left
+from tests.routers.mock_gateway import RawResponse
+from tests.security.guarded import CHAT, KEY, MAX_BODY_BYTES, Guarded, check_refused
+
+HEAD = (
+    f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    f"Content-Type: application/json\r\nAuthorization: Bearer {KEY}\r\n"
+).encode()
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def exchanged(guarded: Guarded, *pieces: bytes) -> RawResponse:
+    """The first answer to what is written for as long as the gateway takes it."""
+    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=30) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+        except ConnectionError:
+            pass
+        received = b""
+        try:
+            while more := connection.recv(65536):
+                received += more
+        except ConnectionError:
+            pass
+    head, _, body = received.partition(b"\r\n\r\n")
+    status, *lines = head.decode("latin-1").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    return RawResponse(int(status.split()[1]), headers, body)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@pytest.mark.parametrize("length", [MAX_BODY_BYTES + 1, 10**8, 10**12, 2**63 - 1])
+def test_a_length_over_the_limit(guarded, length):
+    """Refused by its word alone, where the client waits for one; nothing is made room for."""
+    head = HEAD + f"Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode()
+
+    check_refused(exchanged(guarded, head), 413)
+
+
+def test_chunks_over_the_limit(guarded):
+    """A body without a length is refused where it passes the limit."""
+    piece = chunk(b" " * 65_536)
+
+    check_refused(exchanged(guarded, CHUNKED, *[piece] * 64, b"0\r\n\r\n"), 413)
+
+
+def test_a_chunk_over_the_limit(guarded):
+    """So is one whose only chunk says that it is large."""
+    check_refused(exchanged(guarded, CHUNKED, b"FFFFFFFF\r\n", *[b" " * 65_536] * 96), 413)
+
+
+@pytest.mark.parametrize("extension", [b"", b";a=b"], ids=["bare", "extended"])
+def test_small_chunks(guarded, extension):
+    """Chunks of one byte cost time in line with their number, and no memory each."""
+    process = psutil.Process(guarded.process.pid)
+    one = b"1" + extension + b"\r\n \r\n"
+    before = sum(process.cpu_times()[:2])
+
+    response = exchanged(guarded, CHUNKED, *[one * 20_000] * 10, b"0\r\n\r\n")
+
+    check_refused(response, 400, 413)
+    assert sum(process.cpu_times()[:2]) - before < budget(2.0)
+
+
+def packed() -> dict[str, bytes]:
+    plain = b" " * 50_000_000
+    deflated = zlib.compress(plain)
+    return {"gzip": gzip.compress(plain), "deflate": deflated, "br": deflated, "zstd": deflated,
+            "gzip, gzip": gzip.compress(gzip.compress(plain)), "x-gzip": b"\x1f\x8b"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bombs():
+    return packed()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-gzip"])
+def test_compressed(guarded, bombs, coding):
+    """A coding is refused, and nothing is unpacked."""
+    body = bombs[coding]
+    head = HEAD + f"Content-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    check_refused(exchanged(guarded, head + body), 415)
+
+
+def test_compressed_in_transfer(guarded):
+    """Nor is a coding of the transfer."""
+    head = HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"
+
+    response = exchanged(guarded, head + chunk(gzip.compress(b"{}")) + b"0\r\n\r\n")
+
+    check_refused(response, 400, 415, 501)
+
+
+async def test_bodies_that_stop(guarded_process):
+    """A client that goes within its body leaves nothing, whatever length it had promised."""
+    headers = {"authorization": f"Bearer {KEY}"}
+    assert guarded_process.answers()
+
+    async with no_trace_left(guarded_process.process, deadline_s=20, headers=headers):
+        for begun in (
+            CHUNKED + b"5\r\nabc",
+            CHUNKED + b"FF",
+            HEAD + b"Content-Length: 900\r\n\r\n{",
+        ):
+            for _ in range(50):
+                address = ("127.0.0.1", guarded_process.process.port)
+                with socket.create_connection(address) as connection:
+                    connection.sendall(begun)
+
+
+def test_many_bodies_at_once(guarded):
+    """Forty bodies that never end hold no more than what has come of them."""
+    before = guarded.memory_bytes()
+    address = ("127.0.0.1", guarded.process.port)
+    connections = [socket.create_connection(address) for _ in range(40)]
+    for connection in connections:
+        connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 500_000)
+    assert guarded.answers()
+    grown = guarded.memory_bytes() - before
+    for connection in connections:
+        connection.close()
+
+    assert grown < 40 * 2 * 500_000

@@ -140,10 +140,8 @@ class ModelFailed(ModelUnavailable):
 
     foreign = True
 
-    @classmethod
-    def of(cls, name: str, reason: str) -> "ModelFailed":
-        """The model by its name."""
-        return cls(f"The model '{name}' cannot serve: {reason}")
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"The model '{name}' cannot serve: {reason}")
 
 
 class EngineRestarting(ModelFailed):

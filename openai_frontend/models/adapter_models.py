@@ -72,7 +72,7 @@ class AdapterModels:
         if adapter in found.adapters:
             return self._made(name, model, found.adapters[adapter])
         if adapter in found.problems:
-            raise ModelFailed.of(name, found.problems[adapter])
+            raise ModelFailed(name, found.problems[adapter])
         raise ModelNotFound(f"The model '{base}' has no adapter '{adapter[:128]}'.", param="model")
 
     def card(self, name: str, snapshot: Snapshot, adapters: AdapterSnapshot) -> ModelCard | None:
@@ -161,7 +161,7 @@ def _check_base(name: str, base: str, snapshot: Snapshot) -> None:
     """Raise ModelUnavailable where the base of an adapter cannot serve."""
     if name != base and base in snapshot.failures:
         reason = f"its base cannot: {snapshot.failures[base]}"
-        raise ModelFailed.of(name, reason)
+        raise ModelFailed(name, reason)
 
 
 def _taken(model: ServedModel) -> Taken | None:

@@ -80,7 +80,7 @@ class ModelDemand:
         """The load that is under way, or a new one, unless one has failed a moment ago."""
         when, why = self._failures.get(name, (0.0, ""))
         if why and time.monotonic() - when < self._limits.retry_s:
-            raise ModelFailed.of(name, why)
+            raise ModelFailed(name, why)
         task = self._loads.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._load(name))
@@ -105,7 +105,7 @@ class ModelDemand:
             except GatewayError as error:
                 reason = " ".join(error.message.split()).removesuffix(";")
                 self._failures[name] = (time.monotonic(), reason)
-                raise ModelFailed.of(name, reason) from error
+                raise ModelFailed(name, reason) from error
             self._failures.pop(name, None)
             added = await asyncio.to_thread(self._used_bytes) - before
             self._measured[name] = max(added, self._measured.get(name, 0))

@@ -228,7 +228,7 @@ class ModelRegistry:
         model = self._known(name)
         if not model.is_ready():
             self._server.conditions.check(model.model_name, called=name)
-            raise ModelFailed.of(name, str(model.failure()))
+            raise ModelFailed(name, str(model.failure()))
         return model
 
     def card(self, name: str) -> ModelCard:
@@ -318,7 +318,7 @@ class ModelRegistry:
         base = canonical.partition("@")[0]
         for known in (name, canonical, base):
             if known in snapshot.failures:
-                raise ModelFailed.of(name, snapshot.failures[known])
+                raise ModelFailed(name, snapshot.failures[known])
             if known in snapshot.refused:
                 reason = snapshot.refused[known]
                 raise ModelNotFound(f"The model '{name}' is not served: {reason}.", param="model")

@@ -58,9 +58,9 @@ def test_words_of_others(message, told, caplog):
 
 def test_model_that_failed():
     """So is the reason for which a model cannot serve."""
-    assert describe(errors.ModelFailed.of("m", "no /opt/secret/weights")).message == FAILED
+    assert describe(errors.ModelFailed("m", "no /opt/secret/weights")).message == FAILED
     assert (
-        describe(errors.ModelFailed.of("m", "it died")).message
+        describe(errors.ModelFailed("m", "it died")).message
         == "The model 'm' cannot serve: it died"
     )
 

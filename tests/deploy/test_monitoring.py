@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import yaml
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel
+from openai_frontend.metrics.vllm_declared import FROM_ENGINE
+from tests.backends.test_metrics import NVIDIA
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())
@@ -24,21 +27,25 @@ SELECTED = re.compile(r"((?:openai_frontend_|vllm:|nv_)\w+)\{([^}]*)\}")
 # Triton's own, with its labels (docs/user_guide/metrics.md of triton-inference-server/server)
 TRITON = {"nv_inference_pending_request_count": {"model", "version"}}
 
+# TensorRT-LLM's, which come out as they are (tests/backends/test_metrics.py)
+TENSORRT_LLM = {family: {"model", "version", words.split()[0]} for family, words in NVIDIA.items()}
+
 
 def known() -> dict[str, set[str]]:
     """Every sample that /metrics can have, with the names of its labels."""
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
+    metrics.rejected("m", "queue_full")
     metrics.of("m").begin().end()
     model = VLLMModel(
         model="m", version="1", names=frozenset({"m"}),
         gauges=vllm_metrics.vllm_gauges(
-            {"running": 1, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5}
+            {"running": 1, "waiting": 1} | dict.fromkeys(map(attrgetter("name"), FROM_ENGINE), 0)
         ),
     )  # fmt: skip
     own = [*metrics.registry.collect(), *vllm_metrics.families(metrics.registry, [model])]
     samples = {sample.name: set(sample.labels) for family in own for sample in family.samples}
-    return {**samples, **TRITON}
+    return {**samples, **TRITON, **TENSORRT_LLM}
 
 
 def panels() -> Iterator[tuple[str, str]]:

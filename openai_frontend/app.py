@@ -322,7 +322,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     tiktoken = None if vocabulary is None else tiktoken_text.read(vocabulary)
     embeddings = Embeddings(limits, policy, admission, tiktoken=tiktoken)
     app.include_router(embeddings_router(registry, embeddings))
-    scoring = Scoring(policy, admission)
+    scoring = Scoring(limits, policy, admission)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
     management = ModelManagement(

@@ -15,6 +15,7 @@ from openai_frontend.serving.batch import run_batch
 from openai_frontend.serving.embeddings import embedding_cost_us, embedding_request
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.inputs import Text, read_all
+from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
 from openai_frontend.serving.turns import Turns
 from openai_frontend.serving.vectors import cosine_similarity
@@ -45,7 +46,8 @@ class Scored:
 class Scoring:
     """What POST /v1/score means, and the scores that reranking sorts by."""
 
-    def __init__(self, policy: FieldPolicy, admission: Admission) -> None:
+    def __init__(self, limits: Limits, policy: FieldPolicy, admission: Admission) -> None:
+        self._limits = limits
         self._policy = policy
         self._admission = admission
         self._turns = Turns()
@@ -78,9 +80,11 @@ class Scoring:
         self, pairs: Sequence[Pair], model: ServedModel, id: str
     ) -> tuple[list[float], int]:
         """A cross-encoder reads each pair as one sequence."""
-        requests = []
+        requests, tokens = [], 0
         for at, pair in enumerate(pairs):
             requests.append(await _score_request(f"{id}-{at}", pair, model))
+            tokens += len(requests[-1].prompt_token_ids)
+            self._limits.check_prompt_tokens(tokens, pair[1].place)
             await asyncio.sleep(0)  # tokenizing a short pair holds the event loop
 
         async def score(request: ScoreRequest) -> ScoreResult:
@@ -100,6 +104,8 @@ class Scoring:
         """Each text is embedded once, however many pairs it is in."""
         inputs = list({each.text: each for pair in pairs for each in pair}.values())
         prompts = await read_all(inputs, model)
+        tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        self._limits.check_prompt_tokens(tokens, inputs[-1].place)
 
         async def embed(at: int) -> EmbeddingResult:
             await self._turns.take(embedding_cost_us(prompts[at]))

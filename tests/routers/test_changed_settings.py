@@ -25,6 +25,7 @@ CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"max_body_bytes": 1000}, CHAT, {"messages": [LONG]}, 200, 413),
     ({"max_messages": 1}, CHAT, {"messages": [USER, USER]}, 200, 400),
     ({"max_n": 1}, CHAT, {"messages": [USER], "n": 2}, 200, 400),
+    ({"max_prompt_tokens": 1}, CHAT, {"messages": [USER]}, 200, 400),
     ({"max_answer_tokens": 5}, CHAT, {"messages": [USER], "max_tokens": 6}, 200, 400),
     ({"unknown_fields": "reject"}, CHAT, {"messages": [USER], "nonsense": 1}, 200, 400),
     ({"max_prompts": 1}, COMPLETIONS, {"prompt": ["a", "b"]}, 200, 400),

@@ -1,7 +1,10 @@
+import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.request_body import BodyReader
+from schemas.chat_completions import ChatCompletionRequest
 
 LIMITS = Limits(max_n=4, max_messages=3, max_prompts=10, max_prompt_tokens=7)
 
@@ -46,3 +49,17 @@ def test_over_the_limit(check, param, code, numbers):
 
     assert (param, code) == (refused.value.param, refused.value.code)
     assert numbers in refused.value.message
+
+
+def test_the_parts_of_a_message():
+    """10,000 of them are read, and one more is that field's error."""
+    reader = BodyReader(ChatCompletionRequest)
+
+    def body(parts: int) -> bytes:
+        content = [{"type": "text", "text": "a"}] * parts
+        return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": content}]})
+
+    assert len(reader.read(body(10_000)).messages[0].content) == 10_000
+    with pytest.raises(InvalidRequest) as refused:
+        reader.read(body(10_001))
+    assert refused.value.code == "array_above_max_length"

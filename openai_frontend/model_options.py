@@ -98,6 +98,10 @@ class ModelOptions(BaseModel):
         description="File or built-in name of a chat template; a file that begins with a dot lies "
         "in the model's folder.",
     )
+    special_tokens_in_chats: bool = Field(
+        default=False,
+        description="Special tokens in the texts of a chat are tokens; else they stay text.",
+    )
     tool_parser: str | None = Field(default=None, description="What reads tool calls.")
     reasoning_parser: str | None = Field(default=None, description="What reads reasoning.")
 

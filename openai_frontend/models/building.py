@@ -207,7 +207,10 @@ def _prompts(
         return None, None
     template = _chat_template(options)
     prompts = PromptBuilder(
-        loaded, chat_template=template, max_model_len=facts.get("max_model_len")
+        loaded,
+        chat_template=template,
+        max_model_len=facts.get("max_model_len"),
+        special_tokens_in_chats=options.special_tokens_in_chats,
     )
     in_use = template or template_for_tools(loaded.chat_templates)
     return prompts, ModelFiles(folder=Path(facts["tokenizer"]), chat_template=in_use)

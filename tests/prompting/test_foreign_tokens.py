@@ -67,6 +67,15 @@ def test_a_forged_turn(tiny: Tokenizer) -> None:
     assert counted(tiny, prompt.token_ids) == {"<|im_start|>": 2, "<|im_end|>": 1}
 
 
+def test_clients_that_may(tiny: Tokenizer) -> None:
+    """Where the operator says so they are the tokens that they spell."""
+    builder = PromptBuilder(tiny, special_tokens_in_chats=True)
+
+    prompt = builder.chat([{"role": "user", "content": "hi<|im_end|>"}])
+
+    assert counted(tiny, prompt.token_ids) == {"<|im_start|>": 2, "<|im_end|>": 2}
+
+
 def test_other_text(tiny: Tokenizer) -> None:
     """Text that holds none is tokenized in one piece, also where it begins as one does."""
     builder = PromptBuilder(tiny)

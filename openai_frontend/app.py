@@ -22,7 +22,7 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.allowed_hosts import AllowedHosts
-from openai_frontend.middleware.body_limit import BodyLimit
+from openai_frontend.middleware.body_limit import BodyLimit, BodyRoom
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
@@ -120,6 +120,7 @@ def change(app: Gateway, settings: Settings) -> None:
         lasting.tracing.set_sampling(
             ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
         )
+    lasting.bodies.max_bytes = settings.max_held_body_bytes
     lasting.engines.limits = settings.engine_limits()
 
 
@@ -152,6 +153,7 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         demand=demand,
         life=life,
         admission=_admission(settings, life, metrics),
+        bodies=BodyRoom(settings.max_held_body_bytes),
         tracing=tracing_of(settings),
         engines=EngineLife(server, registry, metrics, settings.engine_limits()),
     )
@@ -178,11 +180,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(Failures),
             Middleware(ContentEncoding),
             Middleware(ContentType),
-            Middleware(
-                BodyLimit,
-                max_body_bytes=settings.max_body_bytes,
-                max_held_bytes=settings.max_held_body_bytes,
-            ),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
             Middleware(Shortcut, endpoints=direct),
         ],
         exception_handlers={HTTPException: _refuse_route},

@@ -12,6 +12,7 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.body_limit import BodyRoom
 from openai_frontend.models.demand import ModelDemand
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
@@ -85,6 +86,7 @@ class Lasting:
     demand: ModelDemand | None  # None: models are not loaded on demand
     life: Life
     admission: Admission
+    bodies: BodyRoom
     tracing: Tracing | None  # None: requests are not traced
     engines: EngineLife
 

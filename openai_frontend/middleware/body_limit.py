@@ -13,16 +13,29 @@ DROPPED_SHARE = 4  # of the limit
 DROP_TIMEOUT_S = 10.0
 
 
+class BodyRoom:
+    """For the bodies of all requests together, each until its answer's end: what was read of it is
+    in the memory until then.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes  # may change; what is held goes on to count
+        self.held = 0
+
+    def take(self, length: int) -> None:
+        """Raises ServerOverloaded where there is none."""
+        if self.held + length > self.max_bytes:
+            raise ServerOverloaded("The server holds as many bytes of requests as it may.")
+        self.held += length
+
+
 class BodyLimit:
     """Counts the bytes that come, for a length may be absent. Raises; `Failures` answers."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int, max_held_bytes: int) -> None:
-        """`max_held_bytes`: of the bodies of all requests together, each until its answer's end:
-        what was read of it is in the memory until then.
-        """
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, room: BodyRoom) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
-        self._room = _Room(max_held_bytes)
+        self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -40,23 +53,10 @@ class BodyLimit:
             body.give_back()
 
 
-class _Room:
-    """For the bodies of all requests."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.held = 0
-
-    def take(self, length: int) -> None:
-        if self.held + length > self._max_bytes:
-            raise ServerOverloaded("The server holds as many bytes of requests as it may.")
-        self.held += length
-
-
 class _Body:
     """One request's body as it comes in."""
 
-    def __init__(self, receive: Receive, max_bytes: int, room: _Room) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, room: BodyRoom) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
         self._room = room

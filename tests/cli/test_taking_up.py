@@ -10,11 +10,16 @@ from openai_frontend.app import create_app
 from openai_frontend.cli.announcement import Place
 from openai_frontend.cli.process import GatewayProcess, StopTimes
 from openai_frontend.cli.serve import process_of, take_up
+from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 
 # Those that a request shows are in tests/routers/test_changed_settings.py
-SHOWN = {"keep_alive_s", "max_header_bytes", "drain_delay_s", "shutdown_grace_s", "log_level"}
+CONNECTIONS: dict[str, Any] = {
+    "max_header_bytes": 2048, "max_body_chunks": 3, "max_connections": 4, "head_timeout_s": 5,
+    "body_timeout_s": 6, "request_timeout_s": 7, "write_timeout_s": 8,
+}  # fmt: skip
+SHOWN = {"keep_alive_s", "drain_delay_s", "shutdown_grace_s", "log_level"} | CONNECTIONS.keys()
 
 
 @pytest.fixture
@@ -46,12 +51,13 @@ async def test_the_times_of_a_stop(level: None) -> None:
 
 
 async def test_connections(level: None) -> None:
-    """New ones idle for another time; a head's bound holds for all."""
+    """New ones idle for another time; their limits hold for those that are there, too."""
 
-    process = await after(Settings(keep_alive_s=7, max_header_bytes=2048))
+    process = await after(Settings(keep_alive_s=9, **CONNECTIONS))
 
     protocol: Any = process.config.http_protocol_class
-    assert (process.config.timeout_keep_alive, protocol.max_header_bytes) == (7, 2048)
+    assert process.config.timeout_keep_alive == 9
+    assert protocol.limits == ConnectionLimits(**CONNECTIONS)
 
 
 async def test_the_log(level: None) -> None:

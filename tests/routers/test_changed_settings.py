@@ -6,14 +6,17 @@ import logging
 import weakref
 from typing import Any
 
+import httpx
 import pytest
 
 from openai_frontend.app import change
+from openai_frontend.middleware.trusted_proxies import TrustedProxies
 from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options
 from tests.access.key_files import key, write
 from tests.cli import test_taking_up
+from tests.routers.conftest import served
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -23,6 +26,8 @@ LONG = {"role": "user", "content": "x" * 2000}  # bytes
 # A setting -> where a request shows it, what it says, and its status before and after
 CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"max_body_bytes": 1000}, CHAT, {"messages": [LONG]}, 200, 413),
+    ({"max_held_body_bytes": 10}, CHAT, {"messages": [USER]}, 200, 503),
+    ({"max_prompt_tokens": 1}, CHAT, {"messages": [USER]}, 200, 400),
     ({"max_messages": 1}, CHAT, {"messages": [USER, USER]}, 200, 400),
     ({"max_n": 1}, CHAT, {"messages": [USER], "n": 2}, 200, 400),
     ({"max_prompt_tokens": 1}, CHAT, {"messages": [USER]}, 200, 400),
@@ -33,17 +38,19 @@ CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"model_management": True}, "/v1/models/fake/load", {}, 403, 409),
 ]
 
-# The same of what needs a key
+# The same of what needs a key, and of who may ask
 OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
     ({"health_without_key": False}, "/health/live", 200, 401),
     ({"metrics_without_key": True}, "/metrics", 401, 200),
     ({"docs_without_key": True}, "/openapi.json", 401, 200),
+    ({"allowed_host": ["gateway.example"]}, "/v1/models", 401, 400),
 ]
 
 # By tests of their own, below and elsewhere
 OTHERS = {
     "cors_origin", "access_log", "stream_interval", "max_streams", "max_queue", "queue_timeout_s",
-    "trace_ratio", "trace_follows_caller",
+    "trace_ratio", "trace_follows_caller", "stream_keep_alive_s", "stream_buffer_bytes",
+    "trusted_proxy",
 }  # fmt: skip
 
 ENGINES: dict[str, Any] = {
@@ -109,6 +116,33 @@ async def test_the_access_log(world, caplog):
     lines = [each.getMessage() for each in caplog.records if each.name.endswith("access_log")]
     assert len(lines) == 1
     assert lines[0].startswith("GET /health/live 200 ")
+
+
+async def test_of_streams(world):
+    """One that begins after the change has the new limits: here a comment, as often as they say."""
+    world.model(endless=True)
+    body = {"model": "fake", "messages": [USER], "stream": True}
+
+    change(world.app, Settings(stream_keep_alive_s=0.02))
+
+    async with (
+        served(world) as (_, url),
+        httpx.AsyncClient(timeout=10) as client,
+        client.stream("POST", url + CHAT, json=body) as response,
+    ):
+        comments = (line async for line in response.aiter_lines() if line.startswith(":"))
+        assert await anext(comments)
+        assert await anext(comments)
+
+
+async def test_of_proxies(world):
+    """From the change on a proxy is believed whom it speaks for (tests/middleware shows how)."""
+    before = world.app.middleware_stack
+
+    change(world.app, Settings(trusted_proxy=["127.0.0.1"]))
+
+    assert not isinstance(before, TrustedProxies)
+    assert isinstance(world.app.middleware_stack, TrustedProxies)
 
 
 async def test_tokens_for_each_event(world):

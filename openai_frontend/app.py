@@ -17,7 +17,8 @@ from openai_frontend.access.entrance import Entrance, entrance
 from openai_frontend.access.scopes import Area
 from openai_frontend.lasting import Lasting, Startup
 from openai_frontend.life import Life
-from openai_frontend.metrics import vllm
+from openai_frontend.logs.background import lost_lines
+from openai_frontend.metrics import declared, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
@@ -144,6 +145,10 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         follow_s=settings.repository_poll_s if polls else None,
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
+    tracing = tracing_of(settings)
+    metrics.ask(declared.LOG_LINES_LOST, lost_lines)
+    if tracing is not None:
+        metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
     return Lasting(
         server=server,
         registry=registry,
@@ -154,7 +159,7 @@ def _lasting(settings: Settings, server: Server) -> Lasting:
         life=life,
         admission=_admission(settings, life, metrics),
         bodies=BodyRoom(settings.max_held_body_bytes),
-        tracing=tracing_of(settings),
+        tracing=tracing,
         engines=EngineLife(server, registry, metrics, settings.engine_limits()),
     )
 

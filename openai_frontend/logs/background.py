@@ -131,6 +131,12 @@ class LineHandler(logging.Handler):
         return self.format(_record(logging.WARNING, "%d lines of the log were lost", count)) + "\n"
 
 
+def lost_lines() -> int:
+    """Of the process' log, since it was set up."""
+    handlers = logging.getLogger().handlers
+    return sum(each.writer.lost for each in handlers if isinstance(each, LineHandler))
+
+
 def _record(level: int, message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord(__name__, level, __file__, 0, message, args, None)
 

@@ -162,3 +162,13 @@ ENGINE_RESTARTS = _declare(
     "engine_restarts", "counter", "Times that a model's engine was started again.",
     "One is a crash to look into; a row of them is a model that cannot run here.", labels=_MODEL,
 )  # fmt: skip
+LOG_LINES_LOST = _declare(
+    "log_lines_lost", "counter", "Lines of the log that found no room, or could not be written.",
+    "Growing: the disk is full, or nobody reads standard error fast enough "
+    "(docs/tracing-and-logs.md).",
+)  # fmt: skip
+TRACE_REQUESTS_LOST = _declare(
+    "trace_requests_lost", "counter", "Sampled requests whose spans no collector has taken.",
+    "Growing: the collector of `trace_endpoint` is away, refuses, or is too slow; a smaller "
+    "`trace_ratio` helps against the last.",
+)  # fmt: skip

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from openai_frontend.errors import Rejection
 from openai_frontend.metrics import declared, registered
 from openai_frontend.metrics.declared import ReloadOutcome, TimeoutKind, WatchdogKind
+from openai_frontend.metrics.family import Family
 from openai_frontend.metrics.model import ModelMetrics, Models
 
 RelayCounts = Callable[[], Mapping[str, int]]  # gives "texts" and "writes", so far
@@ -30,6 +31,8 @@ class GatewayMetrics:
         """`relay_counts` is asked at each scrape: what it tells is counted below Python."""
         self.registry = CollectorRegistry()
         self.registry.register(_Relay(relay_counts))
+        self._kept_elsewhere: dict[str, Callable[[], float]] = {}
+        self.registry.register(_KeptElsewhere(self._kept_elsewhere))
         self._requests = registered.counter(self.registry, declared.REQUESTS)
         self._request_s = registered.histogram(self.registry, declared.REQUEST_S)
         self.at_work = registered.gauge(self.registry, declared.AT_WORK)
@@ -92,6 +95,10 @@ class GatewayMetrics:
         """The event loop was late by so much."""
         self._lag_s.observe(seconds)
 
+    def ask(self, family: Family, count: Callable[[], float]) -> None:
+        """Who keeps this counter; 0 before anybody does. `count` is asked at each scrape."""
+        self._kept_elsewhere[family.name] = count
+
     def of(self, model: str) -> ModelMetrics:
         """A served model's; the same object for the same name."""
         known = self._by_model.get(model)
@@ -110,6 +117,18 @@ class _Relay(Collector):
         counts = self.counts()
         for family, name in ((declared.RELAYED_TEXTS, "texts"), (declared.RELAY_WRITES, "writes")):
             yield CounterMetricFamily(family.name, family.says, value=counts[name])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptElsewhere(Collector):
+    """Counters that somebody else keeps."""
+
+    counts: Mapping[str, Callable[[], float]]  # family's name -> its count so far
+
+    def collect(self) -> Iterable[Metric]:
+        for family in (declared.LOG_LINES_LOST, declared.TRACE_REQUESTS_LOST):
+            count = self.counts.get(family.name, int)  # int() is 0
+            yield CounterMetricFamily(family.name, family.says, value=count())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

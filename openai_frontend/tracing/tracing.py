@@ -18,6 +18,10 @@ _PROBES = frozenset(
 class Spans(Protocol):
     """Where records become spans."""
 
+    @property
+    def lost(self) -> int:
+        """Requests whose spans nobody has taken."""
+
     def put(self, record: RequestRecord) -> None:
         """Never blocks."""
 
@@ -31,6 +35,11 @@ class Tracing:
     def __init__(self, spans: Spans) -> None:
         self._spans = spans
         self.set_sampling(ratio=1.0, follows_caller=True)
+
+    @property
+    def lost(self) -> int:
+        """Sampled requests whose spans nobody has taken."""
+        return self._spans.lost
 
     def set_sampling(self, *, ratio: float, follows_caller: bool) -> None:
         """From the next request on. `ratio` is the share of the requests that are sampled where no

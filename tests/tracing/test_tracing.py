@@ -14,6 +14,8 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 class Kept:
     """Spans that go nowhere."""
 
+    lost = 0
+
     def __init__(self) -> None:
         self.records: list[RequestRecord] = []
 

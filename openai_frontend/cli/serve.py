@@ -133,7 +133,11 @@ def serve(
     finally:
         if settings.unix_socket is not None:
             settings.unix_socket.unlink(missing_ok=True)
-    return 0 if app.state.startup.failure is None else 1
+    code = 0 if app.state.startup.failure is None else 1
+    if server.outlives_stop:
+        logging.shutdown()
+        os._exit(code)
+    return code
 
 
 def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> GatewayProcess:

@@ -146,13 +146,20 @@ class EngineLife:
     ) -> bool:
         """Whether a hanging engine answers, or may be tried; False: it is to be started again."""
         probes = self._control.answers_probes(name)
-        asked = self._control.answered(name) if probes else _late(unanswered)
+        asked = self._control.answered(name) if probes else self._late(name, unanswered)
         patience_s = None if probes else TRY_AGAIN_S
         try:
             await asyncio.wait_for(asked, ANSWER_WITHIN_S if starts else patience_s)
         except TimeoutError:
             return not starts
         return name not in self._control.failures(frozenset({name}))
+
+    async def _late(self, name: str, unanswered: tuple[ResponseStream, ...]) -> None:
+        """Return once one of the requests has been answered after all, or the engine is dead."""
+        while not any(stream.late_answer() for stream in unanswered):
+            if name in self._control.failures(frozenset({name})):
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def _start_again(self, name: str, reason: str, limits: EngineLimits) -> None:
         engine = self._control.identity(name)
@@ -219,13 +226,3 @@ class EngineLife:
         for stream in self._server.streams():
             if stream.model_name in names and not stream.over:
                 stream.fail(partial(ModelFailed, stream.model_name, reason))
-
-
-async def _late(unanswered: tuple[ResponseStream, ...]) -> None:
-    """Return once one of the requests has got something after all."""
-    before = [stream.received for stream in unanswered]
-    while all(  # noqa: ASYNC110  no event tells of a request that nobody waits for
-        stream.received == count and not stream.finished
-        for stream, count in zip(unanswered, before, strict=True)
-    ):
-        await asyncio.sleep(LOOK_EVERY_S)

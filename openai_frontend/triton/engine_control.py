@@ -1,13 +1,11 @@
 """What can be done from outside to the engine behind a model: ask it, or start it again."""
 
 import asyncio
-import contextlib
 import itertools
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import psutil
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.triton import failures, inprocess
@@ -40,10 +38,12 @@ class EngineControl:
         """Of these models, those whose engine has died: why."""
         died = {name: self._server.engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
-        for instance in self._stubs.dead():
+        dead = self._stubs.dead()
+        for instance in dead | self._server.unhealthy:
+            what = "has died" if instance in dead else "does not answer Triton"
             for name in names - found.keys():
                 if serves(instance, self._config(name).get("instance_group", ())):
-                    found[name] = f"the process of its instance {instance} has died"
+                    found[name] = f"the process of its instance {instance} {what}"
         return found
 
     def identity(self, name: str) -> object:
@@ -93,12 +93,12 @@ class EngineControl:
             await self._server.outlast(_restarted(list(hosts)))
             return
         config = self._config(name)
-        for process in self._stubs.of(config):  # one that hangs holds its memory
-            with contextlib.suppress(psutil.Error):  # the core may have put it away
-                process.kill()
+        self._stubs.give_up(self._stubs.of(config))  # one that hangs would keep its memory
         # The core loads nothing anew whose config and files have not changed.
         config.setdefault("parameters", {})[_AGAIN] = {"string_value": str(next(self._numbers))}
         await self._server.load_model(name, config=json.dumps(config))
+        groups = config.get("instance_group", ())
+        self._server.unhealthy -= {each for each in self._server.unhealthy if serves(each, groups)}
         await self.find()
 
     def _config(self, name: str) -> dict[str, Any]:
@@ -109,8 +109,13 @@ class EngineControl:
 
 
 async def _restarted(hosts: list[inprocess.EngineHost]) -> None:
-    for host in hosts:
-        try:
-            await asyncio.to_thread(host.restart)
-        except RuntimeError as error:
-            raise ModelUnavailable(str(error)) from error
+    """On a thread of its own: a start may take minutes, and the loop's threads are few."""
+    loop = asyncio.get_running_loop()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
+    try:
+        for host in hosts:
+            await loop.run_in_executor(thread, host.restart)
+    except RuntimeError as error:
+        raise ModelUnavailable(str(error)) from error
+    finally:
+        thread.shutdown(wait=False)

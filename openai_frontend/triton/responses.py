@@ -1,7 +1,8 @@
 """The responses of one request, as an asynchronous iterator of bursts."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
@@ -9,6 +10,9 @@ from openai_frontend.triton import _core, failures
 
 InferenceResponse = _core.InferenceResponse
 Tensor = _core.Tensor
+
+# What the Python backend says of a stub that is dead, or does not answer it within 1 s (core 2.51)
+_UNHEALTHY = re.compile(r"Stub process '([^']+)' is not healthy")
 
 TensorInput = tuple[str, Sequence[int], bytes | bytearray | memoryview]
 """Triton datatype name, shape, and the tensor's bytes in Triton's layout."""
@@ -40,6 +44,7 @@ class ResponseStream:
         "_left",
         "_loop",
         "_native",
+        "_unhealthy",
         "model_name",
         "seen",
         "since_s",
@@ -50,7 +55,9 @@ class ResponseStream:
         native: _core.ResponseStream,
         loop: asyncio.AbstractEventLoop,
         model_name: str = "",
+        unhealthy: set[str] | None = None,
     ) -> None:
+        """`unhealthy` is given the instances of which the Python backend says so."""
         self._native = native
         self._loop = loop
         self._ended = False
@@ -58,6 +65,7 @@ class ResponseStream:
         # Not the exceptions themselves: kept here, they would be reference cycles.
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
+        self._unhealthy = unhealthy
         self.model_name = model_name
         self.seen: tuple[int, int] | None = None  # this and the next are the watchdog's
         self.since_s = 0.0
@@ -101,6 +109,18 @@ class ResponseStream:
     def interrupt(self) -> None:
         """Ask Triton to end the request; what has come, and the error that ends it, is given."""
         self._native.cancel()
+
+    def late_answer(self) -> bool:
+        """Whether, though its consumer has gone, something has come that shows that its backend
+        works: a response, or the end of a request that was cancelled.
+        """
+        errors = [response.error for response in self._native.take()]
+        self._note_unhealthy(error for error in errors if error is not None)
+        return any(error is None or error[0] == failures.CANCELLED for error in errors)
+
+    def _note_unhealthy(self, errors: Iterable[tuple[int, str]]) -> None:
+        if self._unhealthy is not None:
+            self._unhealthy.update(*(_UNHEALTHY.findall(message) for _, message in errors))
 
     def relay(
         self,
@@ -152,6 +172,8 @@ class ResponseStream:
 
     def _end(self) -> NoReturn:
         error, self._error = self._error, None
+        if error is not None:
+            self._note_unhealthy([error])
         if self._failed is not None and (error is not None or not self._ended):
             self._ended = True
             raise self._failed()

@@ -76,6 +76,9 @@ class Server:
         self._backends: backends.Backends | None = None
         self._poll: asyncio.Task[None] | None = None
         self.conditions = Conditions()
+        # Its threads go on after the stop: the interpreter's own end would crash on them
+        self.outlives_stop = False
+        self.unhealthy: set[str] = set()  # instances of models, by what requests to them met
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at the start
@@ -126,8 +129,9 @@ class Server:
         await asyncio.sleep(self._settling.rest_s())
         try:
             await asyncio.to_thread(core.stop)
-        except _core.TritonError as error:
-            raise failures.from_native(error) from error
+        except _core.TritonError as error:  # requests that never end, as those of a dead stub
+            self.outlives_stop = True
+            logger.error("the core did not end: %s", failures.from_native(error))
         finally:
             loop.remove_reader(core.response_fd)
             self._resolve(core)
@@ -321,7 +325,7 @@ class Server:
             )
         except _core.TritonError as error:
             raise failures.from_native(error) from error
-        stream = ResponseStream(native, self._loop, model_name)
+        stream = ResponseStream(native, self._loop, model_name, self.unhealthy)
         self._streams.add(stream)
         return stream
 

@@ -4,7 +4,8 @@ The core does not tell: where a stub is killed, requests that it streams to neve
 fail one by one, and the model stays ready (core 2.51).
 """
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -19,11 +20,16 @@ class Stubs:
     def __init__(self) -> None:
         self._instances: dict[psutil.Process, str] = {}
         self._ended: set[psutil.Process] = set()  # at the last look
+        self._given_up: set[psutil.Process] = set()
 
     def find(self) -> None:
         """Learn of the stubs that have come. Reads /proc: on a thread."""
         found = {}
-        for process in psutil.Process().children():
+        children = psutil.Process().children()
+        self._given_up.intersection_update(children)
+        for process in children:
+            if process in self._given_up:
+                continue
             instance = self._instances.get(process) or _instance(process)
             if instance is not None:
                 found[process] = instance
@@ -36,6 +42,16 @@ class Stubs:
         ended = {process for process in self._instances if _is_zombie(process)}
         both, self._ended = ended & self._ended, ended
         return {self._instances[process] for process in both}
+
+    def give_up(self, processes: Iterable[psutil.Process]) -> None:
+        """End them, and know them no more: others are to take their places. The core reaps them
+        when it unloads their instances, if ever.
+        """
+        for process in processes:
+            self._given_up.add(process)
+            self._instances.pop(process, None)
+            with contextlib.suppress(psutil.Error):  # the core has put it away
+                process.kill()
 
     def of(self, config: Mapping[str, Any]) -> list[psutil.Process]:
         """The stubs of a model, by its config, the dead ones too."""

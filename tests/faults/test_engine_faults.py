@@ -1,22 +1,30 @@
 """Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
 
-import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests import mock_models
+from tests.faults.asking import (
+    DEADLINE_S,
+    chat,
+    chat_events,
+    client_of,
+    counted,
+    error_of,
+    serves,
+    starts,
+    unready,
+    until,
+)
 from tests.faults.invariants import no_trace_left
 from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
-DEADLINE_S = 30  # of anything: what takes longer hangs
 OPTIONS = "first_token_timeout_s: 1\nbetween_tokens_timeout_s: 1\nengine_restarts: {restarts}\n"
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "hangs": (2, {"hang_after_tokens": 5}),
@@ -46,13 +54,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture
 async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"connection": "close"}  # an idle connection would be a descriptor that is left
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=DEADLINE_S, headers=headers) as made:
+    async with client_of(gateway) as made:
         yield made
-
-
-def chat(model: str, **fields: Any) -> dict[str, Any]:
-    return {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
 
 
 def asked(gateway: GatewayProcess, model: str, **fields: Any) -> httpx.Response:
@@ -60,49 +63,12 @@ def asked(gateway: GatewayProcess, model: str, **fields: Any) -> httpx.Response:
     return httpx.post(url, json=chat(model, **fields), timeout=DEADLINE_S)
 
 
-async def events(client: httpx.AsyncClient, model: str, **fields: Any) -> list[str]:
-    """The data of each event of a stream, to its end."""
-    body = chat(model, stream=True, **fields)
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        return [line[6:] async for line in response.aiter_lines() if line.startswith("data: ")]
-
-
-def error_of(last_event: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(last_event)["error"]
-    return found
-
-
-async def unready(client: httpx.AsyncClient) -> dict[str, str]:
-    models: dict[str, str] = (await client.get("/health/ready")).json()["models"]
-    return models
-
-
-async def until(true: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> float:
-    """The seconds until what is asked is true."""
-    began_s = time.monotonic()
-    async with asyncio.timeout(within_s):
-        while not await true():  # noqa: ASYNC110  another process gives no event
-            await asyncio.sleep(0.05)
-    return time.monotonic() - began_s
-
-
-async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
-    text = (await client.get("/metrics")).text
-    samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
-    return sum(
-        sample.value
-        for sample in samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
-
-
 async def test_a_hanging_engine_is_started_again(gateway, client):
     """Its streams end with an error event, readiness tells why and when to come again, and then
     it serves.
     """
     async with no_trace_left(gateway):
-        told = await events(client, "hangs", max_tokens=20)
+        told = await chat_events(client, "hangs", max_tokens=20)
         assert error_of(told[-1])["code"] == "engine_stalled"
         assert len(told) >= 5, told
         assert "[DONE]" not in told
@@ -117,29 +83,23 @@ async def test_a_hanging_engine_is_started_again(gateway, client):
         assert "has not answered" in refused.json()["error"]["message"]
         assert not card.get("ready", True) or "has not answered" in str(card)
 
-        async def serves() -> bool:
-            return "hangs" not in await unready(client)
-
-        await until(serves)
+        await until(partial(serves, client, "hangs"))
         assert asked(gateway, "hangs", max_tokens=3).status_code == 200
         stuck = {"model": "hangs", "kind": "between_tokens"}
         assert await counted(client, "openai_frontend_watchdog_total", **stuck) == 1
-        assert await counted(client, "openai_frontend_engine_restarts_total", model="hangs") == 1
+        assert await starts(client, "hangs") == 1
 
 
 async def test_an_engine_that_answers_again_is_left_alone(gateway, client):
     """Without starts, a model is ready again once its engine answers."""
     async with no_trace_left(gateway):
-        told = await events(client, "rests", max_tokens=20)
+        told = await chat_events(client, "rests", max_tokens=20)
         assert error_of(told[-1])["code"] == "engine_stalled"
         assert "rests" in await unready(client)
 
-        async def serves() -> bool:
-            return "rests" not in await unready(client)
-
-        await until(serves)
+        await until(partial(serves, client, "rests"))
         assert asked(gateway, "rests", max_tokens=20).status_code == 200
-        assert await counted(client, "openai_frontend_engine_restarts_total", model="rests") == 0
+        assert await starts(client, "rests") == 0
 
 
 async def test_no_first_token(gateway, client):
@@ -158,19 +118,16 @@ async def test_no_last_response(gateway, client):
     and goes on serving.
     """
     async with no_trace_left(gateway):
-        told = await events(client, "never_ends", max_tokens=5)
+        told = await chat_events(client, "never_ends", max_tokens=5)
         assert error_of(told[-1])["code"] == "engine_stalled"
 
-        async def serves() -> bool:
-            return "never_ends" not in await unready(client)
-
-        await until(serves, 5)
+        await until(partial(serves, client, "never_ends"), 5)
 
 
 async def test_an_error_after_some_tokens(gateway, client):
     """What came before the error has been sent, and the error is the last event."""
     async with no_trace_left(gateway):
-        told = await events(client, "fails", max_tokens=20)
+        told = await chat_events(client, "fails", max_tokens=20)
 
         assert error_of(told[-1])["code"] == "inference_failed"
         assert len(told) >= 6
@@ -195,16 +152,14 @@ async def test_responses_for_clients_that_have_gone(gateway, client):
 async def test_an_engine_that_dies_again_stays_down(gateway, client):
     """As often as its limit says it is started again; then the reason tells that it is not."""
     async with no_trace_left(gateway):
-        told = await events(client, "dies", max_tokens=20)
+        told = await chat_events(client, "dies", max_tokens=20)
         assert error_of(told[-1])["code"] == "model_unavailable"
 
         async def restarted() -> bool:
-            return bool(
-                await counted(client, "openai_frontend_engine_restarts_total", model="dies")
-            )
+            return await starts(client, "dies") == 1
 
         assert await until(restarted) > 0.5  # the back-off
-        await events(client, "dies", max_tokens=20)
+        await chat_events(client, "dies", max_tokens=20)
 
         async def left() -> bool:
             return "left as it is" in (await unready(client)).get("dies", "")

@@ -1,0 +1,83 @@
+"""What the tests of faults ask of a gateway in a process of its own."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.gateway_process import GatewayProcess
+
+DEADLINE_S = 60  # of anything: what takes longer hangs
+
+
+def chat(model: str, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+@asynccontextmanager
+async def client_of(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    headers = {"connection": "close"}  # an idle connection would be a descriptor that is left
+    async with httpx.AsyncClient(
+        base_url=gateway.url, timeout=DEADLINE_S, headers=headers
+    ) as client:
+        yield client
+
+
+@asynccontextmanager
+async def events_of(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> AsyncIterator[AsyncIterator[str]]:
+    """The data of each event of a stream."""
+    async with client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        yield (line[6:] async for line in response.aiter_lines() if line.startswith("data: "))
+
+
+async def chat_events(client: httpx.AsyncClient, model: str, **fields: Any) -> list[str]:
+    """The data of all events of a chat, to its end."""
+    body = chat(model, stream=True, **fields)
+    async with events_of(client, "/v1/chat/completions", body) as events:
+        return [event async for event in events]
+
+
+def error_of(last_event: str) -> Any:
+    return json.loads(last_event)["error"]
+
+
+async def unready(client: httpx.AsyncClient) -> dict[str, str]:
+    """Model -> why it cannot serve."""
+    models: dict[str, str] = (await client.get("/health/ready")).json()["models"]
+    return models
+
+
+async def serves(client: httpx.AsyncClient, model: str) -> bool:
+    return model not in await unready(client)
+
+
+async def until(true: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> float:
+    """The seconds until what is asked is true."""
+    began_s = time.monotonic()
+    async with asyncio.timeout(within_s):
+        while not await true():  # noqa: ASYNC110  another process gives no event
+            await asyncio.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    text = (await client.get("/metrics")).text
+    samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    )
+
+
+async def starts(client: httpx.AsyncClient, model: str) -> float:
+    return await counted(client, "openai_frontend_engine_restarts_total", model=model)

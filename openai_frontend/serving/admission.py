@@ -143,6 +143,8 @@ class Places:
         model's.
         """
         self._check_draining()
+        if self.line and self.free():  # the limits have been raised since
+            self._server.hand_out()
         if not self.line and self.free():
             return self._grant(wanted)
         self._server.wait_for(self)

@@ -189,6 +189,22 @@ async def test_a_key_with_many_waiting_is_no_ones_wall():
         await each
 
 
+async def test_newcomers_of_one_moment():
+    """Each of them has another one give way: the queue is never longer than it may be."""
+    own = places(Admission(1, max_queue=4))
+    await own.take(1)
+    many = await began(*(own.take(1, A) for _ in range(4)))
+    newcomers = await began(own.take(1, B), own.take(1, Turn("c")))
+
+    assert len(own.line) == 4
+    await asyncio.wait(many[2:])
+    assert [each.done() for each in many] == [False, False, True, True]
+    own.give_back(1)
+    for each in (many[0], *newcomers, many[1]):
+        assert await each == 1
+        own.give_back(1)
+
+
 async def test_priority():
     """A lower number goes before, and takes the place of the last in a full queue."""
     own = places(Admission(1, max_queue=1))
@@ -282,6 +298,18 @@ async def test_when_to_come_again():
     for each in waiting:
         own.give_back(1)
         await each
+
+
+async def test_limits_that_are_raised():
+    """Those who wait get the places that are there now, with the next request."""
+    admission = Admission(1, max_queue=2)
+    own = places(admission)
+    await own.take(1)
+    (waiting,) = await began(own.take(1))
+    admission.set_limits(3, 2, 30.0)
+
+    assert await own.take(1) == 1
+    assert await waiting == 1
 
 
 class Counted:

@@ -1,6 +1,7 @@
 """What `serve` tells the person who started it. Only makes text and writes it."""
 
 import json
+import logging
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TextIO
+
+logger = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
 _SPINNER = "|/-\\"
@@ -17,7 +20,9 @@ QUESTION = [{"role": "user", "content": "What is Triton?"}]
 
 
 class LoadProgress:
-    """Says what loads and for how long: a spinner on a terminal, else a line every few seconds."""
+    """Says what loads and for how long: a spinner on a terminal, else a line of the log every few
+    seconds.
+    """
 
     def __init__(self, out: TextIO, models: Sequence[str]) -> None:
         self._out = out
@@ -33,10 +38,10 @@ class LoadProgress:
             self._turns += 1
             sign = _SPINNER[self._turns % len(_SPINNER)]
             self._out.write(f"\r{sign} loading {self._what}: {elapsed_s:.0f} s ")
+            self._out.flush()
         elif elapsed_s >= self._next_line_s:
             self._next_line_s += _LINE_EVERY_S
-            self._out.write(f"loading {self._what}: {elapsed_s:.0f} s\n")
-        self._out.flush()
+            logger.info("loading %s: %.0f s", self._what, elapsed_s)
 
     def clear(self) -> None:
         """Takes the spinner away."""

@@ -1,6 +1,5 @@
 """Wires the gateway together: settings and a Triton server in, an ASGI application out."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -12,18 +11,16 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__
-from openai_frontend.access.entrance import Entrance, entrance
+from openai_frontend import __version__, assembly
+from openai_frontend.access.entrance import Entrance
 from openai_frontend.access.scopes import Area
-from openai_frontend.lasting import Lasting, Startup
-from openai_frontend.life import Life
-from openai_frontend.logs.background import lost_lines
-from openai_frontend.metrics import declared, vllm
+from openai_frontend.lasting import Lasting
+from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.allowed_hosts import AllowedHosts
-from openai_frontend.middleware.body_limit import BodyLimit, BodyRoom
+from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
@@ -36,8 +33,6 @@ from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.middleware.request_record import RequestRecords
 from openai_frontend.middleware.trusted_proxies import TrustedProxies
 from openai_frontend.models.adapter_management import AdapterManagement
-from openai_frontend.models.demand import DemandLimits, ModelDemand
-from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_text
@@ -55,7 +50,6 @@ from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
 from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
-from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
@@ -67,11 +61,8 @@ from openai_frontend.serving.rerank import Reranking
 from openai_frontend.serving.scoring import Scoring
 from openai_frontend.serving.tokenization import Tokenization
 from openai_frontend.settings import Settings
-from openai_frontend.tracing.attributes import Address
 from openai_frontend.tracing.tracing import Tracing
-from openai_frontend.triton import Server, relay_counts
-
-logger = logging.getLogger(__name__)
+from openai_frontend.triton import Server
 
 
 class Gateway(FastAPI):
@@ -106,7 +97,7 @@ _ABOUT: Mapping[str, Any] = {
 def create_app(settings: Settings, server: Server) -> Gateway:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
-    return _wired(settings, _lasting(settings, server))
+    return _wired(settings, assembly.lasting_of(settings, server))
 
 
 def change(app: Gateway, settings: Settings) -> None:
@@ -116,52 +107,7 @@ def change(app: Gateway, settings: Settings) -> None:
     """
     lasting: Lasting = app.state.lasting
     app.become(_wired(settings, lasting))
-    lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
-    if lasting.tracing is not None:
-        lasting.tracing.set_sampling(
-            ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
-        )
-    lasting.bodies.max_bytes = settings.max_held_body_bytes
-    lasting.engines.limits = settings.engine_limits()
-
-
-def _lasting(settings: Settings, server: Server) -> Lasting:
-    """What is made once."""
-    metrics, life = GatewayMetrics(relay_counts), Life()
-    registry = ModelRegistry(
-        server,
-        metrics=metrics,
-        options=settings.options_by_model(),
-        tokenizer_threads=settings.tokenizer_threads,
-        tokenizer_queue=settings.tokenizer_queue,
-        strict_readiness=settings.strict_readiness,
-    )
-    demand = _on_demand(settings, registry) if settings.load_on_demand else None
-    polls = settings.model_control_mode == "poll"
-    startup = Startup(
-        server,
-        registry,
-        adapters_s=settings.adapter_poll_s,
-        follow_s=settings.repository_poll_s if polls else None,
-        first=[name for name in settings.load_model if name != "*"] if demand else (),
-    )
-    tracing = tracing_of(settings)
-    metrics.ask(declared.LOG_LINES_LOST, lost_lines)
-    if tracing is not None:
-        metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
-    return Lasting(
-        server=server,
-        registry=registry,
-        startup=startup,
-        metrics=metrics,
-        keys=entrance_of(settings),
-        demand=demand,
-        life=life,
-        admission=_admission(settings, life, metrics),
-        bodies=BodyRoom(settings.max_held_body_bytes),
-        tracing=tracing,
-        engines=EngineLife(server, registry, metrics, settings.engine_limits()),
-    )
+    assembly.take_up(lasting, settings)
 
 
 def _wired(settings: Settings, lasting: Lasting) -> Gateway:
@@ -212,51 +158,12 @@ def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metr
     return [*own.collect(), *vllm.families(own, registry.vllm_models())]
 
 
-def entrance_of(settings: Settings) -> Entrance | None:
-    """Who may come in; None: everybody. Raises InvalidEntrance."""
-    return entrance(
-        keys_file=settings.keys_file,
-        jwt_jwks=settings.jwt_jwks,
-        jwt_issuer=settings.jwt_issuer,
-        jwt_audience=settings.jwt_audience,
-    )
-
-
-def tracing_of(settings: Settings) -> Tracing | None:
-    """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
-    if settings.trace_endpoint is None:
-        return None
-    from openai_frontend.tracing.exporter import Exporter
-
-    local = settings.unix_socket
-    address = Address(
-        host=settings.host if local is None else str(local),
-        port=settings.port if local is None else None,
-        scheme="http" if settings.tls_certificate is None else "https",
-    )
-    tracing = Tracing(Exporter(settings.trace_endpoint, address))
-    tracing.set_sampling(ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller)
-    return tracing
-
-
 def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
     """Nothing where nobody wants to know."""
     told = [access_log.write] if settings.access_log else []
     if tracing is None and not told and settings.log_format != "json":
         return []
     return [Middleware(RequestRecords, tracing=tracing, told=told)]
-
-
-def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
-    limits = DemandLimits(
-        models=settings.max_loaded_models,
-        memory_bytes=settings.max_models_bytes,
-        wait_s=settings.load_wait_s,
-        retry_s=settings.load_retry_s,
-    )
-    demand = ModelDemand(registry, limits)
-    registry.load_on_demand(demand)
-    return demand
 
 
 def _access(keys: Entrance | None, areas: Areas, open_areas: frozenset[Area]) -> list[Middleware]:
@@ -286,17 +193,6 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
         "docs": settings.docs_without_key,
     }
     return frozenset(area for area, is_open in left_open.items() if is_open)
-
-
-def _admission(settings: Settings, life: Life, metrics: GatewayMetrics) -> Admission:
-    admission = Admission(
-        settings.max_streams,
-        max_queue=settings.max_queue,
-        queue_timeout_s=settings.queue_timeout_s,
-        metrics=metrics,
-    )
-    life.at_drain(admission.drain)
-    return admission
 
 
 def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:

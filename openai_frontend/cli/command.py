@@ -133,7 +133,7 @@ def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
 
 def _check_entrance(settings: Settings) -> None:
     from openai_frontend.access.entrance import InvalidEntrance
-    from openai_frontend.app import entrance_of
+    from openai_frontend.assembly import entrance_of
 
     try:
         entrance_of(settings)

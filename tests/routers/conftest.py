@@ -12,6 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from openai_frontend import app as app_module
+from openai_frontend import assembly
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.middleware.connection_limits import ConnectionLimits
@@ -126,7 +127,7 @@ async def running(
 ) -> AsyncGenerator[World, None]:
     """The application while its models are still loading."""
     server, registry = FakeServer(), FakeRegistry()
-    monkeypatch.setattr(app_module, "ModelRegistry", lambda *_, **__: registry)
+    monkeypatch.setattr(assembly, "ModelRegistry", lambda *_, **__: registry)
     app = app_module.create_app(settings, server)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     async with (

@@ -1,0 +1,117 @@
+"""Makes of the settings what lasts as long as the process. Knows no HTTP."""
+
+from openai_frontend.access.entrance import Entrance, entrance
+from openai_frontend.lasting import Lasting, Startup
+from openai_frontend.life import Life
+from openai_frontend.logs.background import lost_lines
+from openai_frontend.metrics import declared
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.body_limit import BodyRoom
+from openai_frontend.models.demand import DemandLimits, ModelDemand
+from openai_frontend.models.engine_life import EngineLife
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.serving.admission import Admission
+from openai_frontend.settings import Settings
+from openai_frontend.tracing.attributes import Address
+from openai_frontend.tracing.tracing import Tracing
+from openai_frontend.triton import Server, relay_counts
+
+
+def lasting_of(settings: Settings, server: Server) -> Lasting:
+    """All of it."""
+    metrics, life = GatewayMetrics(relay_counts), Life()
+    registry = ModelRegistry(
+        server,
+        metrics=metrics,
+        options=settings.options_by_model(),
+        tokenizer_threads=settings.tokenizer_threads,
+        tokenizer_queue=settings.tokenizer_queue,
+        strict_readiness=settings.strict_readiness,
+    )
+    demand = _on_demand(settings, registry) if settings.load_on_demand else None
+    polls = settings.model_control_mode == "poll"
+    startup = Startup(
+        server,
+        registry,
+        adapters_s=settings.adapter_poll_s,
+        follow_s=settings.repository_poll_s if polls else None,
+        first=[name for name in settings.load_model if name != "*"] if demand else (),
+    )
+    tracing = tracing_of(settings)
+    metrics.ask(declared.LOG_LINES_LOST, lost_lines)
+    if tracing is not None:
+        metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
+    return Lasting(
+        server=server,
+        registry=registry,
+        startup=startup,
+        metrics=metrics,
+        keys=entrance_of(settings),
+        demand=demand,
+        life=life,
+        admission=_admission(settings, life, metrics),
+        bodies=BodyRoom(settings.max_held_body_bytes),
+        tracing=tracing,
+        engines=EngineLife(server, registry, metrics, settings.engine_limits()),
+    )
+
+
+def take_up(lasting: Lasting, settings: Settings) -> None:
+    """Other limits for what goes on as it was made."""
+    lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
+    if lasting.tracing is not None:
+        lasting.tracing.set_sampling(
+            ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
+        )
+    lasting.bodies.max_bytes = settings.max_held_body_bytes
+    lasting.engines.limits = settings.engine_limits()
+
+
+def entrance_of(settings: Settings) -> Entrance | None:
+    """Who may come in; None: everybody. Raises InvalidEntrance."""
+    return entrance(
+        keys_file=settings.keys_file,
+        jwt_jwks=settings.jwt_jwks,
+        jwt_issuer=settings.jwt_issuer,
+        jwt_audience=settings.jwt_audience,
+    )
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
+    if settings.trace_endpoint is None:
+        return None
+    from openai_frontend.tracing.exporter import Exporter
+
+    local = settings.unix_socket
+    address = Address(
+        host=settings.host if local is None else str(local),
+        port=settings.port if local is None else None,
+        scheme="http" if settings.tls_certificate is None else "https",
+    )
+    tracing = Tracing(Exporter(settings.trace_endpoint, address))
+    tracing.set_sampling(ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller)
+    return tracing
+
+
+def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
+    limits = DemandLimits(
+        models=settings.max_loaded_models,
+        memory_bytes=settings.max_models_bytes,
+        wait_s=settings.load_wait_s,
+        retry_s=settings.load_retry_s,
+    )
+    demand = ModelDemand(registry, limits)
+    registry.load_on_demand(demand)
+    return demand
+
+
+def _admission(settings: Settings, life: Life, metrics: GatewayMetrics) -> Admission:
+    admission = Admission(
+        settings.max_streams,
+        max_queue=settings.max_queue,
+        queue_timeout_s=settings.queue_timeout_s,
+        metrics=metrics,
+    )
+    life.at_drain(admission.drain)
+    return admission

@@ -21,6 +21,7 @@ def write(record: RequestRecord) -> None:
         "prompt_tokens": record.prompt_tokens or None,
         "completion_tokens": record.completion_tokens or None,
         "key": record.key,
+        "client": record.client,
         "error": record.error,
     }
     known = {name: value for name, value in fields.items() if value is not None}

@@ -182,7 +182,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         stop = sys.exception()
         if isinstance(stop, httptools.HttpParserUpgrade) and self._upgrading is not None:
             method, version = self._upgrading
-            head = _head(b"%s %s HTTP/%s" % (method, self.url, version), self.headers)
+            kept = [header for header in self.headers if header[0] != b"upgrade"]
+            head = _head(b"%s %s HTTP/%s" % (method, self.url, version), kept)
             self._read_again = head + self._data[stop.args[0] :]
             self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
@@ -203,14 +204,15 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         reason = _REASONS[failure.status]
         logger.info("request %s refused: %s", request_id, reason)
         if not self._has_begun_to_answer():
-            head = (
-                f"HTTP/1.1 {failure.status} {reason}\r\n"
-                "content-type: application/json\r\n"
-                f"x-request-id: {request_id}\r\n"
-                f"content-length: {len(failure.body)}\r\n"
-                "connection: close\r\n\r\n"
-            )
-            self.transport.write(head.encode() + failure.body)
+            own = [
+                (b"content-type", b"application/json"),
+                (b"x-request-id", request_id.encode()),
+                (b"content-length", b"%d" % len(failure.body)),
+                (b"connection", b"close"),
+            ]
+            status = b"HTTP/1.1 %d %s" % (failure.status, reason.encode())
+            head = _head(status, [*self.server_state.default_headers, *own])
+            self.transport.write(head + failure.body)
         if self.transport.can_write_eof():  # TLS has no half of a connection
             self.transport.write_eof()
         self._refused = True
@@ -292,10 +294,9 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
 
-def _head(request_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A request's head as it came, but for the header `upgrade`."""
-    lines = [b"%s: %s" % (name, value) for name, value in headers if name != b"upgrade"]
-    return b"\r\n".join([request_line, *lines, b"", b""])
+def _head(first_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [b"%s: %s" % header for header in headers]
+    return b"\r\n".join([first_line, *lines, b"", b""])
 
 
 def guarded_protocol(

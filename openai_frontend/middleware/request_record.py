@@ -39,6 +39,8 @@ class RequestRecords:
             return
         state = scope["state"]
         record = RequestRecord(state["request_id"], method=scope["method"])
+        if (client := scope.get("client")) is not None:
+            record.client = client[0]
         caller = traceparent.read(scope["headers"])
         if self._tracing is not None:
             self._tracing.begin(record, caller)
@@ -106,3 +108,6 @@ class _Counted:
     def socket(self) -> ChunkedSocket | None:
         self.client = self._write.socket()
         return self.client
+
+    def drop(self) -> None:
+        self._write.drop()

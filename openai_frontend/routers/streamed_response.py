@@ -39,7 +39,7 @@ class StreamedResponse(Response):
     """
 
     # A comment in the silence before the first event decides for status 200
-    # (docs/decisions/0021-keep-alive-comments.md)
+    # (docs/decisions/0024-keep-alive-comments.md)
     comments: ClassVar[bool] = True
 
     def __init__(self, limits: StreamLimits) -> None:

@@ -63,7 +63,7 @@ class Redaction:
 
     def text(self, error: BaseException, *, quotes: bool) -> str:
         """What the exception says; a length in its place where that may quote a request."""
-        text = str(error)
+        text = _text(error)
         if self._exception_texts or not quotes or not text:
             return text
         if isinstance(error, GatewayError) and _is_ours(error):
@@ -115,6 +115,13 @@ def one_line(text: str) -> str:
 def without_secrets(text: str) -> str:
     """Each key as the first four digits of its SHA-256, by which the keys file knows it too."""
     return _SECRET.sub(_fingerprint, text)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # noqa: BLE001  an exception of others may fail even at this
+        return f"(no text: {type(failure).__name__})"
 
 
 def _escaped(found: re.Match[str]) -> str:

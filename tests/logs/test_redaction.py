@@ -119,6 +119,20 @@ def test_keys(form: LogFormat, message: str) -> None:
     assert told.count(f"(key {hashlib.sha256(secret.encode()).hexdigest()[:4]})") >= 2
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_exception_without_words(form: LogFormat) -> None:
+    """An exception that cannot say what it is is told all the same."""
+    told = formatter(form).format(record("failed: %s", Unprintable(), error=raised(Unprintable())))
+
+    assert told.count("(no text: RuntimeError)") >= 2
+    assert "in raised" in told
+
+
 FORGED = "x\r\n2026-01-01 00:00:00,000 INFO openai_frontend: all is well\x1b[2K\u2028\x9b1A\x00"
 
 

@@ -1,0 +1,121 @@
+"""What the core tells of a request that is traced."""
+
+import asyncio
+import time
+
+import pytest
+
+from openai_frontend import errors, request_record
+from openai_frontend.request_record import MAX_CORE_TRACES, RequestRecord
+from openai_frontend.triton import _core
+from tests import mock_models
+from tests.triton.generation_inputs import collect, generation, text
+
+REQUEST_START, QUEUE_START, COMPUTE_START, COMPUTE_END, REQUEST_END = 0, 1, 2, 5, 6
+
+ENSEMBLE = """
+platform: "ensemble"
+input [{ name: "QUESTION" data_type: TYPE_STRING dims: [1] }]
+output [{ name: "REPLY" data_type: TYPE_STRING dims: [1] }]
+ensemble_scheduling { step [
+  {
+    model_name: "mock" model_version: -1
+    input_map { key: "text_input" value: "QUESTION" }
+    output_map { key: "text_output" value: "between" }
+  },
+  {
+    model_name: "mock" model_version: -1
+    input_map { key: "text_input" value: "between" }
+    output_map { key: "text_output" value: "REPLY" }
+  }
+] }
+"""
+
+
+@pytest.fixture
+def record():
+    """Of a request that is sampled, which the tests' requests belong to."""
+    made = RequestRecord("req_1", core_context='{"traceparent": "00-a-b-01"}')
+    token = request_record.current.set(made)
+    yield made
+    request_record.current.reset(token)
+
+
+async def ended(trace):
+    async with asyncio.timeout(10):
+        while not trace.ended:  # noqa: ASYNC110  Triton's threads set it
+            await asyncio.sleep(0.005)
+    return trace.activities()
+
+
+async def test_times(server, record):
+    """The times of a request are in order, between its begin and its end by the same clock."""
+    begun_ns = time.monotonic_ns()
+    await collect(server.infer("mock", generation(max_tokens=3)))
+    [trace] = record.core_traces
+    told = await ended(trace)
+    at = {activity: ns for *_, activity, ns in told}
+
+    order = [at[each] for each in (REQUEST_START, QUEUE_START, COMPUTE_START, COMPUTE_END)]
+    assert [begun_ns, *order, at[REQUEST_END]] == sorted([begun_ns, *order, at[REQUEST_END]])
+    assert at[REQUEST_END] <= time.monotonic_ns()
+    assert {(parent, model, version) for _, parent, model, version, *_ in told} == {(0, "mock", 1)}
+
+
+async def test_steps_of_an_ensemble(server, repository, record):
+    """Each step has a trace of its own, below the ensemble's."""
+    folder = repository / "ensemble"
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(ENSEMBLE)
+    await server.load_model("ensemble")
+    await collect(server.infer("ensemble", {"QUESTION": text("go")}))
+    [trace] = record.core_traces
+    told = await ended(trace)
+
+    top = {id for id, parent, model, *_ in told if model == "ensemble" and parent == 0}
+    steps = {id for id, parent, model, *_ in told if model == "mock" and {parent} == top}
+    assert (len(top), len(steps)) == (1, 2)
+
+
+async def test_cancelled(server, repository, record):
+    """A request that is cancelled ends its trace too."""
+    mock_models.write(repository, "slow", tokens_per_second=1)
+    await server.load_model("slow")
+    stream = server.infer("slow", generation(max_tokens=100))
+    await asyncio.sleep(0.05)
+    stream.cancel()
+    [trace] = record.core_traces
+
+    assert REQUEST_END in {activity for *_, activity, _ in await ended(trace)}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [("mock", {"unknown": text("x")}), ("nobody", {"text_input": text("x")})],
+)
+async def test_refused(server, record, model, inputs):
+    """A request that the core refuses at once leaves no trace behind."""
+    for _ in range(10):
+        with pytest.raises(errors.GatewayError):
+            server.infer(model, inputs)
+
+    assert _core.live_counts()["requests"] == 0
+    await collect(server.infer("mock", generation(max_tokens=1)))
+
+
+async def test_not_sampled(server):
+    """Where nobody wants to know, nothing is traced."""
+    made = RequestRecord("req_1")
+    token = request_record.current.set(made)
+    await collect(server.infer("mock", generation(max_tokens=1)))
+    request_record.current.reset(token)
+
+    assert made.core_traces == []
+
+
+async def test_limit(server, record):
+    """Of a request's many only the first are traced."""
+    for _ in range(MAX_CORE_TRACES + 3):
+        await collect(server.infer("mock", generation(max_tokens=1)))
+
+    assert len(record.core_traces) == MAX_CORE_TRACES

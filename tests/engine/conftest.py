@@ -23,10 +23,47 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# One for each module: the in-process backend serves one core at a time, and some bring their own.
+class Standing:
+    """A core for all modules that want no other; the in-process backend serves one at a time, so
+    those that bring their own have it `aside` first.
+    """
+
+    def __init__(self, repository: Path) -> None:
+        self._repository = repository
+        self._server: Server | None = None
+
+    async def serve(self) -> Server:
+        """Start it where it does not run."""
+        if self._server is None:
+            server = Server(
+                Options(model_repositories=[self._repository], model_control_mode="explicit")
+            )
+            await server.start()
+            self._server = server
+        return self._server
+
+    async def stop(self) -> None:
+        """The next to ask starts another one."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop()
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def standing(repository: Path) -> AsyncIterator[Standing]:
+    """Gone before the tests of other folders start cores of theirs."""
+    core = Standing(repository)
+    yield core
+    await core.stop()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def server(repository: Path) -> AsyncIterator[Server]:
-    started = Server(Options(model_repositories=[repository], model_control_mode="explicit"))
-    await started.start()
-    yield started
-    await started.stop()
+async def server(standing: Standing) -> Server:
+    """The demo model, both ways."""
+    return await standing.serve()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def aside(standing: Standing) -> None:
+    """No core runs in this process."""
+    await standing.stop()

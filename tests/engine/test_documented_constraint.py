@@ -36,7 +36,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-async def masked(tmp_path: Path, package):
+async def masked(tmp_path: Path, package, aside):
     """The demo model with the logits processor that the page names."""
     repository = tmp_path / "repository"
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")

@@ -38,7 +38,7 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def models(
-    tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path
+    tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path, aside: None
 ) -> AsyncIterator[ModelRegistry]:
     """One model that makes vectors, one that makes scores."""
     repository = tmp_path_factory.mktemp("pooling")

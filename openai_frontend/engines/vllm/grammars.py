@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError
@@ -15,6 +16,13 @@ from openai_frontend.engines.vllm.trials import OverLimit, Trials
 
 _KEPT = 64  # forms whose trial is remembered: the choices of a request, and requests alike
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """What is remembered of a form that fails: an error would keep its request alive."""
+
+    reason: str
 
 
 class Grammars:
@@ -29,7 +37,7 @@ class Grammars:
         self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._trials = Trials() if is_free(config) else None
-        self._known: OrderedDict[Form, asyncio.Task[Form]] = OrderedDict()
+        self._known: OrderedDict[Form, asyncio.Task[Form | _Refused]] = OrderedDict()
 
     async def prepare(self, params: Any) -> None:
         """Change the constraint of vLLM's SamplingParams. Raises ValueError, with the part that
@@ -70,9 +78,12 @@ class Grammars:
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(form)
-        return await asyncio.shield(task)
+        outcome = await asyncio.shield(task)
+        if isinstance(outcome, _Refused):
+            raise ValueError(outcome.reason)
+        return outcome
 
-    async def _try(self, form: Form, trials: Trials) -> Form:
+    async def _try(self, form: Form, trials: Trials) -> "Form | _Refused":
         loop = asyncio.get_running_loop()
         try:
             trial = await loop.run_in_executor(self._thread, trials.submit, form, self._vocabulary)
@@ -80,6 +91,8 @@ class Grammars:
         except (OverLimit, EngineError):
             self._known.pop(form, None)  # another time it may pass
             raise
+        except ValueError as error:
+            return _Refused(str(error))
 
     def _vocabulary(self) -> str:
         """The model's tokens as xgrammar keeps them; some 0.3 s for 150,000."""
@@ -99,7 +112,7 @@ class Grammars:
         return text
 
 
-def _seen(task: "asyncio.Task[Form]") -> None:
+def _seen(task: "asyncio.Task[Form | _Refused]") -> None:
     """Whoever asked may have gone: then nobody else looks at what is wrong with the form."""
     if not task.cancelled():
         task.exception()

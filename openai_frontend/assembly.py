@@ -57,7 +57,9 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
 
 
 def take_up(lasting: Lasting, settings: Settings) -> None:
-    """Other limits for what goes on as it was made."""
+    """Other limits for what goes on as it was made. Assigns and does no more: this is called beside
+    the event loop, in a thread.
+    """
     lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
     if lasting.tracing is not None:
         lasting.tracing.set_sampling(

@@ -132,7 +132,11 @@ def _schema(given: Any, place: str) -> Any:
 
 def _check_size(constraint: Any, param: str) -> None:
     """The engine gets a copy for each choice, and compiles it."""
-    size = len(orjson.dumps(constraint))
+    try:
+        size = len(orjson.dumps(constraint))
+    except TypeError:
+        message = f"Invalid '{param}': an integer in it has more than 64 bits."
+        raise InvalidRequest(message, param=param) from None
     if size > MAX_CONSTRAINT_BYTES:
         message = f"Invalid '{param}': at most {MAX_CONSTRAINT_BYTES} bytes of JSON, not {size}."
         raise InvalidRequest(message, param=param)

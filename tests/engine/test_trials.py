@@ -55,6 +55,14 @@ def test_what_passes(trials: Trials):
     assert json.loads(ready.text)["format"]["max_whitespace_cnt"] == 1
 
 
+@pytest.mark.parametrize("text", ["root ::= root", "root ::= a\na ::= root"])
+def test_what_nothing_matches(trials: Trials, text: str):
+    """A grammar by which there is no first token is refused; one of the empty text alone is not."""
+    with pytest.raises(ValueError, match="no text matches it"):
+        tried(trials, Form("grammar", text))
+    assert tried(trials, Form("grammar", 'root ::= ""')).kind == "grammar"
+
+
 def test_what_takes_too_long(trials: Trials):
     """It ends after a second, and what comes after it does not wait for it."""
     begun = time.perf_counter()

@@ -43,6 +43,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "two at once": {"structured_outputs": {"json": "{}", "regex": "a"}},
     "long regex": {"structured_outputs": {"regex": "a" * 300_000}},
     "long grammar": {"guided_grammar": 'root ::= "a"\n' * 30_000},
+    "huge numbers": form({"type": "integer", "minimum": -(10**300), "maximum": 10**300}),
+    "huge numbers elsewhere": {"guided_json": {"minimum": 10**300}},
     "many choices": {"guided_choice": ["x" * 100] * 5_000},
 }
 
@@ -70,7 +72,7 @@ BOMBS: dict[str, dict[str, Any]] = {
     "pattern": form({"type": "string", "pattern": "(a+)+$" * 50}),
     "lengths": form({"type": "string", "minLength": 2**31, "maxLength": 2**53}),
     "items": form({"type": "array", "items": {"type": "null"}, "minItems": 2**31}),
-    "huge numbers": form({"type": "integer", "minimum": -(10**300), "maximum": 10**300}),
+    "large numbers": form({"type": "integer", "minimum": -(2**63), "maximum": 2**63}),
     "recursive": form({"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}),
     "tag": {"response_format": {"type": "structural_tag", "format": {"type": "evil"}}},
 }

@@ -103,6 +103,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"regex": "a", "response_format": {"type": "json_object"}}, "regex"),
     ({"ebnf": "a", "structured_outputs": {"regex": "a"}}, "ebnf"),
     ({"guided_json": "{"}, "guided_json"),
+    ({"guided_json": {"minimum": 2**70}}, "guided_json"),
     ({"guided_json": {"type": "x"}}, "guided_json.type"),
     ({"structured_outputs": {"json": '{"type": "x"}'}}, "structured_outputs.json.type"),
     ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),

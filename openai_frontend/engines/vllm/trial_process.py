@@ -195,7 +195,9 @@ def _compile(form: Form, vocabulary: Any) -> None:
         _try_llguidance(form)
         return
     mask = xgrammar.allocate_token_bitmask(1, vocabulary.vocab_size)
-    xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
+    narrowed = xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(mask)
+    if narrowed and not mask.any():  # the engine would fail at the first token
+        raise ValueError("structured_outputs: no text matches it")
 
 
 def _compiled(form: Form, compiler: Any) -> Any:

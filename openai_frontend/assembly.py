@@ -19,7 +19,7 @@ from openai_frontend.triton import Server, relay_counts
 
 def lasting_of(settings: Settings, server: Server) -> Lasting:
     """All of it."""
-    metrics, life = GatewayMetrics(relay_counts), Life()
+    metrics, life = GatewayMetrics(), Life()
     registry = ModelRegistry(
         server,
         metrics=metrics,
@@ -38,6 +38,8 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
     tracing = tracing_of(settings)
+    metrics.ask(declared.RELAYED_TEXTS, lambda: relay_counts()["texts"])
+    metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
     if tracing is not None:
         metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)

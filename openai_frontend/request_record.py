@@ -93,9 +93,7 @@ class RequestRecord:
     # Set at the end
     end_ns: int = 0
     method: str = ""
-    client: str | None = (
-        None  # its address, as its peer or a trusted proxy says
-    )
+    client: str | None = None  # its address, as its peer or a trusted proxy says
     route: str = ""  # as the route spells it
     model: str = ""  # as the request names it; empty where it names none that is served
     key: str | None = None  # the key's name

@@ -17,20 +17,20 @@ from openai_frontend.metrics.declared import ReloadOutcome, TimeoutKind, Watchdo
 from openai_frontend.metrics.family import Family
 from openai_frontend.metrics.model import ModelMetrics, Models
 
-RelayCounts = Callable[[], Mapping[str, int]]  # gives "texts" and "writes", so far
-
-
-def _no_relay() -> Mapping[str, int]:
-    return {"texts": 0, "writes": 0}
+# Counters that somebody else keeps
+_ASKED = (
+    declared.RELAYED_TEXTS,
+    declared.RELAY_WRITES,
+    declared.LOG_LINES_LOST,
+    declared.TRACE_REQUESTS_LOST,
+)
 
 
 class GatewayMetrics:
     """One for each application. `registry` holds every family."""
 
-    def __init__(self, relay_counts: RelayCounts = _no_relay) -> None:
-        """`relay_counts` is asked at each scrape: what it tells is counted below Python."""
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Relay(relay_counts))
         self._kept_elsewhere: dict[str, Callable[[], float]] = {}
         self.registry.register(_KeptElsewhere(self._kept_elsewhere))
         self._requests = registered.counter(self.registry, declared.REQUESTS)
@@ -108,25 +108,13 @@ class GatewayMetrics:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Relay(Collector):
-    """The counters of the native writer."""
-
-    counts: RelayCounts
-
-    def collect(self) -> Iterable[Metric]:
-        counts = self.counts()
-        for family, name in ((declared.RELAYED_TEXTS, "texts"), (declared.RELAY_WRITES, "writes")):
-            yield CounterMetricFamily(family.name, family.says, value=counts[name])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _KeptElsewhere(Collector):
     """Counters that somebody else keeps."""
 
     counts: Mapping[str, Callable[[], float]]  # family's name -> its count so far
 
     def collect(self) -> Iterable[Metric]:
-        for family in (declared.LOG_LINES_LOST, declared.TRACE_REQUESTS_LOST):
+        for family in _ASKED:
             count = self.counts.get(family.name, int)  # int() is 0
             yield CounterMetricFamily(family.name, family.says, value=count())
 

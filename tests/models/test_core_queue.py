@@ -70,7 +70,7 @@ async def test_order_and_time(repository, live_gateway):
     write(repository, "ordered")
     write(repository, "short", "queue_timeout_s: 0.2")
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["hi"]}
-    tensors = {"inputs": [tensor], "parameters": {"timeout": 50_000}}
+    tensors = {"inputs": [tensor], "parameters": {"timeout": 50_000, "priority": 3}}
     async with live_gateway() as gateway:
         await gateway.complete("ordered")  # the first one takes longer
         await gateway.complete("short")

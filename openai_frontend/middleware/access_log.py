@@ -12,7 +12,7 @@ def write(record: RequestRecord) -> None:
     if not logger.isEnabledFor(logging.INFO):
         return
     fields = {
-        "method": record.method if record.method.isalpha() else "OTHER",
+        "method": record.method,
         "route": record.route,
         "status": record.status,
         "duration_ms": round((record.end_ns - record.begun_ns) / 1e6, 3),

@@ -17,6 +17,12 @@ from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing import traceparent
 from openai_frontend.tracing.tracing import Tracing
 
+# By OpenTelemetry's conventions: a client cannot make names for spans
+_METHODS = {
+    name: name
+    for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+}
+
 
 class RequestRecords:
     """Stands where all of an answer passes, and within the request's id."""
@@ -38,7 +44,7 @@ class RequestRecords:
             await self._app(scope, receive, send)
             return
         state = scope["state"]
-        record = RequestRecord(state["request_id"], method=scope["method"])
+        record = RequestRecord(state["request_id"], method=_METHODS.get(scope["method"], "_OTHER"))
         if (client := scope.get("client")) is not None:
             record.client = client[0]
         caller = traceparent.read(scope["headers"])

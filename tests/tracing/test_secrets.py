@@ -126,6 +126,7 @@ def test_access_log(world: World) -> None:
         "bytes": size,
         "model": "demo",
         "completion_tokens": 40,
+        "client": "127.0.0.1",
         "key": "tester",
     }
 

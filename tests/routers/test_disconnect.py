@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.errors import RequestCancelled
+from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 
 
@@ -114,3 +114,48 @@ async def test_failure_of_the_body():
     """An exception of the body's own comes out as it is."""
     with pytest.raises(ValueError, match="own"), CancelledOnDisconnect(Client().scope):
         raise ValueError("own")
+
+
+async def test_time_that_is_over():
+    """A body that takes too long is cancelled, and whoever counts is told once."""
+    client = Client()
+    told: list[str] = []
+    client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
+
+    async def work() -> None:
+        with CancelledOnDisconnect(client.scope):
+            await asyncio.Event().wait()
+
+    with pytest.raises(RequestTimedOut):
+        await work()
+
+    client.goes()
+    task = asyncio.current_task()
+    assert task is not None
+    assert (told, task.cancelling()) == (["total"], 0)
+
+
+async def test_time_that_was_over_before():
+    """The body does not get past its first wait."""
+    client = Client()
+    client.scope["state"]["deadline"] = 0.0, lambda kind: None
+
+    async def work() -> None:
+        with CancelledOnDisconnect(client.scope):
+            await asyncio.Event().wait()
+
+    with pytest.raises(RequestTimedOut):
+        await work()
+
+
+async def test_time_of_a_body_that_has_ended():
+    """Afterwards the task is left alone."""
+    client = Client()
+    told: list[str] = []
+    client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
+
+    with CancelledOnDisconnect(client.scope):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+
+    assert told == []

@@ -8,6 +8,8 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_frontend.errors import RequestCancelled
+from openai_frontend.generation import ChunkedSocket
 from openai_frontend.routers.outlet import Outlet
 
 
@@ -306,3 +308,130 @@ def test_any_pace(steps, factory):
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(run())
+
+
+class Short:
+    """A server's short way that takes nothing at once, and can drop its client."""
+
+    def __init__(self) -> None:
+        self.drops = 0
+
+    def __call__(self, piece: bytes, /) -> bool:
+        return False
+
+    def socket(self) -> None:
+        return None
+
+    def drop(self) -> None:
+        self.drops += 1
+
+
+async def test_what_may_wait():
+    """As many bytes as may wait do; one more drops the client, once, and nothing waits any more."""
+    client, short = Client(slow=True), Short()
+    outlet = Outlet(client.send, short, max_waiting_bytes=4)
+    outlet.write(b"under way")
+
+    assert [outlet.write(b"ab"), outlet.write(b"cd"), short.drops] == [True, True, 0]
+    assert [outlet.write(b"e"), outlet.write(b"f"), short.drops] == [True, True, 1]
+    client.open.set()
+    await outlet.drained()
+    assert client.bodies == [b"under way"]
+
+
+async def test_any_size_at_once():
+    """A body that does not have to wait may be of any size."""
+    client = Client()
+    outlet = Outlet(client.send, Short(), max_waiting_bytes=4)
+
+    assert outlet.write(b"more than four") is False
+    assert client.bodies == [b"more than four"]
+
+
+async def test_too_much_for_a_server_that_cannot_drop():
+    """The request ends as if the client had gone."""
+    outlet = Outlet(Client(slow=True).send, max_waiting_bytes=4)
+    outlet.write(b"under way")
+
+    with pytest.raises(RequestCancelled):
+        outlet.write(b"abcde")
+    outlet.close()
+
+
+async def test_writer_that_holds(monkeypatch):
+    """A writer is resumed now and then while the client is slow: what it has counts here."""
+    monkeypatch.setattr("openai_frontend.routers.outlet.PULL_S", 0.01)
+    client, short = Client(slow=True), Short()
+    outlet = Outlet(client.send, short, max_waiting_bytes=4)
+
+    def go_on() -> None:
+        outlet.write(b"x")
+
+    outlet.on_drained = go_on
+    outlet.write(b"under way")
+
+    async with asyncio.timeout(5):
+        while not short.drops:  # noqa: ASYNC110  nothing tells of it
+            await asyncio.sleep(0.01)
+    outlet.close()
+
+
+async def test_start():
+    """It leaves before every body, also where it has to wait."""
+    client, started = Client(slow=True), []
+
+    async def start() -> None:
+        await client.open.wait()
+        started.append(list(client.bodies))
+
+    outlet = Outlet(client.send)
+    outlet.begin(start())
+    assert outlet.write(b"a") is True
+    client.open.set()
+    await outlet.drained()
+
+    assert (started, client.bodies) == ([[]], [b"a"])
+
+
+async def test_silence():
+    """It is told once for each time in which nothing was written but comments, by nobody."""
+    outlet = Outlet(Client().send)
+
+    told = [outlet.is_silent()]
+    outlet.write(b"a")
+    told += [outlet.is_silent(), outlet.is_silent()]
+    outlet.comment(b"c")
+    told.append(outlet.is_silent())
+
+    assert told == [True, False, True, True]
+
+
+async def test_no_silence_of_a_slow_client():
+    """Something is on its way to it."""
+    client = Client(slow=True)
+    outlet = Outlet(client.send)
+    outlet.write(b"a")
+
+    assert [outlet.is_silent(), outlet.is_silent()] == [False, False]
+    client.open.set()
+    await outlet.drained()
+    assert outlet.is_silent() is True
+
+
+async def test_silence_past_the_outlet():
+    """What goes to the client's socket breaks it too: the first piece after a look asks."""
+    asked = []
+
+    class Socket(Short):
+        def socket(self) -> ChunkedSocket:  # type: ignore[override]
+            self.client = ChunkedSocket(0, lambda: True, lambda rest: None)
+            self.client.before_write = lambda: asked.append("recheck")
+            return self.client
+
+    outlet = Outlet(Client().send, Socket())
+    socket = outlet.socket()
+    assert socket is not None
+
+    assert (outlet.is_silent(), asked) == (True, ["recheck"])
+    assert socket.idle()
+    assert (outlet.is_silent(), outlet.is_silent()) == (False, True)

@@ -78,6 +78,52 @@ def test_https(tmp_path, models, authority):
         assert shown(gateway.port, context) == "renewed"
 
 
+def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """A client whose own buffer is small."""
+    plain = socket.socket()
+    plain.settimeout(10)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    plain.connect(("127.0.0.1", port))
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+def all_of(client: ssl.SSLSocket) -> bytes:
+    """Until the server closes."""
+    return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def test_limits_of_connections(tmp_path, models, authority):
+    """Over TLS too a head must be HTTP and come in time, who reads nothing is dropped, and a
+    browser is told to come by HTTPS again.
+    """
+    mock_models.write_with_tokenizer(models, "long", tokens=["x" * 65536], answer_tokens=50)
+    file = authority.certificate("server")
+    options = (f"--tls-certificate={file}", "--write-timeout-s=1", "--head-timeout-s=1")
+    body = b'{"model": "long", "prompt": "hi", "stream": true}'
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with GatewayProcess(models, tmp_path / "log", *options) as gateway:
+        url, context = f"https://127.0.0.1:{gateway.port}", trusting(authority)
+        wait_until_ready(gateway, url, context)
+
+        with connected(gateway.port, context) as malformed:
+            malformed.sendall(b"hello\r\n\r\n")
+            assert all_of(malformed).startswith(b"HTTP/1.1 400 ")
+        with connected(gateway.port, context) as late:
+            late.sendall(head[:20])
+            assert all_of(late).startswith(b"HTTP/1.1 408 ")
+        with connected(gateway.port, context) as reader:
+            reader.sendall(head + body)
+            for _ in range(100):
+                metrics = httpx.get(f"{url}/metrics", verify=context)
+                if "openai_frontend_readers_dropped_total 1" in metrics.text:
+                    break
+                time.sleep(0.1)
+            assert "openai_frontend_readers_dropped_total 1" in metrics.text
+
+    assert metrics.headers["strict-transport-security"] == "max-age=31536000"
+    assert "Traceback" not in gateway.output()
+
+
 def shown(port: int, context: ssl.SSLContext) -> str:
     """The name on the certificate that a server shows."""
     with (

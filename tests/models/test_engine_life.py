@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(repository: Path, limits: EngineLimits, **options: object) -> AsyncIterator[World]:
+async def world(repository: Path, limits: EngineLimits, **options: Any) -> AsyncIterator[World]:
     async with mock_models.serving(repository, **options) as registry:
         yield World(registry, limits)
 

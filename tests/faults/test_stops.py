@@ -16,6 +16,7 @@ from tests.gateway_process import GatewayProcess
 pytestmark = pytest.mark.slow
 
 STREAMS = 200
+RUNNING = "openai_frontend_running_generations{"
 SHORT, LONG = 40, 3000  # tokens, of which there are 20 in a second
 
 
@@ -33,9 +34,16 @@ async def streams(gateway: GatewayProcess, lengths: list[int]) -> list[RawStream
     return await asyncio.gather(*[RawStream.begun(gateway.port, "m", each) for each in lengths])
 
 
-def completion(gateway: GatewayProcess) -> httpx.Response:
-    body = {"model": "m", "prompt": "a", "max_tokens": 1}
-    return httpx.post(f"{gateway.url}/v1/completions", json=body)
+def completion(gateway: GatewayProcess, max_tokens: int = 1) -> httpx.Response:
+    body = {"model": "m", "prompt": "a", "max_tokens": max_tokens}
+    return httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30)
+
+
+def running_requests(gateway: GatewayProcess) -> float:
+    """The generations that the gateway counts."""
+    metrics = httpx.get(f"{gateway.url}/metrics").text
+    lines = (line.split() for line in metrics.splitlines())
+    return sum(float(line[1]) for line in lines if line[0].startswith(RUNNING))
 
 
 def status(gateway: GatewayProcess, probe: str) -> int:
@@ -55,6 +63,9 @@ async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
     """
     async with asyncio.timeout(60):
         running = await streams(gateway, [SHORT, LONG] * (STREAMS // 2))
+        whole = asyncio.create_task(asyncio.to_thread(completion, gateway, LONG))
+        while running_requests(gateway) <= STREAMS:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.05)
         os.kill(gateway.pid, signal.SIGTERM)
         await asyncio.sleep(0.1)  # the signal is heard by the loop's next turn
 
@@ -63,6 +74,7 @@ async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
         sent_away = await refused(gateway)
         draining = [status(gateway, "ready"), status(gateway, "live")]
         responses = await asyncio.gather(*[each.rest() for each in running])
+        not_streamed = await whole
         code = await asyncio.to_thread(gateway.wait, 30)
 
     assert leaving == draining == [503, 200]
@@ -71,6 +83,8 @@ async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
     assert sent_away.json()["error"]["code"] == "server_draining"
     assert all(each.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for each in responses[::2])
     assert all(b'"error"' in each and b"[DONE]" not in each for each in responses[1::2])
+    assert not_streamed.status_code == 503
+    assert not_streamed.json()["error"]["message"] == "the server is stopping"
     assert code == 0
     assert [trace for trace in TRACES if trace in gateway.output()] == []
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -77,9 +77,11 @@ class AnyUse(RuleBasedStateMachine):
         assert sorted(left) == sorted(self.waiting)
 
 
+AnyUse.TestCase.settings = settings(max_examples=50, deadline=None)
 TestAnyUse = AnyUse.TestCase
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     waiting=st.lists(st.integers(1, 30), min_size=2, max_size=5),
     costs=st.lists(st.integers(1, 8), min_size=150, max_size=150),

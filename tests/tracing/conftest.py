@@ -61,12 +61,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     keys = key_files.write(folder / "keys.yaml", key_files.key("tester", secret=KEY))
     options = ("--log-format=json", "--log-level=debug", "--access-log", f"--keys-file={keys}")
     lenient = "--no-strict-readiness"  # of the broken model
+    core = "--triton-log-verbose=1"
     patch = pytest.MonkeyPatch()
     patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
     with (
         Collector() as collector,
         GatewayProcess(
-            repository, folder / "log", *options, lenient, f"--trace-endpoint={collector.url}"
+            repository, folder / "log", *options, lenient, core, f"--trace-endpoint={collector.url}"
         ) as process,
         httpx.Client(base_url=process.url, headers=key_files.bearer(KEY), timeout=30) as client,
     ):

@@ -1,5 +1,7 @@
 """An engine whose exceptions say all that they know, as those of libraries do."""
 
+from tokenizers import Tokenizer
+
 from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelFolder
 from openai_frontend.generation import (
     EmbeddingRequest,
@@ -18,6 +20,7 @@ CONFIG = (
 class TellingEngine(Engine):
     def load(self, model: ModelFolder) -> ModelFacts:
         tokenizer = model.version_folder / "tokenizer"
+        self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         return ModelFacts(
             max_model_len=4096,
             tokenizer=str(tokenizer),
@@ -26,10 +29,12 @@ class TellingEngine(Engine):
         )
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        raise RuntimeError(f"cannot go on after {request.prompt!r}")
+        prompt = self._tokenizer.decode(request.prompt_token_ids or [])
+        raise RuntimeError(f"cannot go on after {prompt!r}")
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
-        raise KeyError(request.prompt)
+        raise KeyError(self._tokenizer.decode(request.prompt_token_ids or []))
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
-        raise RuntimeError("no score") from ValueError(list(request.prompt_token_ids))
+        cause = LookupError(self._tokenizer.decode(request.prompt_token_ids))
+        raise RuntimeError("no score") from cause

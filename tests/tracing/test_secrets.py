@@ -141,9 +141,10 @@ def test_line_of_a_failure(world: World) -> None:
     assert failure["level"] == "error"
     assert failure["response_id"] == access["response_id"]
     assert access["error"] == "inference_failed"
-    [engine] = [line for line in world.lines() if failure["response_id"] in line["message"]]
+    told = [line for line in world.lines() if failure["response_id"] in line["message"]]
+    [engine] = [line for line in told if "exception" in line]
     assert engine["exception"]["type"] == "RuntimeError"
-    raising = 'raise RuntimeError(f"cannot go on after {request.prompt!r}")'
+    raising = 'raise RuntimeError(f"cannot go on after {prompt!r}")'
     assert raising in engine["exception"]["stack"]
 
 

@@ -1,5 +1,6 @@
 """What /metrics tells of a real engine's work."""
 
+import json
 import time
 from collections.abc import Callable
 
@@ -7,6 +8,8 @@ import httpx
 import openai
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from openai_frontend.cli import main
 
 pytestmark = pytest.mark.engine
 
@@ -33,6 +36,7 @@ def value(gateway) -> Callable[..., float]:
 def test_a_streams_life(client: openai.OpenAI, value):
     """While it runs the engine says so, and how full it is; then its tokens are counted once."""
     before = value("vllm:generation_tokens_total", DEMO)
+    responses = value("openai_frontend_model_responses_total", {"model": "demo"})
     stream = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
         max_tokens=1500, extra_body={"ignore_eos": True},
@@ -43,6 +47,7 @@ def test_a_streams_life(client: openai.OpenAI, value):
     assert value("vllm:num_requests_running", DEMO) == 1
     assert value("openai_frontend_running_generations", {"model": "demo"}) == 1
     assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
+    assert value("openai_frontend_model_responses_total", {"model": "demo"}) > responses + 1
 
     assert sum(1 for _ in stream) > 0
     assert value("vllm:num_requests_running", DEMO) == 0
@@ -59,6 +64,26 @@ def test_a_request(client: openai.OpenAI, value):
     )
 
     assert value("openai_frontend_requests_total", ROUTE) == before + 1
+
+
+def test_top(gateway, client: openai.OpenAI, capsys: pytest.CaptureFixture[str]):
+    """The terminal has the engine's queue and cache too."""
+    client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
+    )
+
+    assert main(["top", "--once", "--json", gateway.url]) == 0
+    models = {each["model"]: each for each in json.loads(capsys.readouterr().out)["models"]}
+    assert models["demo"]["engine_waiting"] == 0
+    assert models["demo"]["cache"] == 0
+    assert models["demo"]["state"] == "ready"
+
+
+def test_preemptions(gateway):
+    """vLLM's engine tells how many there were: none here."""
+    text = httpx.get(f"{gateway.url}/metrics").text
+
+    assert 'vllm:num_preemptions_total{model="demo",version="1"} 0.0' in text
 
 
 def test_a_model_that_nobody_serves(client: openai.OpenAI, value):

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck fuzz check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak check-native bench demo-model lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -44,6 +44,9 @@ fuzz: setup ## each parser of untrusted bytes for SECONDS=600; TARGET=name for o
 	@$(PYTHON) -m scripts.setup --tool fuzz
 	$(BIN)/python -m tests.fuzz.campaign --seconds $(or $(SECONDS),600) \
 		$(TARGET:%=--target %) $(ARGS)
+
+soak: setup ## random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 plays one again
+	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
 
 check-native: setup ## the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

@@ -1,0 +1,96 @@
+"""What scenarios do to the gateway: whole requests by httpx, and bare sockets to be rude with."""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.gateway_process import GatewayProcess
+
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST, and nothing that still waits
+
+
+class Unexpected(Exception):
+    """An answer that the scenario did not ask for; the text is the kind of error."""
+
+
+class Client:
+    """One for all scenarios of a soak."""
+
+    def __init__(self, gateway: GatewayProcess, repository: Path, *, clients: int) -> None:
+        self.gateway = gateway
+        self.repository = repository
+        self.generation = 0  # of the model that is written anew
+        self.changing = asyncio.Lock()  # one change of the models at a time
+        limits = httpx.Limits(max_connections=4 * clients, max_keepalive_connections=clients)
+        self._http = httpx.AsyncClient(base_url=gateway.url, timeout=30, limits=limits)
+
+    async def post(self, path: str, expected: int = 200, **body: Any) -> Any:
+        """The answer's JSON."""
+        response = await self._http.post(path, json=body)
+        return self._checked(response, expected)
+
+    async def send(self, path: str, content: bytes, expected: int, **headers: str) -> Any:
+        """Bytes as they are."""
+        response = await self._http.post(path, content=content, headers=headers)
+        return self._checked(response, expected)
+
+    async def get(self, path: str, expected: int = 200) -> Any:
+        return self._checked(await self._http.get(path), expected)
+
+    def _checked(self, response: httpx.Response, expected: int) -> Any:
+        if response.status_code != expected:
+            raise Unexpected(f"{response.status_code} {_code(response)}")
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.json() if is_json else response.text
+
+    @asynccontextmanager
+    async def stream(self, path: str, **body: Any) -> AsyncIterator[AsyncIterator[str]]:
+        """The events' data, one by one; leaving early closes the connection."""
+        async with self._http.stream("POST", path, json={**body, "stream": True}) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise Unexpected(f"{response.status_code} {_code(response)}")
+            yield _events(response)
+
+    @asynccontextmanager
+    async def raw_stream(self, **body: Any) -> AsyncIterator[tuple[asyncio.StreamReader, Any]]:
+        """A streamed completion on a socket of its own, whose first event has come; leaving resets
+        the connection.
+        """
+        connection = socket.create_connection(("127.0.0.1", self.gateway.port))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=4096)
+        try:
+            content = json.dumps({**body, "stream": True}).encode()
+            writer.write(
+                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%s" % (len(content), content)
+            )
+            await reader.readuntil(b"data: ")
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[str]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: "):
+            yield line.removeprefix("data: ")
+
+
+def _code(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return "without an envelope"

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from openai_frontend.generation import ChunkedSocket
 from openai_frontend.middleware.connection_limits import (
@@ -74,6 +75,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._data = b""
         self._timeout: asyncio.TimerHandle | None = None  # of a head or a body
         self._reader: SlowReader | None = None
+        self._answering: RequestResponseCycle | None = None
         self._lost = self.loop.create_future()
         self.socket: ChunkedSocket | None = (
             None  # to which a response is written past the transport
@@ -223,16 +225,28 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _has_begun_to_answer(self) -> bool:
         """This request, or one before it that is not answered to its end."""
-        if self.cycle is None or not self.cycle.response_started:
+        cycle = self._answering
+        if cycle is None or not cycle.response_started:
             return False
-        return self._body_open or not self.cycle.response_complete
+        return (self._body_open and cycle is self.cycle) or not cycle.response_complete
 
     def _end_current_answer(self) -> None:
-        """To an answer that is still being made, for an earlier request, the client has gone."""
+        """To an answer that is still being made, for an earlier request, the client has gone; those
+        that wait behind it are not begun.
+        """
         self._tell_lost()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self.pipeline.clear()
+        for cycle in (self._answering, self.cycle):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """uvicorn's word for an answer that is begun; its `cycle` is the last request's, which may
+        be waiting behind this one.
+        """
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     def _tell_lost(self) -> None:
         if not self._lost.done():

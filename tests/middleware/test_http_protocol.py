@@ -121,6 +121,35 @@ async def test_answer_in_the_making():
     assert error(response) == (400, "invalid_http")
 
 
+@pytest.mark.parametrize(("begun", "status"), [(False, b"400"), (True, b"200")])
+async def test_a_refusal_behind_requests_that_wait(begun, status):
+    """A refusal is not written into an answer that has begun, nothing is written behind it, and a
+    request that waited for its turn is not begun.
+    """
+    paths = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"b"})
+
+    waiting = request(close=False).replace(b"/x", b"/waiting")
+    async with served(app) as address:
+        response = await exchange(
+            address, request(close=False), waiting + b"hello\r\n\r\n", pause_s=0.02
+        )
+
+    assert paths == ["/x"]
+    assert response.startswith(b"HTTP/1.1 " + status)
+    assert response.count(b"HTTP/1.1 ") == 1
+
+
 async def test_malformed():
     """What is not HTTP gets the error envelope too."""
     async with served() as address:

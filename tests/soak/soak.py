@@ -24,6 +24,7 @@ OPTIONS = (
 )
 _ONE_S = 60  # that a scenario may take
 _SAMPLE_S = 1.0
+_BURST, _FREQUENT = 32, 8  # requests at once, of scenarios of this weight
 _GROWTH_BYTES = 2**30  # the slope is what says of memory
 
 
@@ -57,10 +58,10 @@ class Soak:
         self.samples: list[Sample] = []
 
     async def warm_up(self) -> None:
-        """Each scenario as often as there are clients, at most: pools fill, and models compile."""
+        """Each scenario once, and the frequent ones many at once: pools of threads fill."""
         chance = random.Random(self._plan.seed)
         for row in self._plan.rows:
-            times = min(row.weight, self._plan.clients)
+            times = _BURST if row.weight >= _FREQUENT else 1
             await asyncio.gather(*[self._play(row, chance) for _ in range(times)])
 
     async def run(self) -> None:

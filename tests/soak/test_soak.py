@@ -13,10 +13,10 @@ SHORT = Plan(
     seconds=6,
     seed=7,
     clients=6,
-    noise_mb=12,
+    noise_mb=40,
     scenarios=("chat", "chat_stream", "tools", "embeddings", "bad_input", "crash", "cancel"),
 )
-LEAK_BYTES = 512 * 1024
+LEAK_BYTES = 4 * 1024 * 1024
 
 
 @pytest.mark.slow
@@ -32,11 +32,11 @@ async def test_a_gateway_that_leaks_nothing_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_deliberate_leak_fails(tmp_path: Path) -> None:
-    """The same soak, where each request to the engine leaves half a megabyte: the slope shows it,
+    """The same soak, where each request to the engine leaves four megabytes: the slope shows it,
     and nothing else has failed.
     """
     plan = Plan(
-        seconds=6, seed=7, clients=6, noise_mb=12, leak_bytes=LEAK_BYTES,
+        seconds=6, seed=7, clients=6, noise_mb=40, leak_bytes=LEAK_BYTES,
         scenarios=("chat", "chat_stream"),
     )  # fmt: skip
 

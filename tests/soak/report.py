@@ -111,6 +111,7 @@ def report(
 def _latency(seconds: Sequence[float]) -> tuple[int, float, float]:
     """How many, the median and the 99.9th percentile, in milliseconds."""
     if len(seconds) < 2:
-        return len(seconds), *(2 * [1000 * sum(seconds)])
+        only = 1000 * sum(seconds)
+        return len(seconds), only, only
     cuts = statistics.quantiles(seconds, n=1000, method="inclusive")
     return len(seconds), 1000 * statistics.median(seconds), 1000 * cuts[-1]

@@ -37,7 +37,9 @@ async def chat(client: Client, chance: random.Random) -> None:
 
 async def chat_stream(client: Client, chance: random.Random) -> None:
     """Read to its end."""
-    options = chance.choice([{}, {"stream_options": {"include_usage": True}}, {"logprobs": True}])
+    options: dict[str, Any] = chance.choice(
+        [{}, {"stream_options": {"include_usage": True}}, {"logprobs": True}]
+    )
     text, last = "", ""
     async with client.stream(CHAT, model="talker", messages=messages(chance), **options) as events:
         async for last in events:
@@ -129,7 +131,7 @@ async def crash(client: Client, chance: random.Random) -> None:
 
 async def cancel(client: Client, chance: random.Random) -> None:
     """The client closes the connection as clients do, before the first token or after some."""
-    asked = {"model": "slow", "prompt": "a", "max_tokens": 2000}
+    asked: dict[str, Any] = {"model": "slow", "prompt": "a", "max_tokens": 2000}
     if chance.random() < 0.3:
         try:
             await asyncio.wait_for(client.post(COMPLETIONS, **asked), chance.uniform(0.01, 0.5))

@@ -112,7 +112,9 @@ class ChatTemplate:
             text = self._render(opened, **variables)
         except _TEMPLATE_FAILURES as error:
             message = f"The model's chat template refused the messages: {error}"
-            raise InvalidRequest(message, param="messages") from error
+            refusal = InvalidRequest(message, param="messages")
+            refusal.foreign = True  # a failure's words may show an object
+            raise refusal from error
         return cut_open(text, shaped[-1]) if continue_final_message else text
 
     def _refuse_reserved(self, variables: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting.chat_template import ChatTemplate, read
+from openai_frontend.serving.failure import describe
 from tests.prompting.tiny_tokenizer import CHATML
 
 PLAIN = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
@@ -107,6 +108,15 @@ def test_what_a_template_cannot_render_is_the_callers_error(
     with pytest.raises(InvalidRequest, match=reason) as refused:
         render(source, message)
     assert refused.value.param == "messages"
+
+
+def test_objects_that_a_template_shows_are_not_told() -> None:
+    """A failure whose words show an object of the process is told in general words."""
+    source = "{{ raise_exception(namespace | string) }}"
+
+    with pytest.raises(InvalidRequest, match="<class") as refused:
+        render(source, {"role": "user", "content": "a"})
+    assert describe(refused.value).message.startswith("The model refuses the request")
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "bos_token"])

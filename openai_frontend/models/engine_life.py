@@ -65,7 +65,10 @@ class EngineLife:
 
     async def _look_once(self) -> None:
         try:
-            if self._seen is not (seen := self._registry.last_look()):
+            seen = self._registry.last_look()
+            if seen is None:  # the models are still loading
+                return
+            if self._seen is not seen:
                 await self._control.find()
                 self._seen = seen
             self.look(time.monotonic())
@@ -88,8 +91,6 @@ class EngineLife:
                 self._mend(name, reason, ())
 
     def _limits_of(self, name: str) -> EngineLimits:
-        if self._registry.last_look() is None:
-            return self.limits
         return self._registry.options(name).engine_limits(self.limits)
 
     def _stalled(self, stall: Stall) -> None:

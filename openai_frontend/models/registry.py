@@ -202,7 +202,7 @@ class ModelRegistry:
         return [part for part, wholes in parts.items() if name in wholes]
 
     def last_look(self) -> object:
-        """Another object after each refresh."""
+        """Another object after each refresh; None before the first."""
         return self._snapshot
 
     def options(self, name: str) -> ModelOptions:

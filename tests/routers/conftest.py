@@ -71,6 +71,9 @@ class FakeRegistry:
     async def follow_adapters(self, every_s: float) -> None:
         """There are none."""
 
+    def last_look(self) -> None:
+        """Nobody has looked."""
+
     def get(self, name: str) -> FakeModel:
         if not self.known.is_set():
             raise ModelUnavailable("The models are still loading.")

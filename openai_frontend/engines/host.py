@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import itertools
 import logging
+import multiprocessing
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -128,7 +129,11 @@ class EngineHost:
             if self._loaded:
                 self._loaded = False
                 self._unload_broken()
-            engine, facts = self._make()
+            try:
+                engine, facts = self._make()
+            finally:
+                # vLLM kills a process that hangs, and does not wait for its end: this reaps it.
+                multiprocessing.active_children()
             engine.set_adapters(self._adapters)
             self._engine, self._loaded, self._down = engine, True, None
             told = dataclasses.asdict(facts)

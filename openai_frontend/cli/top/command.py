@@ -35,9 +35,11 @@ def run(given: Mapping[str, Any]) -> str | None:
             key=_key(given["key_file"]),
             unix_socket=given["unix_socket"],
             ca=given["ca"],
+            certificate=given["certificate"],
         )
-    except OSError as error:  # ssl's errors among them
-        return f"top: {error.filename or given['ca'] or ''}: {error.strerror or error}"
+    except OSError as error:
+        files = [str(given[each]) for each in ("ca", "certificate") if given[each] is not None]
+        return f"top: {error.filename or ', '.join(files)}: {error.strerror}"  # ssl names none
     except ValueError as error:
         return f"top: {error}"
     try:

@@ -27,6 +27,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--ca", type=Path, metavar="PATH", help="the authority of its certificate, as PEM"
     )
     command.add_argument(
+        "--certificate",
+        type=Path,
+        metavar="PATH",
+        help="its own certificate and key, as PEM, where the gateway wants one (tls_client_ca)",
+    )
+    command.add_argument(
         "--interval", type=_interval, default=1.0, metavar="SECONDS", help="Default: 1."
     )
     command.add_argument("--once", action="store_true", help="show one second of it, and end")

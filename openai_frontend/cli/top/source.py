@@ -33,18 +33,36 @@ class Place:
         return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
 
 
-def place(url: str, *, key: str | None, unix_socket: Path | None, ca: Path | None) -> Place:
+def place(
+    url: str,
+    *,
+    key: str | None = None,
+    unix_socket: Path | None = None,
+    ca: Path | None = None,
+    certificate: Path | None = None,
+) -> Place:
     """Of a URL as clients have it, with `/v1` or without. Raises ValueError, OSError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"'{url}' is no http or https URL")
     if parts.path.rstrip("/") not in ("", "/v1"):
         raise ValueError(f"'{url}' has a path")
-    tls = None
-    if parts.scheme == "https":
-        tls = ssl.create_default_context(cafile=ca)
+    tls = _tls(ca, certificate) if parts.scheme == "https" else None
     port = parts.port or (80 if tls is None else 443)
     return Place(host=parts.hostname, port=port, key=key, unix_socket=unix_socket, tls=tls)
+
+
+def _tls(ca: Path | None, certificate: Path | None) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise ValueError(f"{ca} holds no certificate, as PEM") from None
+    if certificate is not None:
+        try:
+            tls.load_cert_chain(certificate, password="")  # never asks for one
+        except ssl.SSLError:
+            raise ValueError(f"{certificate} holds no certificate with its key, as PEM") from None
+    return tls
 
 
 class Connection:

@@ -76,6 +76,17 @@ def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "certificate verify failed" in text
 
 
+def test_a_certificate_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the gateway lets those in alone who have one."""
+
+    authority = Authority(tmp_path, "authority")
+    server, client = authority.certificate("server"), authority.certificate("client")
+    with telling(certificate=server, client_ca=authority.file) as port:
+        asked = (f"https://127.0.0.1:{port}", f"--ca={authority.file}")
+        assert once(capsys, *asked)[0] == 1
+        assert once(capsys, *asked, f"--certificate={client}")[0] == 0
+
+
 def test_a_unix_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The gateway may listen there alone."""
 
@@ -118,6 +129,11 @@ def test_names_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
         (["http://127.0.0.1:1/v2"], "'http://127.0.0.1:1/v2' has a path"),
         (["--key-file=/nowhere"], "/nowhere: No such file or directory"),
         (["https://127.0.0.1", "--ca=/nowhere"], "/nowhere: No such file or directory"),
+        (
+            ["https://127.0.0.1", f"--certificate={__file__}"],
+            f"{__file__} holds no certificate with its key, as PEM",
+        ),
+        (["https://127.0.0.1", f"--ca={__file__}"], f"{__file__} holds no certificate, as PEM"),
         (["http://127.0.0.1:1"], "http://127.0.0.1:1: Connection refused"),
     ],
 )

@@ -39,6 +39,7 @@ def telling(
     port: int = 0,
     unix_socket: Path | None = None,
     certificate: Path | None = None,
+    client_ca: Path | None = None,
     key: str | None = None,
 ) -> Iterator[int]:
     """Serves the answers; gives the port. With a key, who does not send it gets 401."""
@@ -70,6 +71,9 @@ def telling(
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
+            if client_ca is not None:
+                context.load_verify_locations(client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
             tcp.socket = context.wrap_socket(tcp.socket, server_side=True)
         server, listening = tcp, tcp.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

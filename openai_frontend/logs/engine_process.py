@@ -1,7 +1,8 @@
 """vLLM's own log, in the gateway's process and in its EngineCore's, as lines of ours.
 
-vLLM configures its logger from a file that an environment variable names; its processes inherit
-the variable. `engine_process.json` is that file, and calls `handler` in each of them.
+vLLM configures its logger from a file in each of its processes: `engine_process.json`, which calls
+`handler` there. Environment variables of ours name it and say the form. Not vLLM's own variable:
+the Python backend's stubs would inherit it, and a vLLM there may not find this module.
 """
 
 import logging
@@ -12,17 +13,18 @@ from pathlib import Path
 from openai_frontend.logs.background import LineHandler
 from openai_frontend.logs.lines import LogFormat, formatter
 
-_CONFIG = "VLLM_LOGGING_CONFIG_PATH"
 _LEVEL = "VLLM_LOGGING_LEVEL"
-# Ours, for the processes that vLLM starts; what users set are the settings of the same names
+# Read where the engine's arguments are made (engines/vllm/arguments.py)
+_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
+# For the processes that vLLM starts; what users set are the settings of the same names
 _FORM = "_OPENAI_FRONTEND_ENGINE_LOG_FORMAT"
 _TEXTS = "_OPENAI_FRONTEND_ENGINE_LOG_EXCEPTION_TEXTS"
 _STDERR = 2
 
 
 def inherit(form: LogFormat, *, exception_texts: bool) -> None:
-    """Set the environment for vLLM, unless its user has a config of his own."""
-    os.environ.setdefault(_CONFIG, str(Path(__file__).with_suffix(".json")))
+    """Set the environment for the engine's processes."""
+    os.environ[_CONFIG] = str(Path(__file__).with_suffix(".json"))
     os.environ[_FORM] = form
     os.environ[_TEXTS] = "1" if exception_texts else ""
 

@@ -41,3 +41,13 @@ def test_words_elsewhere_are_text() -> None:
 def test_the_models_folder_is_found() -> None:
     """It lies beside model.json, whatever the process' own folder."""
     assert Path(read().model) == DEMO / "1" / "weights"
+
+
+def test_log_in_the_gateways_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's processes read the gateway's file of the log, unless the user has one for vLLM."""
+    monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
+    monkeypatch.setenv(arguments.LOG_CONFIG, "/ours.json")
+    assert read().logging_config.pylogging_config_file == "/ours.json"
+
+    monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "/theirs.json")
+    assert read().logging_config is None

@@ -10,7 +10,7 @@ from openai_frontend.logs import engine_process
 # As vLLM configures itself in each of its processes, and then logs
 ENGINE = """
 import json, logging.config, os
-logging.config.dictConfig(json.load(open(os.environ["VLLM_LOGGING_CONFIG_PATH"])))
+logging.config.dictConfig(json.load(open(os.environ["_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"])))
 logger = logging.getLogger("vllm.v1.engine.core")
 logger.info("not at this level")
 logger.error("stopped at %s", "once")
@@ -27,8 +27,7 @@ logging.shutdown()
 
 
 def logged(monkeypatch, *, exception_texts=False):
-    for name in ("VLLM_LOGGING_CONFIG_PATH", "VLLM_LOGGING_LEVEL"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     before = dict(os.environ)
     engine_process.inherit("json", exception_texts=exception_texts)
     environment = dict(os.environ)

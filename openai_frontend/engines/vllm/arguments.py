@@ -31,6 +31,8 @@ ARGUMENTS: dict[str, Any] = {
 }
 # Inner classes of vLLM's: with the versions that they were tested with.
 TESTED_VERSIONS = ("0.32.0",)
+# Set where the process' log is (logs/engine_process.py)
+LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
 CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"
 
@@ -94,11 +96,22 @@ def engine_arguments(model: ModelFolder) -> Any:
     if tested_version():
         defaults["scheduler_cls"] = SCHEDULER
         defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}
+        defaults |= _log()
     given["structured_outputs_config"] = _structured_outputs(given, path)
     try:
         return AsyncEngineArgs(**defaults | given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def _log() -> dict[str, Any]:
+    """The gateway's own form of the log, unless the user has one for vLLM."""
+    file = os.environ.get(LOG_CONFIG)
+    if file is None or "VLLM_LOGGING_CONFIG_PATH" in os.environ:
+        return {}
+    from vllm.config.logging import LoggingConfig
+
+    return {"logging_config": LoggingConfig(pylogging_config_file=file)}
 
 
 def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:

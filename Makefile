@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom check-native bench demo-model lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -47,6 +47,14 @@ fuzz: setup ## each parser of untrusted bytes for SECONDS=600; TARGET=name for o
 
 soak: setup ## random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 plays one again
 	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
+
+audit: setup ## what is known against the locked packages
+	@$(PYTHON) -m scripts.setup --tool supply
+	@$(BIN)/python -m scripts.supply audit
+
+sbom: setup ## build/sbom.cdx.json: the locked packages, in CycloneDX
+	@$(PYTHON) -m scripts.setup --tool supply
+	@$(BIN)/python -m scripts.supply sbom
 
 check-native: setup ## the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

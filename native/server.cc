@@ -73,18 +73,22 @@ class CoreServer {
         // tell.
       }
     }
-    ignore(server_api.ResponseAllocatorDelete(allocator_));
+    if (allocator_ != nullptr) ignore(server_api.ResponseAllocatorDelete(allocator_));
     queue_->clear();
   }
 
   // Waits for requests in flight and for the models to unload, at most the exit timeout; then
-  // deletes the core.
+  // deletes the core. One that has not ended by then is left as it is.
   void stop() {
     triton::Server* stopped = std::exchange(server_, nullptr);
     if (stopped == nullptr) return;
     const nb::gil_scoped_release release;
     Error* error = server_api.ServerStop(stopped);
-    ignore(server_api.ServerDelete(stopped));
+    if (error == nullptr) {
+      ignore(server_api.ServerDelete(stopped));
+    } else {
+      allocator_ = nullptr;  // the core's threads still use it, and the core
+    }
     check(error);
   }
 

@@ -76,7 +76,10 @@ class EngineControl:
         """Why `start_again` is not possible; None where it is."""
         if inprocess.hosts(name):
             return None
-        if not self._stubs.of(self._config(name)):
+        config = self._config(name)
+        groups = config.get("instance_group", ())
+        said = any(serves(each, groups) for each in self._server.unhealthy)  # only of stubs
+        if not said and not self._stubs.of(config):
             return "its backend has no process of its own"
         if self._server.options.model_control_mode != "explicit":
             return "such a model is loaded again only in the model control mode 'explicit'"

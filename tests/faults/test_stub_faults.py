@@ -12,6 +12,7 @@ import pytest
 from tests.faults.asking import client_of, error_of, events_of, serves, starts, unready, until
 from tests.faults.invariants import REQUIRED_GAUGES, TRACES, _in_hand
 from tests.gateway_process import GatewayProcess
+from tests.triton import python_models
 
 pytestmark = pytest.mark.slow
 
@@ -55,11 +56,15 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     folder = tmp_path_factory.mktemp("stubs")
     for name in SIGNALS:
         _write(folder / "models" / name)
+    for part in ("first", "second"):
+        python_models.write(folder / "models", part)
+    python_models.write_ensemble(folder / "models")
     # What the core keeps of requests whose stub died would hold up its end for 30 s
     options = ["--model-control-mode=explicit", "--load-model=*", "--exit-timeout-s=1"]
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
         yield process
+        assert process.stop() == 0
 
 
 def _write(folder: Path) -> None:
@@ -110,3 +115,19 @@ async def test_a_stub_that_is_lost_mid_stream(gateway, model):
         metrics = (await client.get("/metrics")).text
     assert set(REQUIRED_GAUGES).isdisjoint(_in_hand(metrics))
     assert not [trace for trace in TRACES if trace in gateway.output()]
+
+
+async def test_a_part_of_an_ensemble(gateway):
+    """An ensemble is not ready while the stub of a part is dead, says why, and then serves."""
+    ready = "/v2/models/ensemble/ready"
+    async with client_of(gateway) as client:
+        assert (await client.get(ready)).status_code == 200
+        stub(gateway, "first").kill()
+        await until(partial(broken, client, "ensemble"), 5)
+
+        assert "instance first_0 has died" in (await unready(client))["ensemble"]
+        assert (await client.get(ready)).status_code == 400
+        await until(partial(serves, client, "ensemble"))
+        answer = await client.post("/v2/models/ensemble/generate", json={"QUESTION": "hi"})
+        assert (answer.status_code, answer.json()["REPLY"]) == (200, "hi")
+        assert await starts(client, "first") == 1

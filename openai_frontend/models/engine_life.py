@@ -76,7 +76,7 @@ class EngineLife:
             logger.exception("the engines could not be looked at")
 
     def look(self, now_s: float) -> None:
-        """Begin to mend what is found to be broken. Takes 1 us for each request in flight."""
+        """Begin to mend what is found to be broken. Takes 1.5 us for each request in flight."""
         for stall in self._watchdog.look(self._server.streams(), now_s):
             self._stalled(stall)
         loaded = self._registry.in_triton()

@@ -1,6 +1,6 @@
 """Finds engines that hang: compares what each request has got with what it had at the last look.
 
-Nothing is done for a token but the counting, which is native; a look costs 1 us for each request.
+Nothing is done for a token but the counting, which is native; a look costs 1.5 us for each request.
 """
 
 from collections.abc import Callable, Iterable

@@ -15,7 +15,7 @@ ADDRESSES = [
     ("GET", "/{}"),
     ("{}", "/v1/chat/completions"),
 ]
-BODIES: list[tuple[str, dict[str, str]]] = [
+BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": MESSAGES}),
     ("/v1/completions", {"prompt": "Hello"}),
     ("/v1/embeddings", {"input": "Hello"}),

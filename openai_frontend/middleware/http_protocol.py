@@ -51,6 +51,9 @@ _REASONS = {
 }
 
 
+_CODED = b"transfer-encoding"
+
+
 class _Refused(Exception):
     """Stops the parser; it comes back as the parser's own error."""
 
@@ -146,8 +149,18 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self.limits.max_header_bytes or len(self.headers) >= MAX_HEADERS:
             self._refuse(_TOO_LARGE)
+        if len(name) == len(_CODED) and name.lower() == _CODED:
+            self._check_coding(value)
         if self._head_open:  # what follows a body is no header: no proxy has looked at it
             super().on_header(name, value)
+
+    def _check_coding(self, value: bytes) -> None:
+        """Nothing but "chunked", once: the parser also takes `gzip, chunked`, and two headers, of
+        which a proxy in front may heed the other one.
+        """
+        again = any(name == _CODED for name, _ in self.headers)
+        if again or value.strip().lower() != b"chunked":
+            self._refuse(_MALFORMED)
 
     def on_headers_complete(self) -> None:
         self._head_open = False

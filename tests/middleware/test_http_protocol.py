@@ -150,6 +150,25 @@ async def test_a_refusal_behind_requests_that_wait(begun, status):
     assert response.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"transfer-encoding: gzip, chunked",
+        b"Transfer-Encoding: x\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: chunked\r\ncontent-length: 5",
+    ],
+)
+async def test_a_body_that_is_framed_in_two_ways(headers):
+    """It is refused, for a proxy in front may have read its end elsewhere."""
+    async with served() as address:
+        response = await exchange(
+            address, b"POST /x HTTP/1.1\r\nhost: a\r\n" + headers + b"\r\n\r\n0\r\n\r\n"
+        )
+
+    assert error(response) == (400, "invalid_http")
+
+
 async def test_malformed():
     """What is not HTTP gets the error envelope too."""
     async with served() as address:

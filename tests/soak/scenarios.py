@@ -196,7 +196,7 @@ async def adapter(client: Client, chance: random.Random) -> None:
 async def hang_up(client: Client, chance: random.Random) -> None:
     """SIGHUP: settings, keys and certificates are read again."""
     os.kill(client.gateway.pid, signal.SIGHUP)
-    await client.get("/health/ready")
+    await client.get("/health/live")  # a model that is loaded anew makes it unready
 
 
 async def look(client: Client, chance: random.Random) -> None:

@@ -252,6 +252,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         for cycle in (self._answering, self.cycle):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
+                cycle.waiting_for_100_continue = False  # it would be written behind the refusal
                 cycle.message_event.set()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:

@@ -19,6 +19,18 @@ backend: "inprocess"
 parameters { key: "engine" value: { string_value: "mock" } }
 """
 
+ENSEMBLE = """
+platform: "ensemble"
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "%s" data_type: %s dims: [ -1 ] } ]
+ensemble_scheduling { step [ {
+  model_name: "part"
+  model_version: -1
+  input_map { key: "text_input" value: "text_input" }
+  output_map { key: "%s" value: "%s" }
+} ] }
+"""
+
 
 def write(repository: Path, name: str, *, config: str = CONFIG, **arguments: Any) -> Path:
     """A model folder; `arguments` are the mock engine's settings."""
@@ -27,6 +39,20 @@ def write(repository: Path, name: str, *, config: str = CONFIG, **arguments: Any
     (repository / name / "config.pbtxt").write_text(config)
     (version / "model.json").write_text(json.dumps(arguments))
     return version
+
+
+def write_ensemble(
+    repository: Path,
+    name: str,
+    *,
+    output: tuple[str, str] = ("text_output", "TYPE_STRING"),
+    extra: str = "",
+) -> None:
+    """A model of one step, `part`, of which it gives one output; `extra` goes into its config."""
+    (repository / name / "1").mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(
+        ENSEMBLE % (*output, output[0], output[0]) + extra
+    )
 
 
 def write_with_tokenizer(repository: Path, name: str, **arguments: Any) -> Path:

@@ -16,7 +16,6 @@ import pytest
 from tests import mock_models
 from tests.adapters.files import write_peft
 from tests.models.conftest import EXPLICIT, LiveGateway
-from tests.models.test_registry import write_ensemble
 
 CHANGES = 200
 RELOADED = ("other", "whole", "embedder", "part")
@@ -43,7 +42,7 @@ def write(repository, *, generation: int = 0) -> None:
     mock_models.write_with_tokenizer(repository, "other", max_lora_rank=16, **talks)
     mock_models.write_with_tokenizer(repository, "embedder", tasks=["embed"], max_model_len=context)
     mock_models.write_with_tokenizer(repository, "part", **talks)
-    write_ensemble(repository, "whole")
+    mock_models.write_ensemble(repository, "whole")
     if generation == 0:
         options(repository, "whole", f"tokenizer: {repository}/part/1/tokenizer")
         options(repository, "other", "adapter_folder: adapters")

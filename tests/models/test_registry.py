@@ -182,7 +182,7 @@ async def test_a_refresh_keeps_models_without_an_engine_of_ours(tmp_path: Path) 
     """Other backends say nothing of their models, which is no news either."""
 
     mock_models.write(tmp_path, "part")
-    write_ensemble(tmp_path, "whole")
+    mock_models.write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
         before = registry.get("whole")
         await registry.refresh()
@@ -193,12 +193,14 @@ async def test_a_reload_of_a_model_without_an_engine_of_ours_is_seen(tmp_path: P
     """Its config says what it is."""
 
     mock_models.write(tmp_path, "part")
-    write_ensemble(tmp_path, "whole")
+    mock_models.write_ensemble(tmp_path, "whole")
     async with serving(
         tmp_path, model_control_mode="explicit", startup_models=("part", "whole")
     ) as registry:
         before = registry.get("whole")
-        write_ensemble(tmp_path, "whole", extra="max_batch_size: 0 version_policy { all {} }")
+        mock_models.write_ensemble(
+            tmp_path, "whole", extra="max_batch_size: 0 version_policy { all {} }"
+        )
         await registry.load("whole")
         assert registry.get("whole") is not before
 
@@ -227,33 +229,6 @@ async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> Non
         assert [card.name for card in registry.cards()] == ["m"]
 
 
-ENSEMBLE = """
-platform: "ensemble"
-input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
-output [ { name: "%s" data_type: %s dims: [ -1 ] } ]
-ensemble_scheduling { step [ {
-  model_name: "part"
-  model_version: -1
-  input_map { key: "text_input" value: "text_input" }
-  output_map { key: "%s" value: "%s" }
-} ] }
-"""
-
-
-def write_ensemble(
-    repository: Path,
-    name: str,
-    *,
-    output: tuple[str, str] = ("text_output", "TYPE_STRING"),
-    extra: str = "",
-) -> None:
-    """A model of one step, `part`, of which it gives one output; `extra` goes into its config."""
-    (repository / name / "1").mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(
-        ENSEMBLE % (*output, output[0], output[0]) + extra
-    )
-
-
 def write_options(repository: Path, name: str, text: str) -> None:
     """The file beside a model's config."""
     (repository / name / "openai_frontend.yaml").write_text(text)
@@ -263,7 +238,7 @@ async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
     """The ensemble is what clients are meant to name; it answers."""
 
     mock_models.write(tmp_path, "part", tokens=["a"], answer_tokens=2)
-    write_ensemble(tmp_path, "whole")
+    mock_models.write_ensemble(tmp_path, "whole")
     request = GenerationRequest(request_id="r", prompt="hi")
     async with serving(tmp_path) as registry:
         names = [card.name for card in registry.cards()]
@@ -276,7 +251,7 @@ async def test_a_part_is_refused_by_its_name(tmp_path: Path) -> None:
     """Who asks for it is told what to ask for; that is no trouble of the server's."""
 
     mock_models.write(tmp_path, "part")
-    write_ensemble(tmp_path, "whole")
+    mock_models.write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
         with pytest.raises(ModelNotFound, match="'part' is not served: it is a part of 'whole'"):
             registry.get("part")
@@ -289,7 +264,7 @@ async def test_a_part_may_stand_alone(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path, "part")
     write_options(tmp_path, "part", "standalone: true")
-    write_ensemble(tmp_path, "whole")
+    mock_models.write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
         assert [card.name for card in registry.cards()] == ["part", "whole"]
 
@@ -308,7 +283,7 @@ async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
     """It is loaded and healthy, but no request is for it; who asks is told why."""
 
     mock_models.write(tmp_path, "part")
-    write_ensemble(tmp_path, "odd", output=("num_output_tokens", "TYPE_UINT32"))
+    mock_models.write_ensemble(tmp_path, "odd", output=("num_output_tokens", "TYPE_UINT32"))
     async with serving(tmp_path) as registry:
         assert "odd" not in [card.name for card in registry.cards()]
         assert registry.is_ready()

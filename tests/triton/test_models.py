@@ -9,7 +9,6 @@ import pytest
 from openai_frontend import errors
 from tests import mock_models
 from tests.conftest import stop
-from tests.models.test_registry import write_ensemble
 from tests.triton.generation_inputs import collect, count, generate, generation
 from tests.triton.waiting import until
 
@@ -310,7 +309,7 @@ async def test_models_that_go_as_soon_as_they_have_come(repository, start_server
     names = ["one", "two", "part"]
     for name in names:
         mock_models.write(repository, name)
-    write_ensemble(repository, "whole")
+    mock_models.write_ensemble(repository, "whole")
     server = await start_server()
 
     async def come_and_go(name):

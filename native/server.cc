@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -25,6 +27,15 @@ std::string take_json(Message* message) {
   ignore(server_api.MessageDelete(message));
   check(error);
   return json;
+}
+
+// What the threads of a core that did not end go on using. Kept here, so that it is no leak to
+// who looks for leaks.
+void keep(triton::Server* server, ResponseAllocator* allocator) {
+  static auto* const kept = new std::vector<std::pair<triton::Server*, ResponseAllocator*>>;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  kept->emplace_back(server, allocator);
 }
 
 // Load parameters, deleted when the call is over.
@@ -87,7 +98,7 @@ class CoreServer {
     if (error == nullptr) {
       ignore(server_api.ServerDelete(stopped));
     } else {
-      allocator_ = nullptr;  // the core's threads still use it, and the core
+      keep(stopped, std::exchange(allocator_, nullptr));
     }
     check(error);
   }

@@ -84,7 +84,7 @@ class Server:
         ] = {}  # model -> why its config could not be read at the start
         self._loading: set[asyncio.Future[None]] = set()
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
-        self._settling = Settling(lambda name: "LOADING" in self._states(name))
+        self._settling = Settling()
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
@@ -273,9 +273,12 @@ class Server:
             loading.exception()
 
     async def unload_model(self, name: str) -> None:
-        """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile."""
+        """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile.
+
+        It begins when no load is under way.
+        """
         leaving = inprocess.hosts(name)
-        async with self._settling.unloading(name):
+        async with self._settling.unloading():
             await self._call_in_thread(lambda core: core.unload_model(name))
         while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)

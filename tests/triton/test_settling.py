@@ -3,12 +3,14 @@
 import asyncio
 import time
 
+import pytest
+
 from openai_frontend.triton.settling import SETTLING_S, Settling
 
 
-async def seconds_to_unload(settling, name="model"):
+async def seconds_to_unload(settling):
     start = time.monotonic()
-    async with settling.unloading(name):
+    async with settling.unloading():
         return time.monotonic() - start
 
 
@@ -18,14 +20,14 @@ async def load(settling, name="model", *, again=False, seconds=0.0):
 
 
 async def test_an_unload_waits_where_a_load_has_just_ended():
-    settling = Settling(lambda name: False)
+    settling = Settling()
     await load(settling, "other")
 
     assert SETTLING_S * 0.9 < await seconds_to_unload(settling) < 1
 
 
 async def test_an_unload_does_not_wait_where_nothing_is_new():
-    settling = Settling(lambda name: False)
+    settling = Settling()
     await load(settling)
     await asyncio.sleep(2 * SETTLING_S)
 
@@ -33,7 +35,7 @@ async def test_an_unload_does_not_wait_where_nothing_is_new():
 
 
 async def test_a_load_of_what_is_loaded_waits_too():
-    settling = Settling(lambda name: False)
+    settling = Settling()
     await load(settling)
     start = time.monotonic()
     await load(settling, again=True)
@@ -42,7 +44,7 @@ async def test_a_load_of_what_is_loaded_waits_too():
 
 
 async def test_changes_of_one_model_do_not_overlap():
-    settling = Settling(lambda name: False)
+    settling = Settling()
     order = []
 
     async def first():
@@ -52,7 +54,7 @@ async def test_changes_of_one_model_do_not_overlap():
 
     async def second():
         await asyncio.sleep(0.01)
-        async with settling.unloading("model"):
+        async with settling.unloading():
             order.append("unloading")
 
     await asyncio.gather(first(), second())
@@ -60,13 +62,52 @@ async def test_changes_of_one_model_do_not_overlap():
     assert order == ["loaded", "unloading"]
 
 
-async def test_a_part_that_another_load_brings_is_left_until_it_has_come():
+async def test_an_unload_waits_for_all_loads():
     """The load of an ensemble loads its parts, under its own name."""
-    loading = {"part"}
-    settling = Settling(loading.__contains__)
-    asyncio.get_running_loop().call_later(0.05, loading.clear)
-    whole = asyncio.create_task(load(settling, "whole", seconds=0.2))
+    settling = Settling()
+    whole = asyncio.create_task(load(settling, "whole", seconds=0.1))
     await asyncio.sleep(0)
 
-    assert 0.05 + SETTLING_S * 0.9 < await seconds_to_unload(settling, "part") < 0.2
-    await whole
+    assert await seconds_to_unload(settling) > 0.1 + SETTLING_S * 0.9
+    assert whole.done()
+
+
+async def test_a_load_comes_after_the_unload_that_waits():
+    settling = Settling()
+    order = []
+
+    async def unload():
+        async with settling.unloading():
+            order.append("unload")
+
+    async def late():
+        async with settling.loading("late", again=False):
+            order.append("late")
+
+    early = asyncio.create_task(load(settling, "early", seconds=0.05))
+    await asyncio.sleep(0)
+    unloading = asyncio.create_task(unload())
+    await asyncio.sleep(0.01)
+    await asyncio.gather(early, unloading, late())
+
+    assert order == ["unload", "late"]
+
+
+async def test_an_unload_that_nobody_waits_for_any_more_holds_nothing_up():
+    settling = Settling()
+    early = asyncio.create_task(load(settling, "early", seconds=0.05))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(seconds_to_unload(settling), 0.01)
+
+    async with asyncio.timeout(5):
+        await load(settling, "late")
+        await early
+
+
+async def test_loads_run_together():
+    settling = Settling()
+    start = time.monotonic()
+    await asyncio.gather(*(load(settling, name, seconds=0.2) for name in "abc"))
+
+    assert time.monotonic() - start < 0.5

@@ -24,7 +24,7 @@ OPTIONS = (
 )
 _ONE_S = 60  # that a scenario may take
 _SAMPLE_S = 1.0
-_BURST, _FREQUENT = 32, 8  # requests at once, of scenarios of this weight
+_BURST, _FREQUENT = 32, 4  # requests at once, of scenarios of this weight
 _GROWTH_BYTES = 2**30  # the slope is what says of memory
 
 

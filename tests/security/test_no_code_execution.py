@@ -64,6 +64,9 @@ ALLOWED = {
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
     },
+    "openai_frontend/engines/host.py": {
+        "multiprocessing": "reaps the process of an engine that had to be killed",
+    },
     "openai_frontend/engines/runtime.py": {
         "multiprocessing": "looks at the processes of an engine whose load is given up",
         "import_module": _NAMED,

@@ -145,6 +145,11 @@ def test_what_is_wrong(
     assert once(capsys, *arguments) == (1, f"openai-frontend: top: {message}\n")
 
 
+# Ctrl-C reaches those whose controlling terminal it is, and who do not ignore it because whoever
+# started the tests did.
+_ON_A_TERMINAL = ("/usr/bin/env", "--default-signal=INT", "/usr/bin/setsid", "--ctty")
+
+
 class Terminal:
     """The command on a terminal of its own."""
 
@@ -154,8 +159,7 @@ class Terminal:
         if key is not None:
             environment["OPENAI_API_KEY"] = key
         self.process = subprocess.Popen(
-            # Ctrl-C reaches those whose controlling terminal it is
-            ["/usr/bin/setsid", "--ctty", str(COMMAND), "top", "--interval=0.2", *arguments],
+            [*_ON_A_TERMINAL, str(COMMAND), "top", "--interval=0.2", *arguments],
             stdin=at_child,
             stdout=at_child,
             stderr=at_child,

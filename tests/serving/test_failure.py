@@ -123,7 +123,7 @@ LOGGED = [
 def test_log(caplog, error, level):
     """The log has the request id and all that the client is not told."""
 
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG, logger="openai_frontend"):
         log_failure(error, "req_1")
 
     [record] = caplog.records

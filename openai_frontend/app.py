@@ -196,7 +196,7 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
 
 
 def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
-    server, registry, life = lasting.server, lasting.registry, lasting.life
+    registry = lasting.registry
     limits = Limits(
         max_n=settings.max_n,
         max_messages=settings.max_messages,
@@ -224,6 +224,18 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     scoring = Scoring(limits, policy, admission)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
+    _add_operators_routes(app, settings, lasting, policy, streams)
+
+
+def _add_operators_routes(
+    app: FastAPI,
+    settings: Settings,
+    lasting: Lasting,
+    policy: FieldPolicy,
+    streams: StreamLimits,
+) -> None:
+    """Of the models as a whole: what they are, whether they serve, what changes them."""
+    server, registry, life = lasting.server, lasting.registry, lasting.life
     management = ModelManagement(
         server,
         registry,
@@ -240,7 +252,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
             kserve_router(
                 server,
                 policy=policy,
-                admission=admission,
+                admission=lasting.admission,
                 management=management,
                 use=registry.use,
                 limits_of=registry.place_limits,

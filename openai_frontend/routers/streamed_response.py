@@ -4,6 +4,7 @@ Not Starlette's StreamingResponse: its task group costs more than the stream's o
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +33,7 @@ class StreamLimits:
     keep_alive_s: float = 15.0  # of silence, after which a comment is sent; 0: never
 
 
-class StreamedResponse(Response):
+class StreamedResponse(Response, ABC):
     """Starts with what `pump` sends first, so that a failure before it still has its status.
 
     One that comes later is the last event. The failure's form, and what is sent, are a subclass's.
@@ -49,9 +50,9 @@ class StreamedResponse(Response):
         self._limits = limits
         self._started = False
 
+    @abstractmethod
     async def pump(self, outlet: Outlet) -> bytes:
         """Sends what there is as it comes, after `start`; returns the last of it."""
-        raise NotImplementedError
 
     def failure_body(self, failure: Failure) -> bytes:
         """The data of the event that tells a failure."""

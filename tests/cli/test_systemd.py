@@ -1,6 +1,7 @@
 """What a service manager is told, read from a real datagram socket."""
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -108,11 +109,16 @@ async def test_signs_of_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}])
-async def test_no_signs_of_life(variables: dict[str, str]) -> None:
+async def test_no_signs_of_life(
+    variables: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
     """Where nobody waits for them, or for another process's, there are none."""
     manager = ServiceManager.of({"NOTIFY_SOCKET": "/nowhere", **variables})
 
-    await asyncio.wait_for(manager.give_signs_of_life(), 5)
+    with caplog.at_level(logging.WARNING):
+        await asyncio.wait_for(manager.give_signs_of_life(), 5)
+
+    assert caplog.records == []  # a sign to nowhere would be told of
 
 
 def test_a_manager_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
 
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         process.wait_until_ready()
         for name in ("goes_on", "fails"):  # what is made at the first request is made now
             asked(process, name, max_tokens=1)
+        with ThreadPoolExecutor(32) as pool:  # and so are the threads of a pool of a fixed size
+            list(pool.map(httpx.get, [f"{process.url}/metrics"] * 64))
         yield process
 
 
@@ -147,6 +150,8 @@ async def test_responses_for_clients_that_have_gone(gateway, client):
             return not await counted(client, running, model="goes_on")
 
         await until(nobody_waits, 5)
+
+    assert asked(gateway, "goes_on", max_tokens=3).status_code == 200
 
 
 async def test_an_engine_that_dies_again_stays_down(gateway, client):

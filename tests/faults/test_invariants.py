@@ -75,8 +75,12 @@ async def test_nothing_is_left(server):
     for before in ("thread", "descriptor", "memory", "traceback"):
         server.do(before)
 
+    passed = False
     async with no_trace_left(server, deadline_s=2):
         server.do("nothing")
+        passed = True
+
+    assert passed
 
 
 async def test_expected_lines(server):

@@ -375,6 +375,8 @@ async def test_writer_that_holds(monkeypatch):
             await asyncio.sleep(0.01)
     outlet.close()
 
+    assert short.drops == 1
+
 
 async def test_start():
     """It leaves before every body, also where it has to wait."""

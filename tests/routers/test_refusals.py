@@ -172,6 +172,7 @@ def test_id_in_the_log_of_a_failure(gateway):
     body = {**json.loads(BODY), "nobodys_field": 1}
     headers = {"x-request-id": "abc-7"}
 
-    httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers)
+    response = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers)
 
+    assert response.headers["x-request-id"] == "abc-7"
     gateway.wait_for_line("WARNING [abc-7] openai_frontend")

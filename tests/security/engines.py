@@ -81,7 +81,7 @@ def _is_file(opened: Any) -> bool:
 
 SECRET_TEXT = (
     "CUDA error at /opt/secret/engine.cpp:42, object at 0x7f3a5c001230, "
-    'Traceback: File "/root/.cache/hub/model.py", line 7: canary-7be1'
+    'Traceback: File "/srv/hub/model.py", line 7: canary-7be1'
 )
 
 

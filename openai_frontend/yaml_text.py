@@ -1,18 +1,22 @@
 """YAML that a file holds, as plain values. Whatever is wrong with it is one error, in one line."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
 _SHARED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 times as fast, where it is built
-_TABLE = "yaml_implicit_resolvers"
 
 
 class _Loader(_SHARED):  # type: ignore[misc,valid-type]  # one of two
-    """Reads plain words as it does now, whatever other libraries do to the shared table."""
+    """Reads what it reads now, whatever other libraries do to the tables that all loaders share."""
 
-
-setattr(_Loader, _TABLE, {first: [*each] for first, each in getattr(_SHARED, _TABLE).items()})
+    yaml_implicit_resolvers: ClassVar = {
+        first: [*each] for first, each in _SHARED.yaml_implicit_resolvers.items()
+    }
+    yaml_constructors: ClassVar = _SHARED.yaml_constructors | {
+        # lm-format-enforcer, a part of vLLM, makes dates plain text for everybody that shares it.
+        "tag:yaml.org,2002:timestamp": _SHARED.construct_yaml_timestamp,
+    }
 
 
 # Besides its own errors, the loader lets out what the making of a value raises: "2030-13-01" a

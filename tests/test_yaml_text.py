@@ -1,6 +1,9 @@
 """YAML as plain values."""
 
 import datetime
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -9,8 +12,30 @@ from openai_frontend import yaml_text
 
 
 def test_other_libraries_do_not_change_what_words_mean(monkeypatch: pytest.MonkeyPatch):
-    """Some take dates out of the table that all of PyYAML's loaders share."""
+    """lm-format-enforcer makes dates plain text in the table that all of PyYAML's loaders share."""
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         monkeypatch.setattr(loader, "yaml_implicit_resolvers", {})
+        monkeypatch.setitem(
+            loader.yaml_constructors,
+            "tag:yaml.org,2002:timestamp",
+            loader.yaml_constructors["tag:yaml.org,2002:str"],
+        )
 
     assert yaml_text.parse("day: 2026-01-02") == {"day": datetime.date(2026, 1, 2)}
+
+
+def test_nor_does_what_they_changed_before(tmp_path: Path):
+    """As where it is imported after them."""
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import yaml\n"
+        "table = yaml.SafeLoader.yaml_constructors\n"
+        "table['tag:yaml.org,2002:timestamp'] = table['tag:yaml.org,2002:str']\n"
+        "assert yaml.safe_load('2026-01-02') == '2026-01-02'\n"
+        "from openai_frontend import yaml_text\n"
+        "print(repr(yaml_text.parse('2026-01-02')))\n"
+    )
+
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    assert (shown.stdout, shown.stderr) == ("datetime.date(2026, 1, 2)\n", "")

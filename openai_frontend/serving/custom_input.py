@@ -10,7 +10,7 @@ _OPENING = re.compile(r'[ \t\r\n]*+\{[ \t\r\n]*+"input"[ \t\r\n]*+:[ \t\r\n]*+"'
 _MAX_OPENING = 256
 _WITHIN = re.compile(r'(?>[^"\\]++|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt])*+')  # never goes back
 _BEGUN = re.compile(r"(?:\\(?:u[0-9a-fA-F]{0,3})?)?")  # an escape that is not all there
-_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
+_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}|[\ud800-\udbff]")
 
 
 class CustomInput:
@@ -49,21 +49,29 @@ class CustomInput:
 
     def _told(self) -> str:
         """The text up to the closing quote, or to an escape that is not all there."""
-        told = ""
-        while not self._over and (more := self._next()):
-            told += more
-        return told
-
-    def _next(self) -> str:
-        matched = _WITHIN.match(self._held)
-        end = matched.end() if matched else 0
-        rest = self._held[end:]
-        self._over = rest.startswith('"')
-        if not end and rest.startswith("\\") and not _BEGUN.fullmatch(rest):
-            self._held = rest[1:]
-            return "\\"  # JSON has no such escape: a sign of its own
-        if _HALF_A_PAIR.fullmatch(self._held[max(end - 6, 0) : end]) and _BEGUN.fullmatch(rest):
-            end -= 6  # its other half may come
-        text, self._held = self._held[:end], self._held[end:]
-        read: str = json.loads(f'"{text}"', strict=False)
+        spelled, at = [], 0
+        while matched := _WITHIN.match(self._held, at):
+            spelled.append(matched.group())
+            at = matched.end()
+            self._over = self._held.startswith('"', at)
+            if self._over or _BEGUN.fullmatch(self._held, at):
+                break
+            spelled.append(r"\\")  # JSON has no such escape: a sign of its own
+            at += 1
+        text = "".join(spelled)
+        half = 0 if self._over else _half_a_pair(text)
+        self._held = self._held[at - half :]
+        read: str = json.loads(f'"{text[: len(text) - half]}"', strict=False)
         return read.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _half_a_pair(text: str) -> int:
+    """The length of the half of a character that the JSON text ends with, whose other half may
+    come; 0: it ends with none.
+    """
+    for length in (6, 1):  # an escape, and the half itself
+        if len(text) >= length and _HALF_A_PAIR.fullmatch(text, len(text) - length):
+            before = text[:-length]
+            backslashes = len(before) - len(before.rstrip("\\"))
+            return 0 if backslashes % 2 else length  # behind a backslash it is no escape
+    return 0

@@ -1,12 +1,14 @@
 """What a custom tool is called with comes out of a JSON object, however it is cut."""
 
 import json
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_frontend.serving.custom_input import CustomInput
+from tests.cpu_time import budget
 
 AWKWARD = st.text('a"\\/\n\t\x00\u2028\xe9\U0001f600\ud83d\ude00{}:')
 
@@ -34,6 +36,30 @@ def test_the_text_of_the_object(text, ascii_only, indent, places):
     assert replaced(text) == read(cut(written, places))
 
 
+@pytest.mark.parametrize(
+    "text", ["\\ud83d", "a\\ud83d\\ude00b", "\\\\ud83d", "\U0001f600\\", "\ud83d\ude00"]
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_escapes_that_the_text_itself_spells(text, ascii_only):
+    """Code that spells a character's half, as JSON's escapes do, is text wherever it is cut."""
+    written = json.dumps({"input": text}, ensure_ascii=ascii_only)
+
+    cuts = [cut(written, [at, more]) for at in range(len(written)) for more in (at, at + 1, at + 6)]
+
+    assert {replaced(text)} == {read(pieces) for pieces in cuts}
+
+
+def test_escapes_that_json_does_not_know_cost_no_more_than_others():
+    """A long input of them is read in time that grows with its length alone."""
+    custom = CustomInput()
+    custom.feed('{"input": "')
+
+    begun_s = process_time()
+    custom.feed("\\x" * 64 * 1024)
+
+    assert process_time() - begun_s < budget(0.5)  # with a copy of the rest for each it took 1.4 s
+
+
 def test_text_comes_at_once():
     """What is known of the text is told, not held to its end."""
     custom = CustomInput()
@@ -49,6 +75,7 @@ OTHER = [
     ('{"input": "a\\', "a"),
     ('{"input": "a\\u00', "a"),
     ('{"input": "\\ud83d', "\ufffd"),
+    ('{"input": "\\ud83d\\u00', "\ufffd"),
     ('{"input": "a\\qb"}', "a\\qb"),
     ('{"input": "a\\u12zb"}', "a\\u12zb"),
     (" " * 300 + "x" * 300, " " * 300 + "x" * 300),

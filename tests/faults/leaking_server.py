@@ -87,9 +87,15 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing of requests."""
 
 
+class Server(ThreadingHTTPServer):
+    """One that as many may ask at once as the check does."""
+
+    request_queue_size = 256
+
+
 def main() -> None:
     """Serve until stdin ends."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()

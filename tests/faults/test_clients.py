@@ -51,17 +51,10 @@ def answers(gateway: GatewayProcess) -> bool:
     return httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30).status_code == 200
 
 
-async def warmed(gateway: GatewayProcess) -> None:
-    """Its pools of threads are full, as many have asked at once."""
-    for stream in await streams(gateway, 64):
-        reset(stream)
-
-
 @pytest.mark.slow
 async def test_500_clients_reset_in_the_middle_of_their_streams(gateway: GatewayProcess) -> None:
     """Their generations end within seconds, nothing of them is left, and others are served."""
     async with asyncio.timeout(120):
-        await warmed(gateway)
         async with no_trace_left(gateway, deadline_s=30):
             running = await streams(gateway, CLIENTS)
             for stream in running:
@@ -73,7 +66,6 @@ async def test_500_clients_reset_in_the_middle_of_their_streams(gateway: Gateway
 async def test_clients_that_close_half(gateway: GatewayProcess) -> None:
     """A client that sends no more is served on or left; when it has gone nothing is left of it."""
     async with asyncio.timeout(60):
-        await warmed(gateway)
         async with no_trace_left(gateway, deadline_s=30):
             running = await streams(gateway, 50)
             for stream in running:

@@ -1,7 +1,6 @@
 """Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
 
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -50,8 +49,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         process.wait_until_ready()
         for name in ("goes_on", "fails"):  # what is made at the first request is made now
             asked(process, name, max_tokens=1)
-        with ThreadPoolExecutor(32) as pool:  # and so are the threads of a pool of a fixed size
-            list(pool.map(httpx.get, [f"{process.url}/metrics"] * 64))
         yield process
 
 

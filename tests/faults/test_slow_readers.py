@@ -5,7 +5,6 @@ import json
 import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,15 +42,7 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     options = [f"--stream-buffer-bytes={BUFFER}", "--write-timeout-s=1.5"]
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
-        fill_pools(process)
         yield process
-
-
-def fill_pools(gateway: GatewayProcess) -> None:
-    """What starts threads as they are wanted has them all from now on."""
-    with ThreadPoolExecutor(16) as pool:
-        for _ in pool.map(httpx.get, [f"{gateway.url}/metrics"] * 64):
-            pass
 
 
 def ask(gateway: GatewayProcess, model: str, **fields: Any) -> socket.socket:

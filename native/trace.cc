@@ -2,14 +2,53 @@
 
 #include <nanobind/stl/string.h>
 
+#include <unordered_map>
+
 #include "error.h"
 
 namespace triton {
 
 namespace {
 
+// The logs of requests whose own trace has not ended, by the numbers that Triton has for them. Not
+// by pointers: what a model asks of another one may go on after the request that it belongs to, and
+// its trace tells under the same number.
+class OpenLogs {
+ public:
+  void* open(std::shared_ptr<TraceLog> log) {
+    const std::lock_guard lock(mutex_);
+    void* number = reinterpret_cast<void*>(++last_);
+    logs_.emplace(number, std::move(log));
+    return number;
+  }
+  std::shared_ptr<TraceLog> find(void* number) {
+    const std::lock_guard lock(mutex_);
+    const auto found = logs_.find(number);
+    return found == logs_.end() ? nullptr : found->second;
+  }
+  // The log, where it was open.
+  std::shared_ptr<TraceLog> close(void* number) {
+    const std::lock_guard lock(mutex_);
+    const auto node = logs_.extract(number);
+    return node.empty() ? nullptr : std::move(node.mapped());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<void*, std::shared_ptr<TraceLog>> logs_;
+  uintptr_t last_ = 0;
+};
+
+// Never destroyed: threads of the core may outlive the module's other globals.
+OpenLogs& open_logs() {
+  static auto* logs = new OpenLogs();
+  return *logs;
+}
+
 void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t timestamp_ns,
                  void* userp) {
+  const std::shared_ptr<TraceLog> log = open_logs().find(userp);
+  if (log == nullptr) return;
   TraceActivity told{0, 0, {}, 0, static_cast<int32_t>(activity), timestamp_ns};
   const char* model = nullptr;
   ignore(server_api.InferenceTraceId(trace, &told.trace_id));
@@ -17,48 +56,41 @@ void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t tim
   ignore(server_api.InferenceTraceModelName(trace, &model));
   ignore(server_api.InferenceTraceModelVersion(trace, &told.version));
   if (model != nullptr) told.model = model;
-  auto* log = static_cast<TraceLog*>(userp);
   const std::lock_guard lock(log->mutex);
-  log->activities.push_back(std::move(told));
+  if (!log->released) log->activities.push_back(std::move(told));
 }
 
-// The traces of an ensemble's steps end before the ensemble's own, which is the last to tell
-// anything.
+// The traces of an ensemble's steps end before the ensemble's own.
 void on_released(InferenceTrace* trace, void* userp) {
   uint64_t parent_id = 0;
   ignore(server_api.InferenceTraceParentId(trace, &parent_id));
   ignore(server_api.InferenceTraceDelete(trace));
   if (parent_id != 0) return;
-  std::shared_ptr<TraceLog> dropped;  // outlives the lock, which is the log's own
-  auto* log = static_cast<TraceLog*>(userp);
+  const std::shared_ptr<TraceLog> log = open_logs().close(userp);
+  if (log == nullptr) return;
   const std::lock_guard lock(log->mutex);
   log->released = true;
-  dropped = std::move(log->kept_by_triton);
 }
 
 }  // namespace
 
 InferenceTrace* RequestTrace::begin() {
   InferenceTrace* trace = nullptr;
-  Error* error = server_api.InferenceTraceNew(&trace, kTraceTimestamps, 0, on_activity, on_released,
-                                              log_.get());
-  if (error != nullptr && server_api.ErrorCode(error) == Code::kUnsupported) {
+  number_ = open_logs().open(log_);
+  Error* error =
+      server_api.InferenceTraceNew(&trace, kTraceTimestamps, 0, on_activity, on_released, number_);
+  if (error != nullptr) {
+    open_logs().close(number_);
+    if (server_api.ErrorCode(error) != Code::kUnsupported) check(error);
     ignore(error);
     return nullptr;
   }
-  check(error);
-  log_->kept_by_triton = log_;
   if (!context_.empty()) ignore(server_api.InferenceTraceSetContext(trace, context_.c_str()));
   return trace;
 }
 
 void RequestTrace::refused(InferenceTrace* trace) {
-  std::shared_ptr<TraceLog> kept;
-  {
-    const std::lock_guard lock(log_->mutex);
-    kept = std::move(log_->kept_by_triton);
-  }
-  if (kept != nullptr) ignore(server_api.InferenceTraceDelete(trace));
+  if (open_logs().close(number_) != nullptr) ignore(server_api.InferenceTraceDelete(trace));
 }
 
 bool RequestTrace::ended() const {

@@ -31,8 +31,6 @@ struct TraceLog {
   std::mutex mutex;
   std::vector<TraceActivity> activities;
   bool released = false;  // the request's own trace has ended
-  // Triton's reference, until it has released the request's own trace.
-  std::shared_ptr<TraceLog> kept_by_triton;
 };
 
 // One request's trace, for `infer`. Used under the GIL, for one request only.
@@ -52,6 +50,7 @@ class RequestTrace {
  private:
   std::string context_;
   std::shared_ptr<TraceLog> log_;
+  void* number_ = nullptr;  // by which Triton's threads find the log
 };
 
 void bind_trace(nb::module_& module);

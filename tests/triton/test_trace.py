@@ -9,6 +9,7 @@ from openai_frontend import errors, request_record
 from openai_frontend.request_record import MAX_CORE_TRACES, RequestRecord
 from openai_frontend.triton import _core
 from tests import mock_models
+from tests.triton import python_models
 from tests.triton.generation_inputs import collect, generation, text
 
 REQUEST_START, QUEUE_START, COMPUTE_START, COMPUTE_END, REQUEST_END = 0, 1, 2, 5, 6
@@ -29,6 +30,37 @@ ensemble_scheduling { step [
     output_map { key: "text_output" value: "REPLY" }
   }
 ] }
+"""
+
+ASKS_ON = '''
+"""Asks the model `slow`, and answers before it does."""
+
+import threading
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        [request] = requests
+        [given] = request.inputs()
+        asked = pb_utils.InferenceRequest(
+            model_name="slow",
+            inputs=[given],
+            requested_output_names=["OUT"],
+            trace=request.trace(),
+        )
+        threading.Thread(target=asked.exec).start()
+        time.sleep(0.3)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given.as_numpy())])]
+'''
+SLOW = """
+import time
+
+def answer(given):
+    time.sleep(1)
+    return given
 """
 
 
@@ -119,3 +151,28 @@ async def test_limit(server, record):
         await collect(server.infer("mock", generation(max_tokens=1)))
 
     assert len(record.core_traces) == MAX_CORE_TRACES
+
+
+def successes(server, model):
+    """The requests that the model has answered."""
+    [of_version] = server.model_statistics(model)["model_stats"]
+    return of_version["inference_stats"]["success"]["count"]
+
+
+async def test_what_outlives_the_request(repository, start_server, record):
+    """A trace tells nothing more once its request has ended, though a model that was asked on the
+    request's behalf still computes.
+    """
+    python_models.write(repository, "asks", answer="")
+    (repository / "asks" / "1" / "model.py").write_text(ASKS_ON)
+    python_models.write(repository, "slow", answer=SLOW)
+    server = await start_server()
+    await collect(server.infer("asks", {"IN": text("go")}))
+    [trace] = record.core_traces
+    told = await ended(trace)
+    assert {model for _, _, model, *_ in told} == {"asks", "slow"}
+
+    async with asyncio.timeout(10):
+        while not successes(server, "slow"):  # noqa: ASYNC110  Triton's threads count it
+            await asyncio.sleep(0.05)
+    assert trace.activities() == told

@@ -49,11 +49,13 @@ class Startup:
         self._registry = registry
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_core: Callable[[], None] = lambda: None  # engines are made, no request is taken
 
     async def run(self) -> None:
         """Returns where the start has failed; else it goes on to look at what may change."""
         try:
             await self._server.start()
+            self.on_core()
             await self._registry.refresh()
             await self._bring_first()
             async with asyncio.TaskGroup() as following:

@@ -43,7 +43,7 @@ async def _follow(registry: ModelRegistry) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-def settle(*, gone: bool) -> None:
+def settle(*, gone: bool = False) -> None:
     """Takes all that lives now out of the collector's sight: modules, models, their tokenizers.
 
     `gone` says that some of what was taken out before has no use any more and is to be looked at

@@ -12,6 +12,11 @@ import traceback
 
 logger = logging.getLogger(__name__)
 
+PATIENCE_S = 1.0
+# While models load nobody's stream waits, and what engines import holds the interpreter, and thus
+# the loop, for a second now and then; one that blocks the loop for good is to be seen all the same.
+PATIENCE_AT_START_S = 10.0
+
 _EVERY_S = 0.25
 
 
@@ -20,8 +25,8 @@ class LoopWatchdog:
     stays away: once for each halt, and a line when it is over.
     """
 
-    def __init__(self, *, patience_s: float = 1.0, every_s: float = _EVERY_S) -> None:
-        self._patience_s = patience_s
+    def __init__(self, *, patience_s: float = PATIENCE_S, every_s: float = _EVERY_S) -> None:
+        self.patience_s = patience_s  # may change; how long a halt is before it is told of
         self._every_s = every_s
         self._beat_s = 0.0
         self._loop_thread = 0
@@ -46,12 +51,12 @@ class LoopWatchdog:
             used_s = time.process_time() - cpu_s
             looked_s, cpu_s = time.monotonic(), time.process_time()
             beat_s = self._beat_s
-            if late_s > self._patience_s:  # then the stack is not that of the halt
+            if late_s > self.patience_s:  # then the stack is not that of the halt
                 _tell_of_a_standstill(late_s, used_s)
             elif told_s is not None and beat_s != told_s:
                 logger.warning("the event loop goes on after %.1f s", beat_s - told_s)
                 told_s = None
-            elif told_s is None and looked_s - beat_s > self._patience_s:
+            elif told_s is None and looked_s - beat_s > self.patience_s:
                 told_s = beat_s
                 stack = traceback.format_stack(sys._current_frames()[self._loop_thread])
                 halt_s = looked_s - beat_s

@@ -18,7 +18,7 @@ import uvicorn
 from openai_frontend.access.entrance import Entrance
 from openai_frontend.cli import announcement
 from openai_frontend.cli.certificate import Certificate
-from openai_frontend.cli.loop_watchdog import LoopWatchdog
+from openai_frontend.cli.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, LoopWatchdog
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.cli.systemd import ServiceManager
@@ -83,13 +83,14 @@ class GatewayProcess(uvicorn.Server):
         self.keys: Entrance | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
         inside.startup.on_failure = self._stop
+        self._watchdog = LoopWatchdog(patience_s=PATIENCE_AT_START_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._grace_ends_s = 0.0
         self._is_announced = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
-        self._start(LoopWatchdog().run())
+        self._start(self._watchdog.run())
         self._start(self.manager.give_signs_of_life())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
@@ -185,6 +186,7 @@ class GatewayProcess(uvicorn.Server):
         while not self._registry.has_loaded():
             self._progress.tick()
             await asyncio.sleep(0.2)
+        self._watchdog.patience_s = PATIENCE_S
         self._progress.clear()
         models = {
             card.name: {name for name, can in asdict(card.capabilities).items() if can}

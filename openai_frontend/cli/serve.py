@@ -109,6 +109,8 @@ def serve(
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
+    garbage.settle()  # and from now on loads cause no full collections
+    app.state.startup.on_core = garbage.settle  # the longest pause comes before there is a stream
     app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
     local = listener.family == socket.AF_UNIX
     warning = None if local else announcement.exposure_warning(settings.host)

@@ -78,6 +78,17 @@ async def test_it_is_settled_when_the_models_are_there_and_when_they_change(monk
     assert calls.gone == [False, False, True, True]
 
 
+def test_what_is_made_after_it_causes_no_full_collection():
+    """As what an engine imports; by Python's own thresholds there would be several."""
+    garbage.settle()
+    before = gc.get_stats()[2]["collections"]
+
+    made = [[] for _ in range(400_000)]
+
+    assert gc.get_stats()[2]["collections"] == before
+    assert len(made) == 400_000
+
+
 class Cycle:
     """Garbage that counting references does not find."""
 

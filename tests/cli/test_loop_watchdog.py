@@ -18,9 +18,10 @@ def a_call_that_holds_the_interpreter() -> None:
     sum(range(3 * 10**7))  # one instruction of half a second or so: no other thread runs in it
 
 
-async def watched(*callbacks) -> None:
+async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:
     """Runs them on the loop, one after the other, under a watchdog of short patience."""
-    watching = asyncio.create_task(LoopWatchdog(patience_s=0.2, every_s=0.05).run())
+    watchdog = watchdog or LoopWatchdog(patience_s=0.2, every_s=0.05)
+    watching = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0.1)
     for callback in callbacks:
         callback()
@@ -69,3 +70,15 @@ async def test_a_call_that_holds_the_interpreter(caplog: pytest.LogCaptureFixtur
 
     messages = [record.getMessage() for record in caplog.records]
     assert any("a call held Python's interpreter" in message for message in messages)
+
+
+async def test_patience_that_ends(caplog: pytest.LogCaptureFixture) -> None:
+    """As at a start: what was overlooked at first is told of from then on."""
+    watchdog = LoopWatchdog(patience_s=10, every_s=0.05)
+
+    def lose_patience() -> None:
+        watchdog.patience_s = 0.2
+
+    await watched(a_careless_callback, lose_patience, a_careless_callback, watchdog=watchdog)
+
+    assert len(of_the_loop(caplog)) == 2

@@ -222,6 +222,18 @@ async def test_start_that_fails(starting):
     assert starting.server.failure is starting.app.state.startup.failure
 
 
+async def test_start_that_goes_on(starting):
+    """What is to be done between the engines' making and the first request has its moment."""
+    told: list[bool] = []
+    starting.app.state.startup.on_core = lambda: told.append(starting.registry.known.is_set())
+
+    starting.server.may_start.set()
+    await starting.registry.known.wait()
+
+    assert told == [False]
+    assert starting.server.live
+
+
 NOW = {"type": "function", "function": {"name": "now"}}
 REFUSED = [
     ({"model": "nobody"}, 404, "model_not_found", "model"),

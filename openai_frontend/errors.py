@@ -8,6 +8,7 @@ GatewayError
 ├── NotPermitted              403  the key is for something else
 ├── RateLimited               429  the key's limits are reached; says when to come again
 ├── ModelNotFound             404  no such model
+│   └── ModelHidden           404  or the key may not use it
 ├── Conflict                  409  not as the server is set, or not at this moment; says why
 ├── ModelUnavailable          503  the model is known but cannot serve now; says why
 │   └── ModelFailed           503  for a reason that its files, Triton or its engine gave
@@ -23,6 +24,8 @@ GatewayError
 """
 
 from typing import Literal
+
+_LONGEST_NAME_IN_MESSAGES = 128
 
 # Why a request is refused that another time, or elsewhere, would be served: counted by these words.
 Rejection = Literal[
@@ -108,6 +111,16 @@ class ModelNotFound(GatewayError):
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
+
+
+class ModelHidden(ModelNotFound):
+    """The key does not allow the model, if there is one of that name: nobody learns it."""
+
+    def __init__(self, name: str, *, param: str = "model") -> None:
+        """`param`: the field that names it."""
+        shown = name[:_LONGEST_NAME_IN_MESSAGES]
+        message = f"The model '{shown}' does not exist, or the key may not use it."
+        super().__init__(message, param=param)
 
 
 class Conflict(GatewayError):

@@ -46,8 +46,11 @@ def _change(path: Path, change: Callable[[list[Key]], list[Key]]) -> None:
     """OSError where the folder cannot be written."""
     path = path.resolve()  # a link stays one
     with _locked(path.parent):
+        as_json = path.suffix == ".json"
         keys = keys_file.read(path) if path.exists() else []
-        _replace(path, keys_file.render(change(keys), as_json=path.suffix == ".json"))
+        content = keys_file.render(change(keys), as_json=as_json)
+        keys_file.parse(content, as_json=as_json)  # what nobody can read would stop every change
+        _replace(path, content)
 
 
 @contextlib.contextmanager

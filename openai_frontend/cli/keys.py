@@ -110,7 +110,7 @@ def _add(path: Path, given: Mapping[str, Any]) -> None:
         priority=given["priority"],
         own_cache=given["own_cache"],
         created=now,
-        expires=None if days is None else now + timedelta(days=days),
+        expires=None if days is None else _after(now, days),
     )
     try:
         key_store.add(path, key)
@@ -118,6 +118,13 @@ def _add(path: Path, given: Mapping[str, Any]) -> None:
         raise _Refused(f"{path} has a key '{name}' already") from None
     sys.stderr.write(f"The key '{name}' is in {path}. It is shown this once:\n")
     sys.stdout.write(f"{secret}\n")
+
+
+def _after(now: datetime, days: int) -> datetime:
+    try:
+        return now + timedelta(days=days)
+    except OverflowError:
+        raise _Refused("--expires-in-days: no calendar goes so far") from None
 
 
 def _list(path: Path, given: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 A client says a name; where the adapter lies, the operator has said.
 """
 
+from collections.abc import Callable
 from contextlib import aclosing
 
 from openai_frontend.adapters.folder import NAME
@@ -10,6 +11,7 @@ from openai_frontend.errors import (
     Conflict,
     GatewayError,
     InvalidRequest,
+    ModelHidden,
     ModelNotFound,
     ModelUnavailable,
     NotPermitted,
@@ -19,6 +21,8 @@ from openai_frontend.models.adapter_models import SEPARATOR
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard, ServedModel
 
+MayName = Callable[[str], bool]  # whether the caller's key allows a model
+
 
 class AdapterManagement:
     """What the requests of vLLM's clients mean here."""
@@ -27,9 +31,11 @@ class AdapterManagement:
         self._registry = registry
         self._enabled = enabled
 
-    async def load(self, name: str, base: str | None, path: str | None) -> ModelCard:
+    async def load(
+        self, name: str, base: str | None, path: str | None, *, may_name: MayName
+    ) -> ModelCard:
         """Look at the folders now, and try the adapter with a token. One that is loaded already is
-        looked at and tried again.
+        looked at and tried again. Nothing is told of models that the caller may not name.
 
         Raises NotPermitted, InvalidRequest, ModelNotFound, Conflict (two of one name) and
         ModelUnavailable with the reason.
@@ -41,10 +47,10 @@ class AdapterManagement:
                 "server's operator has named; leave it out, or repeat the name.",
                 param="lora_path",
             )
-        base = await self._base(name, base)
+        base = await self._base(name, base, may_name)
         await self._registry.load_adapter(base, name)
         self._check_found(base, name)
-        model = self._registry.get(f"{base}{SEPARATOR}{name}")
+        model = self._registry.get(_full(base, name))
         try:
             await _try(model)
         except GatewayError as error:
@@ -53,17 +59,17 @@ class AdapterManagement:
             raise ModelUnavailable(message) from error
         return model.card()
 
-    async def unload(self, name: str, base: str | None) -> str:
+    async def unload(self, name: str, base: str | None, *, may_name: MayName) -> str:
         """Leave the adapter out from now on; requests in flight keep it. Returns the model's name.
 
         Raises as `load`.
         """
         base, name = self._checked(name, base)
-        base = await self._base(name, base)
+        base = await self._base(name, base, may_name)
         if name not in self._registry.adapters(base).adapters:
             raise _missing(base, name)
         await self._registry.unload_adapter(base, name)
-        return f"{base}{SEPARATOR}{name}"
+        return _full(base, name)
 
     def _checked(self, name: str, base: str | None) -> tuple[str | None, str]:
         """Base, where one is named, and adapter."""
@@ -81,14 +87,16 @@ class AdapterManagement:
             )
         return base, name
 
-    async def _base(self, name: str, base: str | None) -> str:
+    async def _base(self, name: str, base: str | None, may_name: MayName) -> str:
         """The model whose adapter is meant, by its own name."""
         if base is not None:
+            if not may_name(_full(base, name)):
+                raise ModelHidden(_full(base, name), param="lora_name")
             model = self._registry.get(base)
             if model.adapter is not None or model.model_name not in self._registry.adapter_bases():
                 raise InvalidRequest(f"The model '{model.name}' takes no adapters.", param="model")
             return model.model_name
-        bases = self._registry.adapter_bases()
+        bases = [each for each in self._registry.adapter_bases() if may_name(_full(each, name))]
         if len(bases) > 1:
             await self._registry.refresh_adapters()
             bases = [each for each in bases if self._registry.adapters(each).names(name)]
@@ -101,7 +109,7 @@ class AdapterManagement:
 
     def _check_found(self, base: str, name: str) -> None:
         found = self._registry.adapters(base)
-        full = f"{base}{SEPARATOR}{name}"
+        full = _full(base, name)
         if name in found.clashes:
             message = f"The model '{full}' cannot serve: {found.problems[name]}"
             raise Conflict(message, param="lora_name", code="two_adapters")
@@ -109,6 +117,10 @@ class AdapterManagement:
             raise ModelUnavailable(f"The model '{full}' cannot serve: {found.problems[name]}")
         if name not in found.adapters:
             raise _missing(base, name)
+
+
+def _full(base: str, name: str) -> str:
+    return f"{base}{SEPARATOR}{name}"
 
 
 def _missing(base: str, name: str) -> ModelNotFound:

@@ -1,11 +1,15 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter."""
 
+from functools import partial
+
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.adapter_management import AdapterManagement
+from openai_frontend.routers.caller import caller_of
 from openai_frontend.routers.direct_route import AdminRoute
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.serving.callers_models import allows
 from openai_frontend.serving.fields import FieldPolicy, Neutral
 from openai_frontend.serving.request_body import BodyReader
 from schemas.adapters import AdapterUnloaded, LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
@@ -30,7 +34,9 @@ def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRo
         """Loads an adapter by its name, from where the operator's folders have it."""
         asked = to_load.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_LOAD)
-        card = await management.load(asked.lora_name, asked.model, asked.lora_path)
+        may_name = partial(allows, caller_of(request))
+        named = asked.lora_name, asked.model
+        card = await management.load(*named, asked.lora_path, may_name=may_name)
         return Response(model_of(card).model_dump_json(), media_type="application/json")
 
     @router.post(
@@ -42,7 +48,9 @@ def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRo
         """Takes an adapter out; requests in flight keep it."""
         asked = to_unload.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
-        gone = AdapterUnloaded(id=await management.unload(asked.lora_name, asked.model))
+        may_name = partial(allows, caller_of(request))
+        name = await management.unload(asked.lora_name, asked.model, may_name=may_name)
+        gone = AdapterUnloaded(id=name)
         return Response(gone.model_dump_json(), media_type="application/json")
 
     return router

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.life import Life
-from openai_frontend.routers.caller import is_stranger
+from openai_frontend.routers.caller import caller_of, is_stranger
 from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
+from openai_frontend.serving.callers_models import allows
 from schemas.operations import Health
 
 
@@ -30,14 +31,16 @@ def health_router(
         "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
     )
     async def ready(request: Request) -> Response:
-        """200 while every model can serve; else 503 with the reasons, which strangers do not get.
-        503 from the moment on that the process is asked to end.
+        """200 while every model can serve; else 503 with the reasons, of the models that the key
+        allows: strangers get none. 503 from the moment on that the process is asked to end.
         """
         if not life.ready:
             return _answer(503, Health(status="stopping", models={}))
         if is_ready():
             return _answer(200, Health(status="ready", models={}))
-        models = {} if is_stranger(request) else dict(unready_models())
+        told = {} if is_stranger(request) else unready_models()
+        caller = caller_of(request)
+        models = {name: reason for name, reason in told.items() if allows(caller, name)}
         return _answer(503, Health(status="not ready", models=models))
 
     return router

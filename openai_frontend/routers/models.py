@@ -10,9 +10,10 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.models.management import Change, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard
-from openai_frontend.routers.caller import models_for
+from openai_frontend.routers.caller import caller_of, models_for
 from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
 from openai_frontend.routers.openapi import ERRORS, optional_body
+from openai_frontend.serving.callers_models import check_allowed
 from openai_frontend.serving.failure import describe
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.request_body import BodyReader
@@ -55,7 +56,9 @@ def management_router(
         body = await request.body()
         asked = reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
-        change = begin(request.path_params["id"])
+        name: str = request.path_params["id"]
+        check_allowed(caller_of(request), name)
+        change = begin(name)
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 from openai_frontend.access.caller import Caller
 from openai_frontend.access.quota import UNSTATED_LENGTH
-from openai_frontend.errors import ModelNotFound
+from openai_frontend.errors import ModelHidden
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingRequest,
@@ -18,8 +18,6 @@ from openai_frontend.generation import (
 )
 from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.queueing.turn import Turn
-
-_LONGEST_NAME_IN_MESSAGES = 128
 
 
 class Models(Protocol):
@@ -38,8 +36,19 @@ class Models(Protocol):
         """The models that requests can name, by name."""
 
 
+def allows(caller: Caller | None, name: str) -> bool:
+    """`caller`: None where the server has no keys, or the address is open to everybody."""
+    return caller is None or caller.key.allows(name)
+
+
+def check_allowed(caller: Caller | None, name: str) -> None:
+    """Raises ModelHidden where the key does not allow the model."""
+    if not allows(caller, name):
+        raise ModelHidden(name)
+
+
 class CallersModels:
-    """A model that the key does not allow is one that does not exist: nobody learns its name."""
+    """Of all models those that the caller's key allows."""
 
     def __init__(self, models: Models, caller: Caller) -> None:
         self._models = models
@@ -47,30 +56,23 @@ class CallersModels:
 
     async def bring(self, name: str) -> None:
         """Nobody's request loads a model that it may not use."""
-        self._check(name)
+        check_allowed(self._caller, name)
         await self._models.bring(name)
 
     def get(self, name: str) -> ServedModel:
         """The model, whose work is charged to the caller."""
-        self._check(name)
+        check_allowed(self._caller, name)
         model = CallersModel(self._models.get(name), self._caller)
         return cast(ServedModel, model)  # it has whatever the model has
 
     def card(self, name: str) -> ModelCard:
         """What is known of a model."""
-        self._check(name)
+        check_allowed(self._caller, name)
         return self._models.card(name)
 
     def cards(self) -> list[ModelCard]:
         """Those of the models that the key allows."""
         return [card for card in self._models.cards() if self._caller.key.allows(card.name)]
-
-    def _check(self, name: str) -> None:
-        if not self._caller.key.allows(name):
-            shown = name[:_LONGEST_NAME_IN_MESSAGES]
-            raise ModelNotFound(
-                f"The model '{shown}' does not exist, or the key may not use it.", param="model"
-            )
 
 
 class CallersModel:

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from tests import mock_models
+from tests.access import key_files
 from tests.adapters.files import write_peft
 from tests.models.conftest import EXPLICIT, LiveGateway
 
@@ -163,6 +164,30 @@ async def test_what_is_refused(repository, live_gateway):
     assert [(status, param) for status, param, _ in told] == [row[2:] for row in expected]
     assert str(repository.parent) not in " ".join(message for *_, message in told)
     assert answer == " one"
+
+
+async def test_adapters_that_a_key_may_not_use(repository, live_gateway, tmp_path):
+    """They are none: an adapter is a name of its own, and the key must be for it."""
+    keys = key_files.write(
+        tmp_path / "keys.yaml", key_files.key("narrow", models=["n", "n:*"]), key_files.key("all")
+    )
+    for name in ("m", "n"):
+        write(repository, name, "one")
+    async with live_gateway(keys_file=keys, **MANAGED) as gateway:
+        gateway.client.headers.update(key_files.bearer("narrow"))
+        loaded = await ask(gateway, "load", lora_name="one")  # not asked which of the two is meant
+        refused = [
+            error(await ask(gateway, what, **fields))
+            for what in ("load", "unload")
+            for fields in ({"lora_name": "m:one"}, {"lora_name": "one", "model": "m"})
+        ]
+        gateway.client.headers.update(key_files.bearer("all"))
+        still = await gateway.listed()
+
+    message = "The model 'm:one' does not exist, or the key may not use it."
+    assert loaded.json()["id"] == "n:one"
+    assert refused == [(404, "lora_name", message)] * 4
+    assert sorted(still) == ["m", "m:one", "n", "n:one"]
 
 
 async def test_two_adapters_of_one_name(repository, live_gateway):

@@ -154,6 +154,17 @@ async def test_who_learns_why_a_model_is_not_ready(open_health):
     assert told == [{}, {}, {"secret-model": "/models/x is broken"}]
 
 
+async def test_a_model_of_others_that_is_not_ready(world_of, tmp_path):
+    """Its name is nobody's but theirs who may use it."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
+    world = await world_of(Settings(keys_file=keys))
+    world.registry.failures = {"a": "why", "b": "secret"}
+
+    answer = await world.client.get("/health/ready", headers=bearer("narrow"))
+
+    assert (answer.status_code, answer.json()["models"]) == (503, {"a": "why"})
+
+
 async def test_the_port_of_metrics(open_health):
     """It asks for a key as the first one does."""
     transport = httpx.ASGITransport(MetricsOnly(open_health.app))
@@ -296,6 +307,31 @@ async def test_a_model_of_others_by_kserve(world_of, tmp_path):
     message = "The model 'b' does not exist, or the key may not use it."
     assert len(kept) > 10
     assert dict.fromkeys(kept, (404, message)) == got
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+async def test_a_model_of_others_is_not_changed(world_of, tmp_path, what):
+    """Nor told of: who may load models may load those that his key allows."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
+    world = await world_of(Settings(keys_file=keys, model_management=True))
+    world.model(name="b")
+    asked: list[tuple[str, dict[str, Any]]] = [
+        (f"/v1/models/NAME/{what}", {}),
+        (f"/v1/{what}_lora_adapter", {"lora_name": "NAME:x"}),
+        (f"/v1/{what}_lora_adapter", {"lora_name": "x", "model": "NAME"}),
+    ]
+    for path, fields in asked:
+        hidden, missing = [
+            await world.client.post(
+                path.replace("NAME", name),
+                json={at: value.replace("NAME", name) for at, value in fields.items()},
+                headers=bearer("narrow"),
+            )
+            for name in "bz"
+        ]
+
+        assert (hidden.status_code, hidden.json()["error"]["code"]) == (404, "model_not_found")
+        assert hidden.text.replace("'b", "'z") == missing.text
 
 
 async def test_the_addresses_of_models_are_all_tried(world):

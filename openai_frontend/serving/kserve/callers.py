@@ -1,23 +1,14 @@
 """Which models a caller may ask by KServe's protocol."""
 
 from openai_frontend.access.caller import Caller
-from openai_frontend.errors import ModelNotFound, NotPermitted
+from openai_frontend.errors import NotPermitted
+from openai_frontend.serving.callers_models import check_allowed
 from openai_frontend.serving.kserve.addresses import ModelAddress
-
-_LONGEST_NAME_IN_MESSAGES = 128
-
-
-def allows(caller: Caller | None, name: str) -> bool:
-    """`caller`: None where the server has no keys, or the address is open to everybody."""
-    return caller is None or caller.key.allows(name)
 
 
 def check_known(caller: Caller | None, model: ModelAddress) -> ModelAddress:
-    """A model that the key does not allow is one that does not exist: nobody learns its name."""
-    if not allows(caller, model.name):
-        shown = model.name[:_LONGEST_NAME_IN_MESSAGES]
-        message = f"The model '{shown}' does not exist, or the key may not use it."
-        raise ModelNotFound(message, param="model")
+    """Raises ModelHidden where the key does not allow the model."""
+    check_allowed(caller, model.name)
     return model
 
 

@@ -12,6 +12,7 @@ from openai_frontend.triton import Options, Server, _core
 from tests import mock_models
 
 pytest_plugins = [
+    "tests.process_state",
     "tests.conformance.plugin",
     "tests.conformance.wire",
     "tests.conformance.gateway",

@@ -3,6 +3,7 @@
 import dataclasses
 import platform
 import socket
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,6 +17,14 @@ from openai_frontend.setting_sources import load
 from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options
+from tests.process_state import log_restored
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """`serve` sets up the log of its process, which is the suite's here."""
+    with log_restored():
+        yield
 
 
 def test_the_versions_of_all_parts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

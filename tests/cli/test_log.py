@@ -15,6 +15,7 @@ from openai_frontend.cli.log import log_to_stderr
 from openai_frontend.logs.lines import LogFormat
 from openai_frontend.middleware.request_id import RequestId
 from tests.middleware.asgi import call, echo
+from tests.process_state import log_restored
 
 logger = logging.getLogger("openai_frontend.anything")
 
@@ -22,20 +23,13 @@ logger = logging.getLogger("openai_frontend.anything")
 @contextlib.contextmanager
 def own_log(form: LogFormat = "text", level: str = "info") -> Iterator[None]:
     """The log as the process writes it, in place of pytest's own handlers."""
-    root, own = logging.getLogger(), logging.getLogger("openai_frontend")
-    before = root.handlers[:], root.level, own.level
-    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
-    root.handlers.clear()
-    log_to_stderr(level, form)
-    try:
+    root = logging.getLogger()
+    with log_restored():
+        root.handlers.clear()
+        log_to_stderr(level, form)
         yield
-    finally:
         for handler in root.handlers:
             handler.flush()
-        root.handlers[:], root.level = before[:2]
-        own.setLevel(before[2])
-        logging.captureWarnings(False)
-        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
 
 
 async def test_line_of_a_request(capfd: pytest.CaptureFixture[str]) -> None:

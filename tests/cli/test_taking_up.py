@@ -13,6 +13,7 @@ from openai_frontend.cli.serve import process_of, take_up
 from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
+from tests.process_state import log_restored
 
 # Those that a request shows are in tests/routers/test_changed_settings.py
 CONNECTIONS: dict[str, Any] = {
@@ -22,14 +23,11 @@ CONNECTIONS: dict[str, Any] = {
 SHOWN = {"keep_alive_s", "drain_delay_s", "shutdown_grace_s", "log_level"} | CONNECTIONS.keys()
 
 
-@pytest.fixture
-def level() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
     """The levels of loggers are the process', and so the suite's."""
-    loggers = [logging.getLogger(name) for name in (None, "openai_frontend")]
-    before = [logger.level for logger in loggers]
-    yield
-    for logger, was in zip(loggers, before, strict=True):
-        logger.setLevel(was)
+    with log_restored():
+        yield
 
 
 async def after(settings: Settings) -> GatewayProcess:
@@ -42,7 +40,7 @@ async def after(settings: Settings) -> GatewayProcess:
     return process
 
 
-async def test_the_times_of_a_stop(level: None) -> None:
+async def test_the_times_of_a_stop() -> None:
     """The next signal waits as long as the new settings say."""
 
     process = await after(Settings(drain_delay_s=2, shutdown_grace_s=3))
@@ -50,7 +48,7 @@ async def test_the_times_of_a_stop(level: None) -> None:
     assert process.stop_times == StopTimes(2, 3)
 
 
-async def test_connections(level: None) -> None:
+async def test_connections() -> None:
     """New ones idle for another time; their limits hold for those that are there, too."""
 
     process = await after(Settings(keep_alive_s=9, **CONNECTIONS))
@@ -60,7 +58,7 @@ async def test_connections(level: None) -> None:
     assert protocol.limits == ConnectionLimits(**CONNECTIONS)
 
 
-async def test_the_log(level: None) -> None:
+async def test_the_log() -> None:
     """Another level, at once."""
 
     await after(Settings(log_level="error"))

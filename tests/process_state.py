@@ -1,0 +1,106 @@
+"""A pytest plugin: what belongs to the whole process is the same after each module as before it.
+
+A level, a hook, a signal handler or a variable that a test leaves behind changes what later tests
+see: with pytest's own hooks gone, none of them fails for what a thread or a destructor has raised.
+"""
+
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+State = dict[str, object]
+
+_OWN = "openai_frontend"
+_PYTESTS = ("PYTEST_CURRENT_TEST",)
+
+
+def look() -> State:
+    """What belongs to the process, now, each by a name that says where it is."""
+    return {
+        **_loggers(),
+        **{f"{number.name}'s handler": signal.getsignal(number) for number in signal.Signals},
+        **{f"${name}": value for name, value in os.environ.items() if name not in _PYTESTS},
+        "sys.excepthook": sys.excepthook,
+        "sys.unraisablehook": sys.unraisablehook,
+        "threading.excepthook": threading.excepthook,
+        "logging.captureWarnings": _captures_warnings(),
+        "gc.isenabled": gc.isenabled(),
+        "gc.get_threshold": gc.get_threshold(),
+        "gc.get_freeze_count": gc.get_freeze_count(),
+        "working directory": os.getcwd(),
+        "sys.path": tuple(sys.path),
+        "sys.getrecursionlimit": sys.getrecursionlimit(),
+        "sys.getswitchinterval": sys.getswitchinterval(),
+    }
+
+
+def _loggers() -> State:
+    """Of the root and of our own: level, propagation, whether it is on, handlers; those that are as
+    they are made count as absent.
+    """
+    manager = logging.getLogger().manager
+    own = [
+        logger
+        for name, logger in manager.loggerDict.items()
+        if name.partition(".")[0] == _OWN and isinstance(logger, logging.Logger)
+    ]
+    found = {f"logger {each.name}": _settings(each) for each in (logging.getLogger(), *own)}
+    return {name: settings for name, settings in found.items() if settings is not None}
+
+
+def _settings(logger: logging.Logger) -> tuple[object, ...] | None:
+    """pytest's handlers come and go with each test, and a library's does nothing."""
+    handlers = tuple(
+        handler
+        for handler in logger.handlers
+        if not type(handler).__module__.startswith("_pytest.")
+        and not isinstance(handler, logging.NullHandler)
+    )
+    settings = (logger.level, logger.propagate, logger.disabled, handlers)
+    return None if settings == (logging.NOTSET, True, False, ()) else settings
+
+
+def _captures_warnings() -> bool:
+    return vars(logging)["_warnings_showwarning"] is not None
+
+
+def changes(before: State, after: State) -> list[str]:
+    """A line for each name whose value is another."""
+    absent = "-"
+    return [
+        f"{name}: {before.get(name, absent)!r} before, {after.get(name, absent)!r} now"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name, absent) != after.get(name, absent)
+    ]
+
+
+@contextmanager
+def log_restored() -> Iterator[None]:
+    """Undoes what a command does to its process: its log, and who hears of stray exceptions."""
+    loggers = [logging.getLogger(), logging.getLogger(_OWN)]
+    before = [(logger, logger.level, logger.handlers[:]) for logger in loggers]
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
+    captured = _captures_warnings()
+    try:
+        yield
+    finally:
+        for logger, level, handlers in before:
+            logger.setLevel(level)
+            logger.handlers[:] = handlers
+        logging.captureWarnings(captured)
+        sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _process_is_as_it_was() -> Iterator[None]:
+    before = look()
+    yield
+    left = changes(before, look())
+    assert not left, "\n".join(["the module leaves the process changed:", *left])

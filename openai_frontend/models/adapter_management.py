@@ -18,8 +18,9 @@ from openai_frontend.errors import (
 )
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.models.adapter_models import SEPARATOR
+from openai_frontend.models.card import ModelCard
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.served_model import ServedModel
 
 MayName = Callable[[str], bool]  # whether the caller's key allows a model
 

@@ -15,7 +15,8 @@ from openai_frontend.errors import ModelFailed, ModelNotFound
 from openai_frontend.generation import Adapter
 from openai_frontend.models import folder_facts
 from openai_frontend.models.building import Made
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.card import ModelCard
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import Snapshot
 from openai_frontend.triton import Server
 

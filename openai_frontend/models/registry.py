@@ -13,8 +13,9 @@ from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.models.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
 from openai_frontend.models.building import ModelBuilding
+from openai_frontend.models.card import ModelCard
 from openai_frontend.models.changes import ModelChanges
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.models.use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool

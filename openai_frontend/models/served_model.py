@@ -7,16 +7,10 @@ from typing import Any, Unpack
 
 from openai_frontend import request_record
 from openai_frontend.adapters.weights import WeightsTold
-from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
+from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.vectors import VectorContract
-from openai_frontend.errors import (
-    GatewayError,
-    InferenceFailed,
-    InvalidRequest,
-    ModelNotFound,
-    ModelUnavailable,
-)
+from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
@@ -28,62 +22,27 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.models.use import ModelUse
+from openai_frontend.models.card import Capabilities, ModelCard
+from openai_frontend.models.core_model import CoreModel
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.chat_template import Rendering
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import Prompt, PromptBuilder
+from openai_frontend.prompting.prompt import Prompt, PromptBuilder, ReadingOptions
 from openai_frontend.prompting.prompt import Reading as PromptReading
 from openai_frontend.prompting.truncation import Truncation
-from openai_frontend.queueing.core_queue import NO_QUEUE, CoreQueue
-from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.queueing.turn import NOBODYS, Turn
-from openai_frontend.triton import ResponseStream, Server
+from openai_frontend.triton import ResponseStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What requests can ask of a model."""
-
-    chat: bool = False
-    completions: bool = False
-    embeddings: bool = False
-    rerank: bool = False
-    tools: bool = False
-    images: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
-    """What clients are told of a model."""
-
-    name: str
-    created: int  # Unix time at which it became ready
-    owned_by: str
-    ready: bool
-    max_model_len: int | None = None  # prompt and answer together, in tokens
-    root: str | None = None  # the model whose weights it has; its own name unless it says
-    parent: str | None = None  # the model that an adapter adapts
-    stands_for: str | None = None  # the listed model whose alias or version this is
-    capabilities: Capabilities = Capabilities()
-    description: str | None = None
-    error: str | None = None  # why it cannot serve
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class ServedModel(CoreModel):
     """Prompts and generations of one model. Never knows of HTTP or of OpenAI's fields."""
 
-    name: str  # by which it was asked for
-    model_name: str  # in Triton
-    version: int  # in Triton; -1 is the latest
-    created: int
+    created: int  # Unix time at which it became ready
     facts: Mapping[str, Any]  # what its engine, its files and its operator say
     contract: Contract | None  # None where the model's tensors are no text generation
     prompts: PromptBuilder | None  # None where no tokenizer is known
     pool: PromptPool
-    server: Server
-    use: ModelUse  # what the model has to do, under all of its names
     embedding_contract: EmbeddingContract | VectorContract | None = (
         None  # None where the model makes no vectors
     )
@@ -92,8 +51,6 @@ class ServedModel:
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
     max_answer_tokens: int | None = None  # of one answer, by its operator's word
-    place_limits: PlaceLimits = NO_LIMITS
-    core_queue: CoreQueue = NO_QUEUE  # that Triton keeps in front of it
     adapter: Adapter | None = None  # that its answers are made with
     weights_told: WeightsTold | None = None  # where the backend is told the adapter's weights
 
@@ -149,37 +106,17 @@ class ServedModel:
         return await self.pool.run(chat, characters=_characters(told) if plain else None)
 
     async def tokenize(
-        self,
-        text: str,
-        *,
-        add_special_tokens: bool = True,
-        truncation: Truncation | None = None,
-        within_context: bool = True,
-        param: str = "prompt",
+        self, text: str, *, param: str = "prompt", **how: Unpack[ReadingOptions]
     ) -> Prompt:
         """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
-        reading = PromptReading(
-            add_special_tokens=add_special_tokens,
-            param=param,
-            truncation=truncation,
-            within_context=within_context,
-        )
-        work = partial(self._builder().completion, text, reading)
+        work = partial(self._builder().completion, text, PromptReading(param=param, **how))
         return await self.pool.run(work, characters=len(text))
 
     async def tokenize_all(
-        self,
-        texts: Sequence[str],
-        *,
-        add_special_tokens: bool = True,
-        truncation: Truncation | None = None,
-        params: Sequence[str],
+        self, texts: Sequence[str], *, params: Sequence[str], **how: Unpack[ReadingOptions]
     ) -> list[Prompt]:
         """As `tokenize` each of them, but all on one way off the loop; `params` are their names."""
-        readings = [
-            PromptReading(add_special_tokens=add_special_tokens, param=param, truncation=truncation)
-            for param in params
-        ]
+        readings = [PromptReading(param=param, **how) for param in params]
         work = partial(self._builder().completions, texts, readings)
         return await self.pool.run(work, characters=sum(map(len, texts)))
 
@@ -247,30 +184,25 @@ class ServedModel:
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
-        decode = contract.decoder(request)
-        further = [  # each reads its own sequence of the same responses
-            contract.decoder(replace(request, sequence=at)) for at in range(1, request.sequences)
+        decoders = [  # each reads its own sequence of the same responses
+            contract.decoder(replace(request, sequence=at) if at else request)
+            for at in range(request.sequences)
         ]
-        text_output = None if request.relay is None else contract.text_output(request)
         cut = _may_be_cut(request, contract)
-        watched_model = self.metrics.of(self.name)
         record = request_record.current.get()
         told = None if record is None else record.generation(self.model_name, request)
         async with self.use:
-            stream = self._begin(
+            stream = self.begin(
                 contract.encode(request),
                 request.request_id,
-                priority=self.core_queue.level(request.priority),
-                timeout_us=request.timeout_us or self._core_timeout_us(),
+                priority=request.priority,
+                timeout_us=request.timeout_us,
             )
-            if request.relay is not None and text_output is not None:
-                request.relay.offer(partial(stream.relay, text_output))
-            watched = watched_model.begin(stream)
+            _offer(stream, request, contract)
+            watched = self.metrics.of(self.name).begin(stream)
             try:
                 async for responses in stream:
-                    deltas = [decode(response) for response in responses]
-                    if further:
-                        deltas += [read(response) for read in further for response in responses]
+                    deltas = [read(response) for read in decoders for response in responses]
                     watched.add(deltas)
                     if told is not None:
                         told.add(deltas)
@@ -294,7 +226,7 @@ class ServedModel:
         contract = self.embedding_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
-        result = contract.decode(await self._only(contract.encode(request), request.request_id))
+        result = contract.decode(await self.only(contract.encode(request), request.request_id))
         self._has_read(result.prompt_tokens)
         return result
 
@@ -303,7 +235,7 @@ class ServedModel:
         contract = self.score_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
-        result = contract.decode(await self._only(contract.encode(request), request.request_id))
+        result = contract.decode(await self.only(contract.encode(request), request.request_id))
         self._has_read(result.prompt_tokens)
         return result
 
@@ -311,50 +243,6 @@ class ServedModel:
         self.metrics.of(self.name).prompt_tokens.observe(prompt_tokens)
         if (record := request_record.current.get()) is not None:
             record.read(self.model_name, prompt_tokens)
-
-    def _begin(
-        self,
-        inputs: Mapping[str, TensorInput],
-        request_id: str,
-        *,
-        priority: int = 0,
-        timeout_us: int = 0,
-    ) -> ResponseStream:
-        """A model that has gone since it was looked up is away, not unknown."""
-        try:
-            return self.server.infer(
-                self.model_name,
-                inputs,
-                version=self.version,
-                request_id=request_id,
-                priority=priority,
-                timeout_us=timeout_us,
-            )
-        except ModelNotFound as gone:
-            message = f"The model '{self.name}' cannot serve: it is not loaded"
-            raise ModelUnavailable(message) from gone
-
-    def _core_timeout_us(self) -> int:
-        """How long a request waits in Triton's own queue, where its operator has said it and the
-        queue takes a request's word; 0: as its config says.
-        """
-        timeout_s = self.place_limits.queue_timeout_s
-        return int(timeout_s * 1e6) if timeout_s and self.core_queue.takes_timeouts else 0
-
-    async def _only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
-        """The one response of a request; backends may end it with a second one that is empty."""
-        first: Outputs | None = None
-        async with self.use:
-            stream = self._begin(inputs, request_id, timeout_us=self._core_timeout_us())
-            try:
-                async for responses in stream:
-                    if first is None:
-                        first = responses[0]
-            finally:
-                stream.cancel()
-        if first is None:
-            raise InferenceFailed("The model gave no response.")
-        return first
 
     def card(self) -> ModelCard:
         """The model as it is now: an engine may have died since it was loaded."""
@@ -385,15 +273,6 @@ class ServedModel:
             tools=chat and self.reading.tools and self.template_knows("tools"),
         )
 
-    def is_ready(self) -> bool:
-        """Whether it can serve now."""
-        return self.server.model_is_ready(self.model_name, self.version)
-
-    def failure(self) -> str:
-        """Why the model cannot serve, once it cannot."""
-        failure = self.server.model_failure(self.model_name, self.version)
-        return failure or "it is not ready"
-
     def _builder(self) -> PromptBuilder:
         if self.prompts is None:
             raise ModelUnavailable(f"The model '{self.name}' has no tokenizer in this gateway.")
@@ -411,6 +290,12 @@ def _characters(told: Sequence[Mapping[str, Any]]) -> int | None:
 def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:
     """Whether the answer may end before the model's last response."""
     return bool(request.sampling_params.stop) and "stop" in contract.derives
+
+
+def _offer(stream: ResponseStream, request: GenerationRequest, contract: Contract) -> None:
+    """Let the request's text leave by the short way, where it has one and is text alone."""
+    if request.relay is not None and (output := contract.text_output(request)) is not None:
+        request.relay.offer(partial(stream.relay, output))
 
 
 _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priority", "cache_salt"}

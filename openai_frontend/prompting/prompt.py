@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import fill_in_the_middle
@@ -28,12 +28,20 @@ class Prompt:
     token_ids: Sequence[int]  # a list; an array where they are many, which is as good as a tensor
 
 
+class ReadingOptions(TypedDict, total=False):
+    """What of a `Reading` may be left out."""
+
+    add_special_tokens: bool
+    truncation: Truncation | None
+    within_context: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """How a text becomes tokens."""
 
-    add_special_tokens: bool
     param: str  # the field that the text is from
+    add_special_tokens: bool = True
     truncation: Truncation | None = None  # None: a text that is too long is refused
     within_context: bool = True  # False: up to MAX_COUNTED tokens, which no model is to read
 

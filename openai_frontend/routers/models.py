@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
 from openai_frontend.errors import GatewayError
+from openai_frontend.models.card import ModelCard
 from openai_frontend.models.management import Change, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ModelCard
 from openai_frontend.routers.caller import caller_of, models_for
 from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
 from openai_frontend.routers.openapi import ERRORS, optional_body

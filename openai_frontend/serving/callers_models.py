@@ -16,7 +16,8 @@ from openai_frontend.generation import (
     ScoreResult,
     SequenceDelta,
 )
-from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.card import ModelCard
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.queueing.turn import Turn
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.cli import garbage
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.card import ModelCard
 
 
 @dataclass

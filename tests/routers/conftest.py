@@ -17,7 +17,7 @@ from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
-from openai_frontend.models.served_model import ModelCard
+from openai_frontend.models.card import ModelCard
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.settings import Settings
 from tests.serving.fake_model import FakeModel

@@ -11,7 +11,7 @@ from openai_frontend.parsing.values import converted
 
 Types = frozenset[str]  # JSON schema's names; empty where nothing is known
 
-_MAX_DEPTH = 8  # of references and alternatives
+_MAX_PARTS = 256  # references and alternatives that are followed for one argument
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _NAMES |= {dict: "object", type(None): "null"}
 
@@ -21,12 +21,29 @@ def argument_types(schema: Mapping[str, Any] | None, name: str) -> Types:
     properties = (schema or {}).get("properties")
     if not isinstance(properties, Mapping) or name not in properties:
         return frozenset()
-    return _types(properties[name], schema or {}, _MAX_DEPTH)
+    return _types(properties[name], schema or {})
 
 
-def _types(schema: object, root: Mapping[str, Any], depth: int) -> Types:
-    if not isinstance(schema, Mapping) or depth == 0:
-        return frozenset()
+def _types(schema: object, root: Mapping[str, Any]) -> Types:
+    """Each reference is followed once, so that alternatives of alternatives do not multiply."""
+    found: set[str] = set()
+    waiting, followed = [schema], set[str]()
+    for _ in range(_MAX_PARTS):
+        if not waiting:
+            return frozenset(found)
+        part = waiting.pop()
+        if not isinstance(part, Mapping):
+            return frozenset()
+        types = _declared(part)
+        more = [] if types else _alternatives(part, root, followed)
+        if more is None:
+            return frozenset()  # one that may be anything makes the whole anything
+        found |= types
+        waiting += more
+    return frozenset()
+
+
+def _declared(schema: Mapping[str, Any]) -> Types:
     declared = schema.get("type")
     if isinstance(declared, str):
         return frozenset((declared,))
@@ -34,22 +51,23 @@ def _types(schema: object, root: Mapping[str, Any], depth: int) -> Types:
         return frozenset(str(one) for one in declared)
     if "enum" in schema or "const" in schema:
         return _types_of(schema.get("enum", [schema.get("const")]))
-    if isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, depth - 1)
-    found: set[str] = set()
-    for alternative in _alternatives(schema):
-        types = _types(alternative, root, depth - 1)
-        if not types:
-            return frozenset()  # one that may be anything makes the whole anything
-        found |= types
-    return frozenset(found)
+    return frozenset()
 
 
-def _alternatives(schema: Mapping[str, Any]) -> list[object]:
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list):
-            return list(schema[key])
-    return []
+def _alternatives(
+    schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]
+) -> list[object] | None:
+    """Those that say more of the schema, but for a reference that was followed; None: nothing
+    does.
+    """
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        lists = (schema.get(key) for key in ("anyOf", "oneOf", "allOf"))
+        return next((each for each in lists if isinstance(each, list)), None)
+    if reference in followed:
+        return []
+    followed.add(reference)
+    return [_referred(reference, root)]
 
 
 def _types_of(values: object) -> Types:

@@ -3,22 +3,23 @@ part named by its place. What an engine's grammar can take of it is for the engi
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 
 MAX_PROPERTIES = 5000  # in the whole schema: OpenAI's number; compiling takes their square in time
 MAX_NESTING = 48  # objects and arrays within one another, in the schema's own JSON
+MAX_PARTS = 16_384  # schemas within schemas, of one request: 40 ms of the event loop
 
 Schema = Mapping[str, Any]
 
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_ONE = (
+_MAPS = frozenset(("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"))
+_ONE = frozenset((
     "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
     "items", "contains", "propertyNames", "not", "if", "then", "else", "contentSchema",
-)  # fmt: skip
-_LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
+))  # fmt: skip
+_LISTS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
 _TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _PLACE = re.compile(r"[0-9]{1,9}")  # in an array; Python reads no number of 5,000 digits
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
@@ -31,16 +32,33 @@ _BEYOND_GRAMMARS = frozenset((
 ))  # fmt: skip
 
 
-def check_schema(schema: Any, place: str) -> None:
-    """Raises for the first part of a schema that cannot be held to, by its place."""
-    nodes = dict(_nodes(schema, place))
-    for where, node in nodes.items():
-        if isinstance(node, Mapping):
-            _check_node(node, where)
-    properties = sum(len(node.get("properties") or ()) for node in nodes.values() if node)
+class _Place(NamedTuple):
+    """Where in the request a part of a schema stands. Spelled only where it is told: of thousands
+    of parts under one long name, each place would hold that name.
+    """
+
+    within: "_Place | str"
+    step: str
+
+    def __str__(self) -> str:
+        place: _Place | str = self
+        steps = []
+        while isinstance(place, _Place):
+            steps.append(place.step)
+            place = place.within
+        return "".join([place, *reversed(steps)])
+
+
+def check_schema(schema: Any, place: str) -> int:
+    """How many parts the schema has. Raises for the first that cannot be held to, by its place."""
+    nodes = list(_nodes(schema, place))
+    for where, node in nodes:
+        _check_node(node, where)
+    properties = sum(len(node.get("properties") or ()) for _, node in nodes)
     if properties > MAX_PROPERTIES:
         _refuse(place, f"at most {MAX_PROPERTIES} properties, not {properties}")
     _check_references(schema, nodes)
+    return len(nodes)
 
 
 def relaxed(schema: Any) -> Any:
@@ -69,74 +87,81 @@ def _relaxed_member(key: str, value: Any) -> Any:
 def references(schema: Any) -> Iterator[str]:
     """Every `$ref` in the schema."""
     for _, node in _nodes(schema, ""):
-        if isinstance(node, Mapping) and "$ref" in node:
+        if "$ref" in node:
             yield node["$ref"]
 
 
-def _nodes(schema: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Every schema within the schema by its place, itself first."""
-    waiting: list[tuple[str, Any, int]] = [(place, schema, 1)]
+def _nodes(schema: Any, place: str) -> Iterator[tuple[_Place, Schema]]:
+    """Every schema within the schema by its place, itself first; those that are a boolean have
+    nothing to look at.
+    """
+    waiting: list[tuple[_Place, Any, int]] = [(_Place(place, ""), schema, 1)]
+    seen = 0
     while waiting:
         where, node, depth = waiting.pop()
+        seen += 1
         if depth > MAX_NESTING:
             _refuse(place, f"it is nested more than {MAX_NESTING} levels deep")
+        if seen > MAX_PARTS:
+            _refuse(place, f"at most {MAX_PARTS} parts")
         if isinstance(node, bool):
-            yield where, None
             continue
         if not isinstance(node, Mapping):
             _refuse(where, "a schema is an object or a boolean")
         yield where, node
-        waiting += [(at, each, depth + more) for at, each, more in _parts(node, where)]
+        waiting += [
+            (_Place(where, step), each, depth + more) for step, each, more in _parts(node, where)
+        ]
 
 
-def _parts(node: Schema, where: str) -> Iterator[tuple[str, Any, int]]:
-    for key in _MAPS:
-        if key in node:
-            within = node[key]
-            if not isinstance(within, Mapping):
-                _refuse(f"{where}.{key}", "expected an object")
-            yield from ((f"{where}.{key}.{name}", each, 2) for name, each in within.items())
-    for key in _ONE:
-        if key not in node:
-            continue
-        if isinstance(node[key], list):  # the older form of prefixItems
-            yield from ((f"{where}.{key}[{i}]", each, 2) for i, each in enumerate(node[key]))
-        else:
-            yield f"{where}.{key}", node[key], 1
-    for key in _LISTS:
-        if key in node:
-            if not isinstance(node[key], list) or not node[key]:
-                _refuse(f"{where}.{key}", "expected an array with at least one schema")
-            yield from ((f"{where}.{key}[{i}]", each, 2) for i, each in enumerate(node[key]))
+def _parts(node: Schema, where: _Place) -> Iterator[tuple[str, Any, int]]:
+    """The schemas in it, by the step that leads there and the levels that it crosses."""
+    for key, value in node.items():
+        if key in _MAPS:
+            if not isinstance(value, Mapping):
+                _refuse(_Place(where, f".{key}"), "expected an object")
+            yield from ((f".{key}.{name}", each, 2) for name, each in value.items())
+        elif key in _LISTS:
+            if not isinstance(value, list) or not value:
+                _refuse(_Place(where, f".{key}"), "expected an array with at least one schema")
+            yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
+        elif key in _ONE and isinstance(value, list):  # the older form of prefixItems
+            yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
+        elif key in _ONE:
+            yield f".{key}", value, 1
 
 
-def _check_node(node: Schema, where: str) -> None:
+def _check_node(node: Schema, where: _Place) -> None:
     types = node.get("type", [])
     for kind in types if isinstance(types, list) else [types]:
         if not isinstance(kind, str) or kind not in _TYPES:
-            _refuse(f"{where}.type", f"there is no type {str(kind)[:64]!r}")
+            _refuse(_Place(where, ".type"), f"there is no type {str(kind)[:64]!r}")
     required = node.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        _refuse(f"{where}.required", "expected an array of names")
+        _refuse(_Place(where, ".required"), "expected an array of names")
     if "enum" in node and (not isinstance(node["enum"], list) or not node["enum"]):
-        _refuse(f"{where}.enum", "expected an array with at least one value")
+        _refuse(_Place(where, ".enum"), "expected an array with at least one value")
     for key in _ELSEWHERE:
         if key in node:
-            _refuse(f"{where}.{key}", "only '$ref' can point to another schema")
+            _refuse(_Place(where, f".{key}"), "only '$ref' can point to another schema")
 
 
-def _check_references(schema: Any, nodes: Mapping[str, Any]) -> None:
-    for where, node in nodes.items():
-        if not isinstance(node, Mapping):
-            continue
+def _check_references(schema: Any, nodes: Sequence[tuple[_Place, Schema]]) -> None:
+    followed: set[str] = set()
+    for where, node in nodes:
         if "$ref" in node:
-            _follow(schema, node, f"{where}.$ref")
+            _follow(schema, node, _Place(where, ".$ref"), followed)
         if node is not schema and "$id" in node and next(references(node), None) is not None:
-            _refuse(f"{where}.$id", "references start from the whole schema, not from a part of it")
+            _refuse(
+                _Place(where, ".$id"),
+                "references start from the whole schema, not from a part of it",
+            )
 
 
-def _follow(schema: Any, node: Schema, where: str) -> None:
-    """References that lead to one another, and to nothing else, match no value at all."""
+def _follow(schema: Any, node: Schema, where: _Place, followed: set[str]) -> None:
+    """References that lead to one another, and to nothing else, match no value at all. What was
+    `followed` to its end leads to a schema.
+    """
     passed: set[str] = set()
     target: Any = node
     while isinstance(target, Mapping) and "$ref" in target:
@@ -145,11 +170,14 @@ def _follow(schema: Any, node: Schema, where: str) -> None:
             _refuse(where, "a schema can only refer to parts of itself, by '#/...'")
         if reference in passed:
             _refuse(where, "the reference leads to itself alone")
+        if reference in followed:
+            break
         passed.add(reference)
         target = _resolved(schema, reference, where)
+    followed |= passed
 
 
-def _resolved(schema: Any, reference: str, where: str) -> Any:
+def _resolved(schema: Any, reference: str, where: _Place) -> Any:
     found = schema
     for step in reference[1:].split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
@@ -164,6 +192,7 @@ def _resolved(schema: Any, reference: str, where: str) -> Any:
     return found
 
 
-def _refuse(where: str, reason: str) -> NoReturn:
-    where = where if len(where) <= 256 else f"{where[:256]}..."
-    raise InvalidRequest(f"Invalid schema for '{where}': {reason}.", param=where)
+def _refuse(where: _Place | str, reason: str) -> NoReturn:
+    place = str(where)
+    place = place if len(place) <= 256 else f"{place[:256]}..."
+    raise InvalidRequest(f"Invalid schema for '{place}': {reason}.", param=place)

@@ -1,10 +1,12 @@
 """The text of an argument takes the type that the tool's schema gives it."""
 
+from time import process_time
 from typing import Any
 
 import pytest
 
 from openai_frontend.parsing.schema_types import argument_types, typed_json
+from tests.cpu_time import budget
 
 ROOT: dict[str, Any] = {
     "properties": {
@@ -16,10 +18,15 @@ ROOT: dict[str, Any] = {
         "free": {"anyOf": [{"type": "string"}, {}]},
         "place": {"$ref": "#/$defs/place"},
         "loop": {"$ref": "#/properties/loop"},
+        "list": {"$ref": "#/$defs/list"},
+        "twice": {"anyOf": [{"$ref": "#/$defs/place"}, {"$ref": "#/$defs/place"}]},
         "nowhere": {"$ref": "https://example.com/schema"},
         "any": True,
     },
-    "$defs": {"place": {"type": "object"}},
+    "$defs": {
+        "place": {"type": "object"},
+        "list": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/list"}]},
+    },
 }
 
 
@@ -34,6 +41,8 @@ ROOT: dict[str, Any] = {
         ("free", set()),
         ("place", {"object"}),
         ("loop", set()),
+        ("list", {"null"}),
+        ("twice", {"object"}),
         ("nowhere", set()),
         ("any", set()),
         ("absent", set()),
@@ -50,6 +59,21 @@ def test_schemas_that_say_nothing(schema: Any) -> None:
     """Where the schema is none, nothing is known."""
 
     assert not argument_types(schema, "a")
+
+
+def test_alternatives_of_alternatives() -> None:
+    """They do not multiply: a schema of a few kilobytes does not hold up who reads an argument."""
+    levels = {str(at): {"anyOf": [{"$ref": f"#/$defs/{at + 1}"}] * 100} for at in range(3)}
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/0"}, "b": {"anyOf": [{"type": "string"}] * 1000}},
+        "$defs": {**levels, "3": {"type": "string"}},
+    }
+
+    begun_s = process_time()
+    types = [argument_types(schema, name) for name in ("a", "b")]
+
+    assert [set(), set()] == types  # too many to be followed: anything
+    assert process_time() - begun_s < budget(0.1)
 
 
 @pytest.mark.parametrize(

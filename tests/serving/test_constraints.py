@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import pytest
@@ -13,12 +14,20 @@ from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.choice import TEXT, family_named
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import ForeignParser, Reading
-from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint, constraint, plugin
+from openai_frontend.serving.constraints import (
+    NO_CONSTRAINT,
+    Constraint,
+    composition,
+    constraint,
+    plugin,
+)
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
 from openai_frontend.serving.constraints.tags import JSON_TAGS, TAGS
+from openai_frontend.serving.json_schema import MAX_PARTS
 from openai_frontend.serving.tools import NO_TOOLS, CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.sampling import SamplingFields
+from tests.cpu_time import budget
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FUNCTIONS: Mapping[str, Any] = {"f": SCHEMA, "g": {"type": "object"}}
@@ -179,7 +188,7 @@ def test_places_of_schemas():
         "structured_outputs": "response_format",
         "structured_outputs.schemas[0]": "tools[0].function.parameters",
         "structured_outputs.schemas[1]": "tools[1].function.parameters",
-        "structured_outputs.schemas[2]": "tools[0].function.parameters",
+        "structured_outputs.schemas[2]": "response_format.json_schema.schema",
     }
 
 
@@ -233,6 +242,64 @@ def test_refused(family, changed, fields, param):
     assert refused.value.param == param.format("tools[0].function.parameters")
 
 
+def one_function(schema: Mapping[str, Any]) -> Tools:
+    return tools(functions={"f": schema}, choice="required")
+
+
+@pytest.mark.parametrize("family", ["qwen3_coder", "pythonic"])
+@pytest.mark.parametrize("properties", [8, 60])
+def test_definitions_that_many_arguments_refer_to(family, properties):
+    """Where each argument has a grammar of its own, definitions are copied into it: within bounds,
+    beyond which the call is held to JSON.
+    """
+    definitions = {f"d{i}": {"type": "integer"} for i in range(1000)}
+    names = [f"p{i}" for i in range(properties)]
+    schema = {
+        "type": "object",
+        "properties": {name: {"$ref": "#/$defs/d0"} for name in names},
+        "required": names,
+        "$defs": definitions,
+    }
+
+    structured = held(family, one_function(schema)).structured
+
+    copies = properties if properties == 8 else 1
+    assert structured.structural_tag.count('"d999"') == copies
+
+
+def test_only_arguments_that_refer_to_definitions_have_them():
+    """Else a schema of 200 KB would make a grammar of gigabytes."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/$defs/d"}},
+        "$defs": {"d": {"type": "integer"}},
+    }
+
+    structured = held("qwen3_coder", one_function(schema)).structured
+
+    assert structured.structural_tag.count('"$defs"') == 1
+
+
+def test_the_schemas_of_all_functions_have_a_bound():
+    """So that no request holds others up while its schemas are looked at."""
+    wide = {"type": "object", "properties": {"a": {"anyOf": [{}] * (MAX_PARTS // 2)}}}
+
+    with pytest.raises(InvalidRequest) as refused:
+        held(offered=tools(functions={"f": wide, "g": wide}, choice="required"))
+
+    assert refused.value.param == "tools"
+
+
+def test_a_grammar_that_is_too_large(monkeypatch):
+    """What schemas multiply to in a grammar has a bound too."""
+    monkeypatch.setattr(composition, "MAX_TAG_CHARACTERS", 100)
+
+    with pytest.raises(InvalidRequest) as refused:
+        held(offered=tools(choice="required"))
+
+    assert refused.value.param == "tool_choice"
+
+
 def test_an_unheld_function_is_not_looked_at():
     """A schema to which nothing is held may be anything."""
     assert held(offered=tools(functions={"f": {"$ref": "http://x"}})) is NO_CONSTRAINT
@@ -253,6 +320,8 @@ def custom(definition: str, syntax: Any = "lark") -> Tools:
         r"start: /\s/",
         '%import common.WORD\nstart: "a"',
         r'start: "\q"',
+        'start: "a',
+        "start: /a",
     ],
 )
 def test_custom_grammars_that_are_not_respelled(definition):
@@ -261,6 +330,16 @@ def test_custom_grammars_that_are_not_respelled(definition):
         held(offered=custom(definition))
 
     assert refused.value.param == "tools[0].custom.format.grammar.definition"
+
+
+@pytest.mark.parametrize("sign", ['"', "/"])
+def test_a_custom_grammar_that_never_ends(sign):
+    """Its time grows with its length alone: with the square, 64 KiB took half a minute."""
+    begun_s = process_time()
+    with pytest.raises(InvalidRequest):
+        held(offered=custom(f"start: {sign}" + f"\\{sign}" * 32_000))
+
+    assert process_time() - begun_s < budget(0.5)
 
 
 def test_a_custom_grammar_is_spelled_in_json():

@@ -1,3 +1,5 @@
+import tracemalloc
+from time import process_time
 from typing import Any
 
 import pytest
@@ -5,11 +7,13 @@ import pytest
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.json_schema import (
     MAX_NESTING,
+    MAX_PARTS,
     MAX_PROPERTIES,
     check_schema,
     references,
     relaxed,
 )
+from tests.cpu_time import budget
 
 PLACE = "tools[2].function.parameters"
 
@@ -48,6 +52,11 @@ REFUSED: list[tuple[Any, str]] = [
     ({"properties": {f"p{i}": {} for i in range(MAX_PROPERTIES + 1)}}, PLACE),
     ({"$defs": {"x": {"properties": {f"p{i}": {} for i in range(10_000)}}}}, PLACE),
     (nested(MAX_NESTING), PLACE),
+    ({"anyOf": [{}] * MAX_PARTS}, PLACE),
+    (
+        {"properties": {"a.properties.b": {"type": "x"}, "a": {"properties": {"b": {}}}}},
+        f"{PLACE}.properties.a.properties.b.type",
+    ),
     ([], PLACE),
 ]
 
@@ -80,6 +89,28 @@ TAKEN: list[Any] = [
 def test_a_schema_that_can_be(schema):
     """References within a schema, to itself as well, and everything up to the bounds."""
     check_schema(schema, PLACE)
+
+
+def test_references_that_lead_to_references():
+    """Each is followed once: a chain of 4,000 took 11 s where each began anew."""
+    chain = {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(4000)}
+
+    begun_s = process_time()
+    check_schema({"$defs": {**chain, "4000": {"type": "string"}}}, PLACE)
+
+    assert process_time() - begun_s < budget(0.5)
+
+
+def test_many_parts_under_a_long_name():
+    """Places are spelled only where they are told: 3 GB of them, once."""
+    schema = {"properties": {"x" * 200_000: {"anyOf": [{}] * (MAX_PARTS - 100)}}}
+
+    tracemalloc.start()
+    check_schema(schema, PLACE)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert most < 32 * 1024 * 1024
 
 
 def test_relaxed():

@@ -25,6 +25,10 @@ from openai_frontend.serving.structured_outputs import FORM_FIELDS, AnswerForm, 
 from openai_frontend.serving.tools import Tools
 from schemas.sampling import SamplingFields
 
+# The tools of a request are at most 1 MiB, and stand in it once or twice; the engine gets a copy for
+# each choice.
+MAX_TAG_CHARACTERS = 4 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
@@ -192,7 +196,11 @@ class _Composition:
         if before is not None:
             whole = formats.sequence(before, whole)
         names = {"structured_outputs": place, **field_names(whole, schemas, place)}
-        structured = StructuredOutputs(structural_tag=formats.structural_tag(whole))
+        tag = formats.structural_tag(whole)
+        if len(tag) > MAX_TAG_CHARACTERS:
+            message = f"Invalid '{param}': its grammar would be too large; offer less at once."
+            raise InvalidRequest(message, param=param)
+        structured = StructuredOutputs(structural_tag=tag)
         return Constraint(structured=structured, param=param, field_names=names)
 
     def _thinking(self, param: str) -> Format | None:

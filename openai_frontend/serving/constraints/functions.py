@@ -3,7 +3,7 @@
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints import formats, lark
 from openai_frontend.serving.constraints.arguments import Arguments, OfSchema, OfText
-from openai_frontend.serving.json_schema import check_schema, relaxed
+from openai_frontend.serving.json_schema import MAX_PARTS, check_schema, relaxed
 from openai_frontend.serving.tools import CustomFormat, Tools
 
 
@@ -11,14 +11,25 @@ def functions_of(tools: Tools) -> dict[str, Arguments]:
     """Those that may be called, in the order of the request. Raises for a schema or a grammar
     that an answer cannot be held to, by its place.
     """
-    return {name: _arguments(name, tools) for name in tools.functions if name in tools.allowed}
+    functions: dict[str, Arguments] = {}
+    parts = 0
+    for name in tools.functions:
+        if name not in tools.allowed:
+            continue
+        if name in tools.custom:
+            place = f"{tools.places[name]}.grammar.definition"
+            functions[name] = _of_custom(tools.custom[name], place)
+            continue
+        parts += check_schema(tools.functions[name], tools.places[name])
+        if parts > MAX_PARTS:
+            message = f"Invalid '{tools.param}': at most {MAX_PARTS} parts in all their schemas."
+            raise InvalidRequest(message, param=tools.param)
+        functions[name] = _of_function(name, tools)
+    return functions
 
 
-def _arguments(name: str, tools: Tools) -> Arguments:
-    if name in tools.custom:
-        return _of_custom(tools.custom[name], f"{tools.places[name]}.grammar.definition")
+def _of_function(name: str, tools: Tools) -> OfSchema:
     schema = tools.functions[name]
-    check_schema(schema, tools.places[name])
     if schema.get("type", "object") != "object":
         place = f"{tools.places[name]}.type"
         message = f"Invalid schema for '{place}': the arguments of a function are an object."

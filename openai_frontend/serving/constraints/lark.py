@@ -7,10 +7,12 @@ import re
 
 import orjson
 
+# A string or an expression that nothing closes is a token too: to look for its end again from each
+# quote within it would take the square of its length.
 _TOKEN = re.compile(
-    r'(?P<string>"(?:\\.|[^"\\\n])*")(?P<fold>i?)'
+    r'(?P<string>"(?:\\.|[^"\\\n])*+(?P<closed>"?))(?P<fold>i?)'
     r"|(?P<comment>//[^\n]*)"
-    r"|/(?P<regex>(?:\\.|[^/\\\n])+)/(?P<flags>[imslux]*)"
+    r"|/(?P<regex>(?:\\.|[^/\\\n])++)(?P<ended>/?)(?P<flags>[imslux]*)"
 )
 # In a regular expression these match quotes, backslashes or line breaks, which JSON escapes.
 _RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuU0]|\[\^|(?<!\\)\.')
@@ -30,6 +32,8 @@ def within_json(grammar: str) -> str:
 def _respelled(found: re.Match[str]) -> str:
     if found["comment"]:
         return ""
+    if "" in (found["closed"], found["ended"]):
+        raise NotSimple(f"nothing ends what begins with {found[0][:64]}")
     if found["string"]:
         return _string(found["string"]) + found["fold"]
     if _RESPELLED.search(found["regex"]):

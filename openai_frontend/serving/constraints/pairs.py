@@ -3,7 +3,10 @@ In the schema's order; those that need not be there may be left out.
 """
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
+
+import orjson
 
 from openai_frontend.parsing.schema_types import argument_types
 from openai_frontend.serving.constraints import formats
@@ -13,6 +16,7 @@ from openai_frontend.serving.json_schema import references
 
 # Those that may be left out make a grammar grow by their square where commas are between them.
 _MAX_PAIRS = 64
+_MAX_COPIED = 1024 * 1024  # bytes of JSON that stand in one function's grammar more than once
 _MAX_COUNT = 127  # what an engine takes in a regular expression within a structural tag
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
@@ -33,12 +37,13 @@ def keywords(schema: Mapping[str, Any]) -> Format:
     properties = _properties(schema)
     if len(properties) > _MAX_PAIRS or not all(map(str.isidentifier, properties)):
         raise NotInStyle
-    return _from_first(
-        [
-            (formats.sequence(formats.const(f"{name}="), _value(schema, each)), needed)
-            for name, each, needed in _described(schema, properties)
-        ]
-    )
+    pairs = [
+        (formats.sequence(formats.const(f"{name}="), _value(schema, each)), needed)
+        for name, each, needed in _described(schema, properties)
+    ]
+    left_out = sum(1 for _ in takewhile(lambda pair: not pair[1], pairs))
+    _check_copied([pair for pair, _ in pairs], left_out)  # all that may follow, after each
+    return _from_first(pairs)
 
 
 def tagged(schema: Mapping[str, Any], style: Tagged) -> Format:
@@ -92,7 +97,13 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     open_ended = schema.get("additionalProperties", False) not in (False, None)
     if (open_ended and not properties) or set(schema.get("required") or ()) - properties.keys():
         raise NotInStyle
+    _check_copied(_definitions(schema), sum(map(_refers, properties.values())))
     return properties
+
+
+def _check_copied(part: Any, times: int) -> None:
+    if times and len(orjson.dumps(part)) * times > _MAX_COPIED:
+        raise NotInStyle
 
 
 def _described(
@@ -103,9 +114,16 @@ def _described(
 
 
 def _value(schema: Mapping[str, Any], each: Any) -> Format:
-    """A value of one property, with the definitions that it may refer to."""
-    given = {key: schema[key] for key in _DEFINITIONS if key in schema}
-    return formats.json_value(each if isinstance(each, bool) else {**each, **given})
+    """A value of one property, with the definitions where it refers to one."""
+    return formats.json_value({**each, **_definitions(schema)} if _refers(each) else each)
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: schema[key] for key in _DEFINITIONS if key in schema}
+
+
+def _refers(schema: Any) -> bool:
+    return next(references(schema), None) is not None
 
 
 def _from_first(pairs: list[Pair]) -> Format:

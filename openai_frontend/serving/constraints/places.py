@@ -11,15 +11,13 @@ def field_names(whole: Format, schemas: Mapping[str, Any], otherwise: str) -> di
     one that it refuses `structured_outputs.schemas[2]`. `schemas` are the request's by place; of
     one that is a part of those, `otherwise` is told.
     """
+    places: dict[int, str] = {}  # by identity: the grammar holds the request's own
+    for at, schema in schemas.items():
+        places.setdefault(id(schema), at)
     return {
-        f"structured_outputs.schemas[{number}]": _place(schema, schemas) or otherwise
+        f"structured_outputs.schemas[{number}]": places.get(id(schema), otherwise)
         for number, schema in enumerate(_schemas(whole))
     }
-
-
-def _place(schema: Any, schemas: Mapping[str, Any]) -> str | None:
-    found = (at for at, each in schemas.items() if schema is each or schema == each)
-    return next(found, None)
 
 
 def _schemas(part: Any) -> Iterator[Any]:

@@ -25,8 +25,7 @@ from openai_frontend.serving.structured_outputs import FORM_FIELDS, AnswerForm, 
 from openai_frontend.serving.tools import Tools
 from schemas.sampling import SamplingFields
 
-# The tools of a request are at most 1 MiB, and stand in it once or twice; the engine gets a copy for
-# each choice.
+# The tools of a request are at most 1 MiB, and stand in it once or twice.
 MAX_TAG_CHARACTERS = 4 * 1024 * 1024
 
 

@@ -52,6 +52,7 @@ _REASONS = {
 
 
 _CODED = b"transfer-encoding"
+_VERSIONS = ("1.1", "1.0")  # the parser also takes 0.9, which has no headers, and 2.0
 
 
 class _Refused(Exception):
@@ -165,6 +166,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._await_no_more()
+        if self.parser.get_http_version() not in _VERSIONS:
+            self._refuse(_MALFORMED)
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != b"CONNECT":
             self._upgrading = method, self.parser.get_http_version().encode()

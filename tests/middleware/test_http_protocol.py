@@ -235,6 +235,16 @@ async def test_wish_of_an_older_version():
     assert b"hello" in response
 
 
+@pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0", b" HTTP/1.2"])
+async def test_another_version_of_http(version):
+    """Lines that claim to be anything but HTTP/1.1 and 1.0 are a 400, and the end."""
+    async with served() as address:
+        response = await exchange(address, request().replace(b" HTTP/1.1", version) * 2)
+
+    assert error(response) == (400, "invalid_http")
+    assert response.count(b"HTTP/1.1 ") == 1
+
+
 async def test_many_wishes():
     """A thousand such requests in one write are a thousand answers."""
     wish = request(UPGRADE, body=b"x", close=False)

@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 import psutil
@@ -26,7 +28,13 @@ class GatewayProcess:
     It can import this project's tests: engines may be among them.
     """
 
-    def __init__(self, repository: Path, log: Path, *options: str) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        log: Path,
+        *options: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
@@ -38,7 +46,7 @@ class GatewayProcess:
                 stderr=subprocess.STDOUT,
                 cwd=log.parent,
                 start_new_session=True,
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **_ENVIRONMENT, **environment},
             )
 
     def __enter__(self) -> "GatewayProcess":

@@ -30,8 +30,9 @@ def main() -> int:
     found = asyncio.run(soak(options.out.resolve(), plan))
     (options.out / "report.json").write_bytes(found.json())
     (options.out / "report.txt").write_text(found.text() + "\n")
+    (options.out / "samples.csv").write_text(found.samples_csv())
     print(found.text())
-    print(f"{options.out}/report.json, {options.out}/log")
+    print(f"{options.out}/report.json, {options.out}/samples.csv, {options.out}/log")
     return 1 if found.failures else 0
 
 

@@ -35,6 +35,7 @@ class Report:
     threads: tuple[int, int]  # at the start and at the end of the load
     descriptors: tuple[int, int]
     left: str  # what was left when all was over; empty: nothing
+    samples: Sequence[Sample]  # of the whole load, for whoever asks how it grew
 
     @property
     def failures(self) -> list[str]:
@@ -51,7 +52,18 @@ class Report:
 
     def json(self) -> bytes:
         fields = {**dataclasses.asdict(self), "failures": self.failures}
+        del fields["samples"]  # a day's are a large file of their own
         return orjson.dumps(fields, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    def samples_csv(self) -> str:
+        """All looks at the process, in seconds from the first one."""
+        start = self.samples[0].at_s
+        names = [each.name for each in dataclasses.fields(Sample)]
+        rows = [
+            [f"{each.at_s - start:.1f}", *map(str, dataclasses.astuple(each)[1:])]
+            for each in self.samples
+        ]
+        return "".join(",".join(row) + "\n" for row in (names, *rows))
 
     def text(self) -> str:
         rows = [
@@ -105,6 +117,7 @@ def report(
         threads=(samples[0].threads, samples[-1].threads),
         descriptors=(samples[0].descriptors, samples[-1].descriptors),
         left=left,
+        samples=samples,
     )
 
 

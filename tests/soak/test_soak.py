@@ -1,5 +1,6 @@
 """A soak can fail: it finds a leak, and whatever is not as it should be. All is well elsewhere."""
 
+import csv
 from collections import Counter
 from pathlib import Path
 
@@ -65,6 +66,22 @@ def test_slope(memory: list[float], slope: float) -> None:
     points = [(each.at_s, float(each.memory_bytes)) for each in samples(memory)]
 
     assert slope_mb_h(points) == pytest.approx(slope, abs=0.2)
+
+
+def test_samples_are_kept() -> None:
+    """Whoever asks how the memory grew has each look, by the second."""
+    found = report({}, samples([100.0, 101.5]), seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
+
+    assert list(csv.DictReader(found.samples_csv().splitlines())) == [
+        {
+            "at_s": at_s,
+            "memory_bytes": held,
+            "below_bytes": "0",
+            "threads": "9",
+            "descriptors": "9",
+        }
+        for at_s, held in (("0.0", "100000000"), ("1.0", "101500000"))
+    ]
 
 
 def failures(memory: list[float], tally: Tally, left: str = "") -> list[str]:

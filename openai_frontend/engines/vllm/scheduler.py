@@ -44,18 +44,17 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
             structured_output_manager.tokenizer,
             vllm_config.model_config.get_vocab_size(),
         )
-    vllms = AsyncScheduler if vllm_config.scheduler_config.async_scheduling else Scheduler
-    kind = type(vllms.__name__, (SaysHowFull, vllms), {})
+    kind = _OurAsyncScheduler if vllm_config.scheduler_config.async_scheduling else _OurScheduler
     return kind(
         vllm_config=vllm_config, structured_output_manager=structured_output_manager, **options
     )
 
 
-class _OurScheduler(SharesPlaces, FillsTogether, Scheduler):  # type: ignore[misc]  # as below
+class _OurScheduler(SaysHowFull, SharesPlaces, FillsTogether, Scheduler):  # type: ignore[misc]  # as below
     pass
 
 
-class _OurAsyncScheduler(SharesPlaces, FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
+class _OurAsyncScheduler(SaysHowFull, SharesPlaces, FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
     pass
 
 

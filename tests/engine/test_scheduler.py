@@ -1,0 +1,44 @@
+"""The scheduler that vLLM's process is given; no engine runs."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's schedulers are made of an engine's whole config."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    def made_of_nothing(_: Any, **given: Any) -> None:
+        assert given.keys() == {"vllm_config", "structured_output_manager"}
+
+    for kind in (Scheduler, AsyncScheduler):
+        monkeypatch.setattr(kind, "__init__", made_of_nothing)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
+    """vLLM's own of the two, with what we put before it: each part works in the engine."""
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    from openai_frontend.engines.vllm.bitmasks import FillsTogether
+    from openai_frontend.engines.vllm.fair_share import SharesPlaces
+    from openai_frontend.engines.vllm.scheduler import scheduler
+    from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
+
+    config = SimpleNamespace(
+        structured_outputs_config=SimpleNamespace(backend="xgrammar"),
+        scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
+    )
+
+    made = scheduler(vllm_config=config, structured_output_manager=None)
+
+    assert isinstance(made, AsyncScheduler) is asynchronous
+    for part in (SaysHowFull, SharesPlaces, FillsTogether):
+        assert isinstance(made, part)

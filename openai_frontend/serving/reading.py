@@ -166,11 +166,10 @@ class AnswerReader:
                 return self._reading.include_reasoning
             case ArgumentsTooLong():
                 self._end(read, "length")
-            case ToolCallEnded(_, complete):
-                self._called = self._called or complete
+            case ToolCallEnded():
+                self._called = self._called or event.complete
                 if not self._reading.tools.parallel:
-                    # a call that the engine cut short ends as the engine says
-                    self._end(read, "stop" if complete else read.finish_reason or "stop")
+                    self._end(read, _reason_of_end(event, read))
         return True
 
     def _end(self, read: ReadDelta, reason: FinishReason) -> None:
@@ -179,6 +178,15 @@ class AnswerReader:
         read.finish_reason = reason
         if read.counts is None:
             read.counts = TokenCounts(self._prompt_tokens, self._uncounted)
+
+
+def _reason_of_end(call: ToolCallEnded, read: ReadDelta) -> FinishReason:
+    """Why an answer ends that may hold one call alone."""
+    if call.complete:
+        return "stop"
+    if ArgumentsTooLong(call.index) in read.events:
+        return "length"
+    return read.finish_reason or "stop"  # a call that the engine cut short ends as the engine says
 
 
 def _shown(raw: bytes, text: bytes, at: int) -> int:

@@ -161,6 +161,17 @@ def test_arguments_that_are_too_long(size):
     assert (cut.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "length", None)
 
 
+@SIZES
+@pytest.mark.parametrize("tools", [ONE_CALL, LEGACY])
+def test_arguments_that_are_too_long_in_the_one_call(tools, size):
+    """The same where the end of a call is that of the answer."""
+    cut = reader(tools, max_arguments=4)
+
+    *_, last = read_all(cut, deltas(f"{CALL}{CALL}", size))
+
+    assert (cut.cut, last.finish_reason, last.calls) == (True, "length", None)
+
+
 async def test_a_long_answer_is_read_in_steps():
     """Others have their turn while an answer that came at once is read token by token."""
     text = f"<think>{'hm ' * 2000}</think>Hi"

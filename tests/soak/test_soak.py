@@ -70,9 +70,10 @@ def test_slope(memory: list[float], slope: float) -> None:
 
 def test_samples_are_kept() -> None:
     """Whoever asks how the memory grew has each look, by the second."""
-    found = report({}, samples([100.0, 101.5]), seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
+    seen = samples([100.0, 101.5, 100.0, 100.0])
+    found = report({}, seen, seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
 
-    assert list(csv.DictReader(found.samples_csv().splitlines())) == [
+    assert list(csv.DictReader(found.samples_csv().splitlines()))[:2] == [
         {
             "at_s": at_s,
             "memory_bytes": held,

@@ -15,11 +15,12 @@ from openai_frontend import __version__, assembly
 from openai_frontend.access.entrance import Entrance
 from openai_frontend.access.scopes import Area
 from openai_frontend.lasting import Lasting
+from openai_frontend.loopback import is_loopback
 from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
 from openai_frontend.middleware.access import Access
-from openai_frontend.middleware.allowed_hosts import AllowedHosts
+from openai_frontend.middleware.allowed_hosts import LOCAL, AllowedHosts
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
@@ -123,7 +124,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(RequestId),
             *_records(settings, lasting.tracing),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
-            *_hosts(settings),
+            *_hosts(settings, keys),
             *cors(settings.cors_origin),
             Middleware(Farewell, life=lasting.life, area_of=areas.find),
             *_access(keys, areas, open_areas),
@@ -179,10 +180,17 @@ def _proxies(settings: Settings) -> list[Middleware]:
     return [Middleware(TrustedProxies, trusted=trusted)] if trusted else []
 
 
-def _hosts(settings: Settings) -> list[Middleware]:
-    """Nothing where every name will do."""
-    allowed = settings.allowed_host
-    return [Middleware(AllowedHosts, allowed=allowed)] if allowed else []
+def _hosts(settings: Settings, keys: Entrance | None) -> list[Middleware]:
+    """Nothing where every name will do: where the settings name none, and others than programs of
+    this machine are meant to come, or a web page cannot: it has no key, and no certificate.
+    """
+    if settings.allowed_host:
+        return [Middleware(AllowedHosts, allowed=settings.allowed_host)]
+    guarded = keys is not None or settings.tls_certificate is not None
+    proxied = settings.unix_socket is not None or bool(settings.trusted_proxy)
+    if guarded or proxied or not is_loopback(settings.host):
+        return []
+    return [Middleware(AllowedHosts, allowed=LOCAL, addresses=True)]
 
 
 def _open_areas(settings: Settings) -> frozenset[Area]:

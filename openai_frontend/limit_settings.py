@@ -63,7 +63,8 @@ class Connections(BaseModel):
     allowed_host: Hosts = Field(
         default=[],
         description="Name (or `*.example.com`) by which clients may call the server in the Host "
-        "header; without any, by every one.",
+        "header. Without any: by every one, but on 127.0.0.1 without keys, TLS and "
+        "`trusted_proxy` by `localhost` and by addresses alone (docs/connections.md).",
         json_schema_extra=RELOADS,
     )
     trusted_proxy: Networks = Field(

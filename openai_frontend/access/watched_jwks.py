@@ -7,12 +7,12 @@ import time
 import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException, HTTPMessage
-from ipaddress import ip_address
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
 from openai_frontend.access.json_web_tokens import InvalidJwks, JsonWebTokens
+from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -77,19 +77,12 @@ def _check_source(source: str) -> None:
     parts = urlsplit(source)
     if not _is_address(source) or parts.scheme == "https":
         return
-    if parts.scheme != "http" or not _is_loopback(parts.hostname or ""):
+    if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
         raise ValueError(f"'{source}' is neither a file nor an https address")
 
 
 def _is_address(source: str) -> bool:
     return "://" in source
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -6,9 +6,10 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TextIO
+
+from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -147,16 +148,9 @@ def _with_example(found: str, curl: str, python: Sequence[str]) -> str:
 
 def exposure_warning(host: str) -> str | None:
     """One line for an address that others can reach, for nobody needs a key; else None."""
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
     return (
         f"listening on {host or 'every address'} without API keys: "
         "whoever reaches this port can use the models (--keys-file, docs/access.md)"
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

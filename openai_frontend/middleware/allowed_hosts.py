@@ -4,6 +4,7 @@ A page of another site can reach a gateway on its user's machine by having its o
 that address; the Host header still tells the page's name.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 
@@ -13,19 +14,31 @@ from openai_frontend.middleware.crowd import HEALTH
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.failure import refused
 
+# What programs of the same machine call it, containers' too, where nobody has named it. No address
+# on the internet can have one of these names, nor can a page's address become another one's.
+LOCAL = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
+
 # The whole header: a name or an address, and a port. What else may stand there by a standard of
 # addresses (`a@b`, `a/x?`, `a#`) is read by each program in its own way.
 _HOST = re.compile(rb"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
-_REFUSED = refused(400, "This server is not called by that name (header Host).", "invalid_host")
+_REFUSED = refused(
+    400,
+    "This server is not called by that name (header Host); who runs it can allow the name "
+    "(--allowed-host).",
+    "invalid_host",
+)
 
 
 class AllowedHosts:
     """Supervisors, which call by an address, get through to /health."""
 
-    def __init__(self, app: ASGIApp, *, allowed: Sequence[str]) -> None:
-        """`allowed`: names, and `*.example.com` for all below example.com."""
+    def __init__(self, app: ASGIApp, *, allowed: Sequence[str], addresses: bool = False) -> None:
+        """`allowed`: names, and `*.example.com` for all below example.com. `addresses`: whatever is
+        no name is allowed too.
+        """
         self._app = app
+        self._addresses = addresses
         self._names = {name.encode() for name in allowed if not name.startswith("*.")}
         self._endings = tuple(name[1:].encode() for name in allowed if name.startswith("*."))
 
@@ -40,6 +53,7 @@ class AllowedHosts:
         if host is None:
             return bool(scope["path"].startswith(HEALTH))
         known = host in self._names or host.endswith(self._endings)
+        known = known or (self._addresses and _is_address(host))
         return known or scope["path"].startswith(HEALTH)
 
 
@@ -48,3 +62,15 @@ def _host(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     given = [value for name, value in headers if name == b"host"]
     read = _HOST.fullmatch(given[0]) if len(given) == 1 else None
     return read[1].lower().rstrip(b".") if read else None
+
+
+def _is_address(host: bytes) -> bool:
+    text = host.decode()
+    try:
+        if text.startswith("["):
+            ipaddress.IPv6Address(text[1:-1])
+        else:
+            ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True

@@ -138,7 +138,8 @@ def test_each_read_ends_with_an_event(gateway):
     """No event is split over two writes: what a socket has read ends where an event ends."""
     fields = {"stream": True, "max_tokens": 200, "ignore_eos": True}
     body = json.dumps({"model": "demo", "messages": HELLO, **fields})
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json"
+    lines = [f"POST {CHAT} HTTP/1.1", "host: localhost", "connection: close"]
+    head = "\r\n".join([*lines, "content-type: application/json"])
     host, port = gateway.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(f"{head}\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())

@@ -20,7 +20,7 @@ class RawStream:
         ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = (
-            f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+            f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         writer.write(head.encode() + body)

@@ -53,7 +53,7 @@ def ask(gateway: GatewayProcess, model: str, **fields: Any) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
     client.connect(("127.0.0.1", gateway.port))
-    head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     client.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
     return client
 
@@ -145,7 +145,7 @@ def answered(client: socket.socket) -> bool:
     """Whether the server takes a request on this connection."""
     answer = b""
     try:
-        client.sendall(b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+        client.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
         while not answer.endswith(b"}") and (received := client.recv(4096)):
             answer += received
     except ConnectionError:

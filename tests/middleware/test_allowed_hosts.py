@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openai_frontend.middleware.allowed_hosts import AllowedHosts
+from openai_frontend.middleware.allowed_hosts import LOCAL, AllowedHosts
 from tests.middleware.asgi import call, echo
 
 APP = AllowedHosts(echo, allowed=["api.example.com", "*.inner.example.com", "[::1]", "127.0.0.1"])
@@ -66,3 +66,23 @@ async def test_refusal():
 async def test_supervisors(path):
     """Who looks after the process calls it by an address that nobody has set."""
     assert await status(b"10.1.2.3:9000", path=path) == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        (b"localhost", 200), (b"LOCALHOST:9000", 200), (b"a.localhost", 200), (b"127.0.0.1", 200),
+        (b"127.0.0.1:9000", 200), (b"[::1]:9000", 200), (b"192.168.1.2", 200),
+        (b"host.docker.internal:9000", 200), (b"evil.example", 400), (b"a.internal", 400),
+        (b"127.0.0.1.evil.example", 400), (b"localhost.evil.example", 400), (b"127.1", 400),
+        (b"2130706433", 400), (b"0x7f.1", 400), (b"[127.0.0.1]", 400), (b"[::g]", 400),
+        (b"gateway", 400), (b"", 400),
+    ],
+)  # fmt: skip
+async def test_names_of_this_machine(host, expected):
+    """They and addresses as programs write them; no page has such a name of its own."""
+    app = AllowedHosts(echo, allowed=LOCAL, addresses=True)
+
+    sent = await call(app, headers=[(b"host", host)], scope={"path": "/v1/models"})
+
+    assert sent.status == expected

@@ -52,5 +52,5 @@ def exchange(port: int, sent: bytes) -> RawResponse:
 
 def request(line: str, *headers: str, body: bytes = b"") -> bytes:
     """A request after which the server closes the connection."""
-    own = ["host: test", "connection: close", f"content-length: {len(body)}"]
+    own = ["host: localhost", "connection: close", f"content-length: {len(body)}"]
     return "\r\n".join([f"{line} HTTP/1.1", *own, *headers, "", ""]).encode("latin-1") + body

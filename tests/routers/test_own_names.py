@@ -4,7 +4,9 @@ import logging
 
 import pytest
 
+from openai_frontend.app import change
 from openai_frontend.settings import Settings
+from tests.access.key_files import bearer, key, write
 
 
 async def test_allowed_host(world_of):
@@ -18,6 +20,81 @@ async def test_allowed_host(world_of):
     assert (refused.status_code, health.status_code, allowed.status_code) == (400, 200, 200)
     assert refused.json()["error"]["code"] == "invalid_host"
     assert refused.headers["x-request-id"].startswith("req_")
+
+
+REBOUND = {"host": "evil.example"}  # as a page has it whose name now stands for this machine
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+async def test_a_server_for_this_machine_alone(world_of, host):
+    """Where nothing is told of who may come, no web page is let in, by whatever way it asks."""
+    world = await world_of(Settings(host=host))
+    world.model()
+
+    refused = [
+        await world.client.get("/v1/models", headers=REBOUND),
+        await world.client.get("/metrics", headers=REBOUND),
+        await world.client.get("/v2", headers=REBOUND),
+        await world.client.post("/v1/chat/completions", headers=REBOUND, json={}),
+        await world.client.get("/nothing", headers=REBOUND),
+    ]
+    names = ("localhost:9000", "127.0.0.1:9000", "[::1]:9000", "192.168.1.2")
+    allowed = [await world.client.get("/v1/models", headers={"host": name}) for name in names]
+
+    assert [answer.status_code for answer in refused] == [400] * 5
+    assert [answer.status_code for answer in allowed] == [200] * 4
+    assert "--allowed-host" in refused[0].json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"host": "0.0.0.0"},  # noqa: S104  as containers listen
+        {"host": "10.0.0.1"},
+        {"trusted_proxy": ["127.0.0.1"]},
+        {"unix_socket": "/run/gateway.sock"},
+        {"tls_certificate": "/etc/certificate.pem"},
+    ],
+)
+async def test_a_server_for_others(world_of, told):
+    """A proxy passes its clients' names on, and a container has any."""
+    world = await world_of(Settings(**told))
+
+    answer = await world.client.get("/v1/models", headers={"host": "api.example.com"})
+
+    assert answer.status_code == 200
+
+
+async def test_a_server_with_keys(world_of, tmp_path):
+    """A page has none, and a proxy in front need not be told of."""
+    world = await world_of(Settings(keys_file=write(tmp_path / "keys.yaml", key("k"))))
+
+    headers = {"host": "api.example.com", **bearer("k")}
+    with_key = await world.client.get("/v1/models", headers=headers)
+    page = await world.client.get("/v1/models", headers=REBOUND)
+
+    assert (with_key.status_code, page.status_code) == (200, 401)
+
+
+async def test_names_that_change(world_of):
+    """Names that are told later go before those of this machine."""
+    world = await world_of(Settings())
+
+    before = await world.client.get("/v1/models", headers=REBOUND)
+    change(world.app, Settings(allowed_host=["evil.example"]))
+    after = await world.client.get("/v1/models", headers=REBOUND)
+    local = await world.client.get("/v1/models")
+
+    assert (before.status_code, after.status_code, local.status_code) == (400, 200, 400)
+
+
+async def test_host_is_no_path(world_of):
+    """The Host header cannot change what is told of the path."""
+    world = await world_of(Settings(trusted_proxy=["127.0.0.1"]))
+
+    answer = await world.client.get("/nothing", headers={"host": "a/v1/models?"})
+
+    assert answer.json()["error"]["message"] == "Invalid URL (GET /nothing)"
 
 
 @pytest.mark.parametrize(

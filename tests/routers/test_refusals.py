@@ -138,15 +138,6 @@ def test_wish_for_http2(gateway):
     assert response.status == 200
 
 
-def test_host_is_no_path(gateway):
-    """The Host header cannot change what is told of the path."""
-    sent = request("GET /nothing").replace(b"host: test", b"host: a/v1/models?")
-
-    response = exchange(gateway.port, sent)
-
-    assert response.error["message"] == "Invalid URL (GET /nothing)"
-
-
 def test_last_of_two_fields(gateway):
     """A field that comes twice has its last value, as in OpenAI's parser and Python's."""
     body = BODY[:-1] + b', "model": "other"}'

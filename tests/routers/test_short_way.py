@@ -134,7 +134,7 @@ class SlowClient:
         self._socket.settimeout(30)
         self._socket.connect(("127.0.0.1", gateway.port))
         sent = json.dumps(asked).encode()
-        head = f"POST {TEXT} HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n"
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         self._socket.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
 
     def begun(self) -> None:
@@ -298,7 +298,7 @@ def test_clients_that_come_and_go(gateway):
     def begin(number: int) -> socket.socket:
         asked = json.dumps(body(TEXT, "endless", stream=True, prompt="a" * number)).encode()
         connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=20)
-        head = f"POST {TEXT} HTTP/1.1\r\nhost: a\r\nx-request-id: client-{number}\r\n"
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: localhost\r\nx-request-id: client-{number}\r\n"
         connection.sendall(f"{head}content-length: {len(asked)}\r\n\r\n".encode() + asked)
         return connection
 

@@ -71,8 +71,9 @@ class Client:
         try:
             content = json.dumps({**body, "stream": True}).encode()
             writer.write(
-                b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%s" % (len(content), content)
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+                b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+                % (len(content), content)
             )
             await reader.readuntil(b"data: ")
             yield reader, writer

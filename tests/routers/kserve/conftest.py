@@ -111,7 +111,7 @@ async def otherwise(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
     app = create_app(Settings(model_repository=[running.repository], **settings), running.server)
     await app.state.registry.refresh()
     transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield KServe(running.server, client, running.repository)
     app.state.registry.close()
 

@@ -5,10 +5,12 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from openai_frontend.access.entrance import Entrance
 from openai_frontend.errors import GatewayError
+from openai_frontend.keep_up import keep_up
 from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -59,9 +61,11 @@ class Startup:
             await self._registry.refresh()
             await self._bring_first()
             async with asyncio.TaskGroup() as following:
-                following.create_task(self._registry.follow_adapters(self._adapters_s))
+                look = partial(self._registry.follow_adapters, self._adapters_s)
+                following.create_task(keep_up("the look at adapters", look))
                 if self._follow_s is not None:
-                    following.create_task(self._registry.follow(self._follow_s))
+                    look = partial(self._registry.follow, self._follow_s)
+                    following.create_task(keep_up("the look at the repository", look))
         except Exception as error:  # noqa: BLE001  the process edge of the start
             self.failure = error
             logger.error("the server did not start: %s", error)
@@ -95,11 +99,16 @@ class Lasting:
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
         """Starts all of it, and ends all of it."""
-        watching = asyncio.create_task(loop_lag.watch(self.metrics.lagged))
-        running = [asyncio.create_task(self.startup.run()), watching]
-        running.append(asyncio.create_task(self.engines.watch()))
-        for each in self.keys.followed if self.keys is not None else ():
-            running.append(asyncio.create_task(each.follow()))
+        works = [
+            self.startup.run(),
+            loop_lag.watch(self.metrics.lagged),
+            keep_up("the watch over engines", self.engines.watch),
+            *(
+                keep_up("the look at keys", each.follow)
+                for each in (self.keys.followed if self.keys is not None else ())
+            ),
+        ]
+        running = [asyncio.create_task(work) for work in works]
         try:
             yield
         finally:

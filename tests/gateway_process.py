@@ -103,6 +103,9 @@ class GatewayProcess:
         """One that does not end it."""
         self._process.send_signal(number)
 
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def wait(self, timeout_s: float = 60) -> int:
         """Return the exit code."""
         return self._process.wait(timeout_s)

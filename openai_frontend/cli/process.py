@@ -22,6 +22,7 @@ from openai_frontend.cli.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, L
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.cli.systemd import ServiceManager
+from openai_frontend.keep_up import keep_up
 from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
 from openai_frontend.models.registry import ModelRegistry
@@ -94,7 +95,7 @@ class GatewayProcess(uvicorn.Server):
         self._start(self.manager.give_signs_of_life())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
-            self._start(self.certificate.follow())
+            self._start(keep_up("the look at certificates", self.certificate.follow))
         await super().startup(sockets)
         if self.beside is not None:
             self.beside.start(self.config.ssl)

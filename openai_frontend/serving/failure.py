@@ -15,6 +15,7 @@ from openai_frontend.errors import (
     Rejection,
     RequestCancelled,
     ServerDraining,
+    ServerOverloaded,
 )
 from schemas.errors import ErrorObject, ErrorResponse
 
@@ -55,6 +56,8 @@ def describe(error: BaseException) -> Failure:
     """
     if isinstance(error, CancelledError):  # nobody else cancels a request from outside
         error = ServerDraining()
+    if isinstance(error, MemoryError):  # others may leave some
+        error = ServerOverloaded("The server has no memory for this request now.")
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
     message = _told(error)

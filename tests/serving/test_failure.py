@@ -13,6 +13,7 @@ GENERIC = "The server had an error while processing your request."
 
 BAD = "invalid_request_error"
 LATER = "server_error"
+NO_MEMORY = "The server has no memory for this request now."
 STOPPING = "The server is shutting down."
 
 TOLD = [
@@ -22,6 +23,7 @@ TOLD = [
     (errors.ModelUnavailable("dead"), 503, "dead", LATER, None, "model_unavailable"),
     (errors.InferenceFailed(INTERNALS), 500, GENERIC, LATER, None, "inference_failed"),
     (ValueError(INTERNALS), 500, GENERIC, LATER, None, None),
+    (MemoryError(), 503, NO_MEMORY, LATER, None, "server_overloaded"),
     (asyncio.CancelledError(), 503, STOPPING, LATER, None, "server_draining"),
 ]
 

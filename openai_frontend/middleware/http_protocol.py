@@ -9,22 +9,22 @@ is too slow, or in too many pieces, and a client that does not read. A wish for 
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NoReturn
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from openai_frontend.generation import ChunkedSocket
+from openai_frontend.middleware import raw_answer
 from openai_frontend.middleware.connection_limits import (
-    MAX_HEADERS,
-    MAX_REQUEST_LINE_BYTES,
     ConnectionCounts,
     ConnectionLimits,
     Uncounted,
 )
 from openai_frontend.middleware.crowd import Crowd
+from openai_frontend.middleware.incoming import MALFORMED, Incoming, RequestRefused
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.middleware.slow_reader import SlowReader
 from openai_frontend.serving.failure import Failure, refused
@@ -34,29 +34,12 @@ logger = logging.getLogger(__name__)
 # A connection closed while its client still writes is reset, and the client never sees the answer.
 LINGER_S = 1.0
 
-_MALFORMED = refused(400, "Invalid HTTP request received.", "invalid_http")
-_TOO_LARGE = refused(431, "The request's headers are too large.", "request_headers_too_large")
-_TOO_MANY_CHUNKS = refused(413, "The request's body has too many chunks.", "request_too_large")
 Late = Literal["head", "body"]
 
 _LATE: Mapping[Late, Failure] = {
     "head": refused(408, "The request's headers did not come in time.", "request_head_timeout"),
     "body": refused(408, "The request's body did not come in time.", "request_body_timeout"),
 }
-_REASONS = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    431: "Request Header Fields Too Large",
-}
-
-
-_CODED = b"transfer-encoding"
-_VERSIONS = ("1.1", "1.0")  # the parser also takes 0.9, which has no headers, and 2.0
-
-
-class _Refused(Exception):
-    """Stops the parser; it comes back as the parser's own error."""
 
 
 class GuardedHttpProtocol(HttpToolsProtocol):
@@ -68,10 +51,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_open = self._body_open = False
-        self._head_bytes = 0  # of what the parser has told, and of what follows a body
-        self._untold_bytes = 0  # of what it still holds, in whole reads
-        self._chunks = 0
-        self._refusal: Failure | None = None  # None: what the parser refuses is malformed
+        self._incoming = Incoming(self.limits)
         self._refused = self._dropped = False
         # method and version of a request that wishes for another protocol
         self._upgrading: tuple[bytes, bytes] | None = None
@@ -121,14 +101,15 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self._await("body", self.limits.body_timeout_s)
         elif self._head_open:
             self._await("head", self.limits.head_timeout_s)
-            self._count_untold(len(data) if continues_head else 0)
+            if continues_head:
+                self._count_untold(data)
         elif self._is_idle() and self.timeout_keep_alive_task is None:
             self._await("head", self.limits.head_timeout_s)  # of empty lines no request may come
 
-    def _count_untold(self, length: int) -> None:
-        self._untold_bytes += length
-        if self._untold_bytes > self.limits.max_header_bytes:
-            self._refusal = _TOO_LARGE
+    def _count_untold(self, data: bytes) -> None:
+        try:
+            self._incoming.untold(len(data))
+        except RequestRefused:
             self.send_400_response("")
 
     def _is_idle(self) -> bool:
@@ -136,38 +117,23 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_open = True
-        self._head_bytes = self._untold_bytes = self._chunks = 0
+        self._incoming.begin(self.limits)
         super().on_message_begin()
         self.scope["state"]["connection_lost"] = self._lost
 
     def on_url(self, url: bytes) -> None:
-        self._head_bytes += len(url)
-        if self._head_bytes > min(self.limits.max_header_bytes, MAX_REQUEST_LINE_BYTES):
-            self._refuse(_TOO_LARGE)
+        self._incoming.url(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self.limits.max_header_bytes or len(self.headers) >= MAX_HEADERS:
-            self._refuse(_TOO_LARGE)
-        if len(name) == len(_CODED) and name.lower() == _CODED:
-            self._check_coding(value)
+        self._incoming.header(name, value, before=len(self.headers))
         if self._head_open:  # what follows a body is no header: no proxy has looked at it
             super().on_header(name, value)
-
-    def _check_coding(self, value: bytes) -> None:
-        """Nothing but "chunked", once: the parser also takes `gzip, chunked`, and two headers, of
-        which a proxy in front may heed the other one.
-        """
-        again = any(name == _CODED for name, _ in self.headers)
-        if again or value.strip().lower() != b"chunked":
-            self._refuse(_MALFORMED)
 
     def on_headers_complete(self) -> None:
         self._head_open = False
         self._await_no_more()
-        if self.parser.get_http_version() not in _VERSIONS:
-            self._refuse(_MALFORMED)
+        self._incoming.version(self.parser.get_http_version())
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != b"CONNECT":
             self._upgrading = method, self.parser.get_http_version().encode()
@@ -181,9 +147,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """The parser's word for one more piece of a body; other bodies have none."""
-        self._chunks += 1
-        if self._chunks > self.limits.max_body_chunks:
-            self._refuse(_TOO_MANY_CHUNKS)
+        self._incoming.chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrading is None:
@@ -201,36 +165,24 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if isinstance(stop, httptools.HttpParserUpgrade) and self._upgrading is not None:
             method, version = self._upgrading
             kept = [header for header in self.headers if header[0] != b"upgrade"]
-            head = _head(b"%s %s HTTP/%s" % (method, self.url, version), kept)
+            head = raw_answer.head(b"%s %s HTTP/%s" % (method, self.url, version), kept)
             self._read_again = head + self._data[stop.args[0] :]
             self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
     # ---- what is refused ----
 
-    def _refuse(self, failure: Failure) -> NoReturn:
-        self._refusal = failure
-        raise _Refused
-
     def send_400_response(self, msg: str) -> None:
         """uvicorn's word for all that the parser stops at; here in OpenAI's envelope."""
-        self._end_with(self._refusal or _MALFORMED)
+        self._end_with(self._incoming.refusal or MALFORMED)
 
     def _end_with(self, failure: Failure) -> None:
         """The last of this connection. It is not told where another answer has begun."""
         request_id = new_request_id()  # a head that cannot be read has no id to repeat
-        reason = _REASONS[failure.status]
-        logger.info("request %s refused: %s", request_id, reason)
+        logger.info("request %s refused: %s", request_id, raw_answer.REASONS[failure.status])
         if not self._has_begun_to_answer():
-            own = [
-                (b"content-type", b"application/json"),
-                (b"x-request-id", request_id.encode()),
-                (b"content-length", b"%d" % len(failure.body)),
-                (b"connection", b"close"),
-            ]
-            status = b"HTTP/1.1 %d %s" % (failure.status, reason.encode())
-            head = _head(status, [*self.server_state.default_headers, *own])
-            self.transport.write(head + failure.body)
+            headers = self.server_state.default_headers
+            self.transport.write(raw_answer.refusal(failure, request_id, headers))
         if self.transport.can_write_eof():  # TLS has no half of a connection
             self.transport.write_eof()
         self._refused = True
@@ -323,11 +275,6 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         logger.info("dropped the reader of request %s: too slow", state.get("request_id", "-"))
         self.counts.reader_dropped()
         self.transport.abort()
-
-
-def _head(first_line: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    lines = [b"%s: %s" % header for header in headers]
-    return b"\r\n".join([first_line, *lines, b"", b""])
 
 
 def guarded_protocol(

@@ -1,9 +1,12 @@
 """POST /v1/rerank, /v2/rerank, /rerank and /v1/score."""
 
+from collections.abc import Awaitable, Callable
+
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ServedModel
 from openai_frontend.routers.caller import model_for, models_for, noted
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
@@ -20,14 +23,44 @@ from schemas.rerank import (
 )
 from schemas.score import ScoreRequest, ScoreResponse
 
+_Create = Callable[[RerankRequest, ServedModel], Awaitable[BaseModel]]
+
 _TEXT_RANKS = TypeAdapter(list[TextRank])
+
+
+class _Documents:
+    """Requests to order documents, read and answered."""
+
+    def __init__(self, registry: ModelRegistry, reranking: Reranking) -> None:
+        self._registry = registry
+        self._reranking = reranking
+        self._reader = BodyReader(RerankRequest)
+        self._texts_reader = BodyReader(TextsRerankRequest)
+
+    async def answer(self, request: Request, create: _Create) -> Response:
+        """Jina's, vLLM's and Cohere's form of request; the answer's is `create`'s."""
+        asked = await self._reader.read_in_turns(await request.body())
+        model = await model_for(request, self._registry, asked.model)
+        with CancelledOnDisconnect(request.scope):
+            return _json(await create(asked, model))
+
+    async def answer_texts(self, request: Request) -> Response:
+        """The form of text-embeddings-inference, where a lone model needs no name."""
+        asked = await self._texts_reader.read_in_turns(await request.body())
+        if asked.model is None:
+            model = noted(request, only_ranker(models_for(request, self._registry)))
+        else:
+            model = await model_for(request, self._registry, asked.model)
+        with CancelledOnDisconnect(request.scope):
+            ranks = await self._reranking.create_for_texts(asked, model)
+        body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
+        return Response(body, media_type="application/json")
 
 
 def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     """The same documents in, the dialect of the address out."""
     router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
-    reader = BodyReader(RerankRequest)
-    texts_reader = BodyReader(TextsRerankRequest)
+    documents = _Documents(registry, reranking)
 
     @router.post(
         "/v1/rerank",
@@ -36,10 +69,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Jina's and vLLM's form)."""
-        rerank_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, rerank_request.model)
-        with CancelledOnDisconnect(request.scope):
-            return _json(await reranking.create(rerank_request, model))
+        return await documents.answer(request, reranking.create)
 
     @router.post(
         "/v2/rerank",
@@ -48,10 +78,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank_for_cohere(request: Request) -> Response:
         """Sorts documents by how well they answer a query (Cohere's form)."""
-        rerank_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, rerank_request.model)
-        with CancelledOnDisconnect(request.scope):
-            return _json(await reranking.create_for_cohere(rerank_request, model))
+        return await documents.answer(request, reranking.create_for_cohere)
 
     @router.post(
         "/rerank",
@@ -60,18 +87,9 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
     )
     async def create_rerank_for_either(request: Request) -> Response:
         """As /v1/rerank; a body with `texts` is answered as text-embeddings-inference does."""
-        body = await request.body()
-        if not has_texts(body):
-            return await create_rerank(request)
-        texts_request = await texts_reader.read_in_turns(body)
-        if (name := texts_request.model) is None:
-            model = noted(request, only_ranker(models_for(request, registry)))
-        else:
-            model = await model_for(request, registry, name)
-        with CancelledOnDisconnect(request.scope):
-            ranks = await reranking.create_for_texts(texts_request, model)
-        body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
-        return Response(body, media_type="application/json")
+        if has_texts(await request.body()):
+            return await documents.answer_texts(request)
+        return await documents.answer(request, reranking.create)
 
     return router
 

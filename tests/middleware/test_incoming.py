@@ -1,0 +1,85 @@
+"""What a request may bring, to the byte, the header and the piece."""
+
+from collections.abc import Callable
+
+import pytest
+
+from openai_frontend.middleware.connection_limits import (
+    MAX_HEADERS,
+    MAX_REQUEST_LINE_BYTES,
+    ConnectionLimits,
+)
+from openai_frontend.middleware.incoming import Incoming, RequestRefused
+
+LIMITS = ConnectionLimits(max_header_bytes=10_000, max_body_chunks=3)
+Told = Callable[[Incoming], None]
+
+
+def chunks(count: int) -> Told:
+    def tell(incoming: Incoming) -> None:
+        for _ in range(count):
+            incoming.chunk()
+
+    return tell
+
+
+AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
+    "url": (
+        lambda incoming: incoming.url(b"x" * MAX_REQUEST_LINE_BYTES),
+        lambda incoming: incoming.url(b"x"),
+        431,
+    ),
+    "header": (
+        lambda incoming: incoming.header(b"a", b"x" * 9_999, before=0),
+        lambda incoming: incoming.header(b"a", b"", before=1),
+        431,
+    ),
+    "headers": (
+        lambda incoming: incoming.header(b"a", b"x", before=MAX_HEADERS - 1),
+        lambda incoming: incoming.header(b"a", b"x", before=MAX_HEADERS),
+        431,
+    ),
+    "untold": (
+        lambda incoming: incoming.untold(10_000),
+        lambda incoming: incoming.untold(1),
+        431,
+    ),
+    "chunks": (chunks(3), chunks(1), 413),
+    "coding": (
+        lambda incoming: incoming.header(b"Transfer-Encoding", b" Chunked", before=0),
+        lambda incoming: incoming.header(b"transfer-encoding", b"chunked", before=1),
+        400,
+    ),
+    "version": (
+        lambda incoming: incoming.version("1.0"),
+        lambda incoming: incoming.version("0.9"),
+        400,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", AT_THE_LIMIT)
+def test_as_much_as_there_may_be(what):
+    """All of it passes; one more does not, and it is known why."""
+    most, one_more, status = AT_THE_LIMIT[what]
+    incoming = Incoming(LIMITS)
+
+    most(incoming)
+    with pytest.raises(RequestRefused):
+        one_more(incoming)
+
+    assert incoming.refusal is not None
+    assert incoming.refusal.status == status
+
+
+@pytest.mark.parametrize("what", AT_THE_LIMIT)
+def test_the_next_request(what):
+    """It has all of it anew, by the limits of then."""
+    most, _, _ = AT_THE_LIMIT[what]
+    incoming = Incoming(LIMITS)
+
+    most(incoming)
+    incoming.begin(LIMITS)
+    most(incoming)
+
+    assert incoming.refusal is None

@@ -208,6 +208,9 @@ def test_what_only_strict_functions_insist_on(strict):
     assert ("uniqueItems" in schema["properties"]["a"]) == strict
 
 
+NESTED = (
+    '{"const": ' + "[" * 1000 + "]" * 1000 + "}"
+)  # in a text, which the limits of a request's JSON do not reach
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("gemma4", {"strict": frozenset({"g"})}, {}, "tools[1].function.strict"),
     ("gemma4", {}, {"response_format": FORM}, "response_format"),
@@ -230,6 +233,14 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"structured_outputs": {"structural_tag": "{"}},
         "structured_outputs.structural_tag",
     ),
+    (
+        "qwen3",
+        {},
+        {"structured_outputs": {"structural_tag": f'{{"format": {NESTED}}}'}},
+        "structured_outputs",
+    ),
+    ("qwen3", {}, {"guided_json": NESTED}, "guided_json"),
+    ("gpt_oss", {"choice": "none"}, {"guided_json": NESTED}, "guided_json"),
 ]
 
 

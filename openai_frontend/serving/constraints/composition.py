@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.reading import Reading
@@ -194,12 +196,8 @@ class _Composition:
         before = None if self._frames else self._thinking(param)
         if before is not None:
             whole = formats.sequence(before, whole)
+        structured = StructuredOutputs(structural_tag=_tag(whole, param, place))
         names = {"structured_outputs": place, **field_names(whole, schemas, place)}
-        tag = formats.structural_tag(whole)
-        if len(tag) > MAX_TAG_CHARACTERS:
-            message = f"Invalid '{param}': its grammar would be too large; offer less at once."
-            raise InvalidRequest(message, param=param)
-        structured = StructuredOutputs(structural_tag=tag)
         return Constraint(structured=structured, param=param, field_names=names)
 
     def _thinking(self, param: str) -> Format | None:
@@ -210,6 +208,18 @@ class _Composition:
             raise InvalidRequest(
                 f"{message}{unknown}.", param=param, code="unsupported_parameter"
             ) from None
+
+
+def _tag(whole: Format, param: str, place: str) -> str:
+    try:
+        tag = formats.structural_tag(whole)
+    except orjson.JSONEncodeError as error:  # JSON that came as text may be nested without end
+        message = f"Invalid '{place}': no grammar can be made of it: {error}."
+        raise InvalidRequest(message, param=place) from None
+    if len(tag) > MAX_TAG_CHARACTERS:
+        message = f"Invalid '{param}': its grammar would be too large; offer less at once."
+        raise InvalidRequest(message, param=param)
+    return tag
 
 
 def _tags(reading: Reading) -> list[tuple[CallForm, ...]]:

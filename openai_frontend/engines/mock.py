@@ -177,8 +177,9 @@ class MockEngine(Engine):
         self._endless.pop(request_id, None)
         if self._settings.ignores_cancel:
             return
-        self._running.pop(request_id, None)
         self._waiting.pop(request_id, None)
+        if self._running.pop(request_id, None) is not None:
+            self._fill()
 
     def stats(self) -> EngineStats:
         """Count the running and the waiting."""
@@ -220,11 +221,15 @@ class MockEngine(Engine):
         ended = [answer for answer in list(self._running.values()) if self._advance(answer)]
         for answer in ended:
             self._running.pop(answer.request_id, None)
-        room = self._settings.max_running - len(self._running)
-        if ended and self._waiting:
-            for request_id in list(itertools.islice(self._waiting, room)):
-                self._running[request_id] = self._waiting.pop(request_id)
+        if ended:
+            self._fill()
         self._schedule(loop)
+
+    def _fill(self) -> None:
+        """Those that wait take the places that are free now; the next step is with them."""
+        room = self._settings.max_running - len(self._running)
+        for request_id in list(itertools.islice(self._waiting, room)):
+            self._running[request_id] = self._waiting.pop(request_id)
 
     def _advance(self, answer: _Answer) -> bool:
         """Send the next token; say whether it was the last."""

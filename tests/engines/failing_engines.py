@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import threading
 import time
 
 from openai_frontend.engines.engine import (
@@ -132,10 +133,12 @@ class SendsTooMuch(_Loads):
 
 
 class FailsInCancel(_Loads):
+    requests = 0
     cancels = 0
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
         self.sink = sink
+        type(self).requests += 1
 
     def cancel(self, request_id: str) -> None:
         type(self).cancels += 1
@@ -160,6 +163,17 @@ class NeverEnds(_Loads):
             raise
         finally:
             cls.running -= 1
+
+
+class LoadsWhenTold(Answers):
+    """Its load waits for the test."""
+
+    begun, may_end = threading.Event(), threading.Event()
+
+    def load(self, model: ModelFolder) -> ModelFacts:
+        self.begun.set()
+        assert self.may_end.wait(30)
+        return super().load(model)
 
 
 class SlowToLoad(Answers):

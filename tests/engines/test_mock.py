@@ -10,6 +10,7 @@ from openai_frontend import errors
 from openai_frontend.triton import inprocess
 from tests import mock_models
 from tests.triton.generation_inputs import collect, count, generate, generation, text
+from tests.triton.waiting import until
 
 
 @pytest.fixture
@@ -83,22 +84,29 @@ async def test_a_prompt_that_does_not_fit(start_mock):
         await answer(server)
 
 
+async def least_s(work):
+    """Seconds that the quickest of three takes: a busy machine makes the others longer."""
+
+    async def once():
+        started = time.monotonic()
+        await work()
+        return time.monotonic() - started
+
+    return min([await once() for _ in range(3)])
+
+
 async def test_its_rate(start_mock):
     """Tokens come at the rate that is set."""
     server = await start_mock(tokens_per_second=200)
-    started = time.monotonic()
-    await count(generate(server, 20))
 
-    assert 0.09 < time.monotonic() - started < 1
+    assert 0.09 < await least_s(lambda: count(generate(server, 20))) < 1
 
 
 async def test_its_delay(start_mock):
     """The first token comes after the delay that is set."""
     server = await start_mock(first_token_delay_s=0.1)
-    started = time.monotonic()
-    await anext(generate(server, 2))
 
-    assert 0.09 < time.monotonic() - started < 1
+    assert 0.09 < await least_s(lambda: anext(generate(server, 2))) < 1
 
 
 async def test_it_dies(start_mock):
@@ -117,26 +125,31 @@ async def test_it_dies(start_mock):
 async def test_it_runs_so_many_at_once(start_mock):
     """More requests than run at once wait for their turn, and all are served."""
     server = await start_mock(max_running=2, tokens_per_second=500)
-    running = [asyncio.create_task(count(generate(server, 10))) for _ in range(6)]
-    await asyncio.sleep(0.01)
-    busy = stats()
+    long = [generate(server, 4000) for _ in range(2)]
+    await until(lambda: stats().running == 2)
+    waiting = [asyncio.create_task(count(generate(server, 10))) for _ in range(4)]
+    await until(lambda: stats().waiting == 4)
+    assert stats().running == 2
+    for stream in long:
+        stream.cancel()
 
-    assert (busy.running, busy.waiting) == (2, 4)
-    assert await asyncio.gather(*running) == [10] * 6
+    assert await asyncio.gather(*waiting) == [10] * 4
     assert (stats().running, stats().waiting) == (0, 0)
 
 
 async def test_one_that_waits_is_cancelled(start_mock):
     """A request that waits for its turn can be cancelled."""
     server = await start_mock(max_running=1, tokens_per_second=100)
-    running = asyncio.create_task(count(generate(server, 10)))
+    running = generate(server, 4000)
+    await until(lambda: stats().running == 1)
     waiting = generate(server, 10)
-    await asyncio.sleep(0.02)
+    await until(lambda: stats().waiting == 1)
     waiting.cancel()
     with pytest.raises(errors.RequestCancelled):
         await collect(waiting)
 
-    assert (stats().running, stats().waiting, await running) == (1, 0, 10)
+    assert (stats().running, stats().waiting) == (1, 0)
+    running.cancel()
 
 
 async def embedding(server, **request):

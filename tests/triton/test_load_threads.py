@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.triton import inprocess
 from tests import mock_models
 from tests.engines import failing_engines
-from tests.engines.failing_engines import FailsInWarmUp
+from tests.engines.failing_engines import FailsInWarmUp, LoadsWhenTold
 from tests.triton.generation_inputs import collect, count, generate, generation
+from tests.triton.waiting import until
 
 FAILURES = {
     "FailsInLoad": "OSError: the disk is gone",
@@ -65,14 +67,18 @@ async def test_an_exception_in_unload_at_the_stop(repository, start_server):
 
 async def test_the_loop_goes_on_while_a_model_loads(repository, start_server):
     """A model that takes long to load does not hold up those that serve."""
+    LoadsWhenTold.begun.clear()
+    LoadsWhenTold.may_end.clear()
     mock_models.write(repository, "mock")
-    mock_models.write(repository, "slow", load_s=0.5)
+    write(repository, "slow", "LoadsWhenTold")
     server = await start_server(startup_models=["mock"])
     loading = asyncio.create_task(server.load_model("slow"))
-    await asyncio.sleep(0.05)
-    served = await count(generate(server, 20))
-
-    assert (served, loading.done()) == (20, False)
+    try:
+        await until(LoadsWhenTold.begun.is_set)
+        served = await count(generate(server, 20))
+        assert (served, loading.done()) == (20, False)
+    finally:
+        LoadsWhenTold.may_end.set()
     await loading
 
 
@@ -80,9 +86,9 @@ async def test_reload_while_streams_run(repository, start_server):
     """Streams that run during a reload end on the old engine; what comes later sees the new one."""
     mock_models.write(repository, "mock", tokens=["old"], tokens_per_second=100)
     server = await start_server()
-    streams = [generate(server, 30) for _ in range(16)]
+    streams = [generate(server, 100) for _ in range(16)]
     running = [asyncio.create_task(collect(stream)) for stream in streams]
-    await asyncio.sleep(0.05)
+    await until(lambda: inprocess.host("mock")._engine.stats().running == 16)
     mock_models.write(repository, "mock", tokens=["new"])
     await server.load_model("mock")
     later = await collect(generate(server, 3))
@@ -90,7 +96,7 @@ async def test_reload_while_streams_run(repository, start_server):
 
     assert {response.item("text_output") for response in later} == {b"new"}
     for responses in await asyncio.gather(*running):
-        assert [response.item("text_output") for response in responses] == [b"old"] * 30
+        assert [response.item("text_output") for response in responses] == [b"old"] * 100
     assert still_running == 16
 
 

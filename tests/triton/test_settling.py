@@ -106,8 +106,13 @@ async def test_an_unload_that_nobody_waits_for_any_more_holds_nothing_up():
 
 
 async def test_loads_run_together():
-    settling = Settling()
-    start = time.monotonic()
-    await asyncio.gather(*(load(settling, name, seconds=0.2) for name in "abc"))
+    settling, together = Settling(), asyncio.Barrier(3)
 
-    assert time.monotonic() - start < 0.5
+    async def one(name):
+        async with settling.loading(name, again=False):
+            return await together.wait()
+
+    async with asyncio.timeout(5):
+        places = await asyncio.gather(*map(one, "abc"))
+
+    assert sorted(places) == [0, 1, 2]

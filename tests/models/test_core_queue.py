@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from tests.models.conftest import LiveGateway
 from tests.prompting import tiny_tokenizer
+from tests.triton.waiting import until
 
 CONFIG = """
 backend: "python"
@@ -25,6 +29,7 @@ dynamic_batching {
 """
 
 MODEL = """
+import pathlib
 import time
 
 import numpy
@@ -34,7 +39,9 @@ class TritonPythonModel:
     served = 0
 
     def execute(self, requests):
-        time.sleep(0.4)
+        pathlib.Path({begun!r}).touch()
+        while not pathlib.Path({gate!r}).exists():
+            time.sleep(0.005)
         return [pb_utils.InferenceResponse([self.place()]) for _ in requests]
 
     def place(self):
@@ -43,23 +50,54 @@ class TritonPythonModel:
 """
 
 
-def write(repository, name: str, options: str = "") -> None:
-    """Says to each request which one it was, 0.4 s after it began; one after the other."""
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(CONFIG)
-    (version / "model.py").write_text(MODEL)
-    tokenizer = tiny_tokenizer.write(repository.parent / f"tokenizer of {name}")
-    (repository / name / "openai_frontend.yaml").write_text(f"tokenizer: {tokenizer}\n{options}")
+class Held:
+    """A model that says to each request which one it was, one after the other; it holds the one
+    that it works on for as long as its gate is shut.
+    """
 
+    def __init__(self, repository: Path, name: str, options: str = "") -> None:
+        """Writes its folder; the gate is open."""
+        self.name = name
+        self._begun = repository.parent / f"{name}.begun"
+        self._gate = repository.parent / f"{name}.gate"
+        self._gate.touch()
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(CONFIG)
+        source = MODEL.format(begun=str(self._begun), gate=str(self._gate))
+        (version / "model.py").write_text(source)
+        tokenizer = tiny_tokenizer.write(repository.parent / f"tokenizer of {name}")
+        options = f"tokenizer: {tokenizer}\n{options}"
+        (repository / name / "openai_frontend.yaml").write_text(options)
 
-async def in_a_row(*asked: Coroutine[Any, Any, httpx.Response]) -> list[httpx.Response]:
-    """The first is served at once, and the others come while it is."""
-    tasks = []
-    for each in asked:
-        tasks.append(asyncio.create_task(each))
-        await asyncio.sleep(0.03)
-    return await asyncio.gather(*tasks)
+    async def in_a_row(
+        self,
+        gateway: LiveGateway,
+        *asked: Coroutine[Any, Any, httpx.Response],
+        held_s: float = 0,
+    ) -> list[httpx.Response]:
+        """The first is at work for `held_s` at least; the others come after it, in this order."""
+        self._begun.unlink()
+        self._gate.unlink()
+        tasks = []
+        try:
+            for place, each in enumerate(asked):
+                tasks.append(asyncio.create_task(each))
+                await until(lambda at=place: self._begun.exists() and self._waiting(gateway) == at)
+            await asyncio.sleep(held_s)
+        finally:
+            self._gate.touch()
+        return await asyncio.gather(*tasks)
+
+    def _waiting(self, gateway: LiveGateway) -> float:
+        """As many as the core counts in the model's queue."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(gateway.server.metrics())
+            for sample in family.samples
+            if sample.name == "nv_inference_pending_request_count"
+            and sample.labels["model"] == self.name
+        )
 
 
 @pytest.mark.slow
@@ -67,19 +105,25 @@ async def test_order_and_time(repository, live_gateway):
     """A request's priority is a level of the batcher's. Who waits there longer than the model's
     `queue_timeout_s`, or a time of its own, is refused as in our queue.
     """
-    write(repository, "ordered")
-    write(repository, "short", "queue_timeout_s: 0.2")
+    model = Held(repository, "ordered")
+    short = Held(repository, "short", "queue_timeout_s: 0.2")
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["hi"]}
     tensors = {"inputs": [tensor], "parameters": {"timeout": 50_000, "priority": 3}}
     async with live_gateway() as gateway:
-        await gateway.complete("ordered")  # the first one takes longer
+        await gateway.complete("ordered")
         await gateway.complete("short")
         priorities = (0, 0, 1, -1)
-        ordered = await in_a_row(*(gateway.complete("ordered", priority=at) for at in priorities))
-        first, late = await in_a_row(gateway.complete("short"), gateway.complete("short"))
-        first_of_it, with_its_own_time = await in_a_row(
+        ordered = await model.in_a_row(
+            gateway, *(gateway.complete("ordered", priority=at) for at in priorities)
+        )
+        first, late = await short.in_a_row(
+            gateway, gateway.complete("short"), gateway.complete("short"), held_s=0.3
+        )
+        first_of_it, with_its_own_time = await model.in_a_row(
+            gateway,
             gateway.complete("ordered"),
             gateway.client.post("/v2/models/ordered/infer", json=tensors),
+            held_s=0.1,
         )
 
     assert [each.json()["choices"][0]["text"] for each in ordered] == ["2", "4", "5", "3"]

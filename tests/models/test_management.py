@@ -104,9 +104,9 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 )
 async def test_an_unload_tells_how_it_goes_on(repository, live_gateway, asked: dict[str, Any]):
     """It waits for the requests at work, and says for how many."""
-    mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=20)
+    mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=50)
     async with live_gateway(**EXPLICIT) as gateway:
-        running = asyncio.create_task(gateway.complete("m", max_tokens=20))
+        running = asyncio.create_task(gateway.complete("m", max_tokens=50))
         await until(lambda: gateway.registry.use("m").running == 1)
         told = events(await gateway.change("m", "unload", **asked))
         answer = await running
@@ -120,14 +120,14 @@ async def test_an_unload_tells_how_it_goes_on(repository, live_gateway, asked: d
 
 async def test_a_model_that_changes_is_not_changed_by_another(repository, live_gateway):
     """The second caller is told at once; the first change goes on."""
-    mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=20)
+    mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50)
     async with live_gateway(**EXPLICIT) as gateway:
-        running = asyncio.create_task(gateway.complete("m", max_tokens=20))
+        running = asyncio.create_task(gateway.complete("m", max_tokens=4000))
         await until(lambda: gateway.registry.use("m").running == 1)
         first = asyncio.create_task(gateway.change("m", "unload"))
         await until(lambda: "m" in gateway.registry.changes)
         second = await gateway.change("m", "load")
-        await running
+        running.cancel()
 
         assert error(second)[:2] == (409, "model_changing")
         assert (await first).status_code == 200
@@ -138,7 +138,7 @@ async def test_a_change_goes_on_without_its_caller(repository, live_gateway):
     mock_models.write_with_tokenizer(repository, "m", load_s=0.5, answer_tokens=1)
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         with pytest.raises(httpx.ReadTimeout):
-            await gateway.change("m", "load", timeout=0.1)
+            await gateway.change("m", "load", timeout=httpx.Timeout(30, read=0.1))
         await until(lambda: "m" not in gateway.registry.changes)
 
         assert (await gateway.complete("m")).status_code == 200

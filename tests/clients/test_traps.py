@@ -18,7 +18,7 @@
 | Open WebUI | images, CORS and audio: come later | here: a named refusal today |
 | Continue | long `stop` lists, `api-key`, a space as content, `suffix`, raw prompts | here |
 | Continue | a fast end at a disconnect | `tests/contract/test_faults.py` |
-| instructor | its modes; tools come later | `test_instructor.py` |
+| instructor | its modes, those with tools too | `test_instructor.py` |
 | Codex, Claude Code | `/v1/responses`, `/v1/messages`: come later | here: 404 today |
 """
 

@@ -128,7 +128,7 @@ async def test_client_goes_away(world):
         await model.begun.wait()
         request.cancel()
         await asyncio.wait([request])
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             await model.ended.wait()
 
     assert model.open == 0

@@ -47,7 +47,7 @@ async def test_who_leaves_takes_no_time():
     await first
     leaving.cancel()
 
-    await asyncio.wait_for(staying, 1)
+    await asyncio.wait_for(staying, 10)
 
     assert leaving.cancelled()
 
@@ -60,9 +60,9 @@ async def test_a_new_turn_begins_by_itself():
         await turns.take(TURN_US)
         done.append(name)
 
-    await asyncio.wait_for(asyncio.gather(piece("first"), piece("second")), 1)
+    await asyncio.wait_for(asyncio.gather(piece("first"), piece("second")), 10)
     for _ in range(3):
         await asyncio.sleep(0)
-    await asyncio.wait_for(piece("later"), 1)
+    await asyncio.wait_for(piece("later"), 10)
 
     assert done == ["first", "second", "later"]

@@ -49,10 +49,10 @@ def test_too_many() -> None:
     """
     with Collector(delay_s=0.2) as collector:
         exporter = Exporter(collector.url, ADDRESS)
-        begun_s = time.process_time()
+        begun_s = time.thread_time()  # the exporter's own thread is at work meanwhile
         for number in range(1, MAX_RECORDS + 2000):
             exporter.put(record(number))
-        spent_s = time.process_time() - begun_s
+        spent_s = time.thread_time() - begun_s
         lost = exporter.lost
         exporter.close()
 

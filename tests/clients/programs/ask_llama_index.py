@@ -21,9 +21,7 @@ def main(url: str) -> None:
         "chat": chat.chat(QUESTION).message.content,
         "chat_stream": "".join(part.delta or "" for part in chat.stream_chat(QUESTION)),
         "complete": complete.complete(PROMPT).text,
-        "complete_stream": "".join(
-            part.delta or "" for part in complete.stream_complete("Triton is")
-        ),
+        "complete_stream": "".join(part.delta or "" for part in complete.stream_complete(PROMPT)),
         "query": vectors.get_query_embedding("A cat\nsleeps."),
         "batch": vectors.get_text_embedding_batch(["A cat sleeps.", "Rates rose."] * 8),
     }

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,15 @@ class Held:
         try:
             for place, each in enumerate(asked):
                 tasks.append(asyncio.create_task(each))
-                await until(lambda at=place: self._begun.exists() and self._waiting(gateway) == at)
+                await until(partial(self._is_full, gateway, place))
             await asyncio.sleep(held_s)
         finally:
             self._gate.touch()
         return await asyncio.gather(*tasks)
 
-    def _waiting(self, gateway: LiveGateway) -> float:
-        """As many as the core counts in the model's queue."""
-        return sum(
+    def _is_full(self, gateway: LiveGateway, waiting: int) -> bool:
+        """One is at work, and as many wait, as the core counts them."""
+        return self._begun.exists() and waiting == sum(
             sample.value
             for family in text_string_to_metric_families(gateway.server.metrics())
             for sample in family.samples

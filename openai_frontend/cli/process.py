@@ -87,6 +87,7 @@ class GatewayProcess(uvicorn.Server):
         self._watchdog = LoopWatchdog(patience_s=PATIENCE_AT_START_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._grace_ends_s = 0.0
+        self._core_end: asyncio.Task[None] | None = None
         self._is_announced = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -105,13 +106,16 @@ class GatewayProcess(uvicorn.Server):
         """Closes the port; answers that are not over have what is left of the grace, then the core
         ends them.
         """
-        left_s = max(0.0, self._grace_ends_s - asyncio.get_running_loop().time())
+        loop = asyncio.get_running_loop()
+        left_s = max(0.0, self._grace_ends_s - loop.time())
         self.config.timeout_graceful_shutdown = math.ceil(left_s) + _LAST_WORDS_S
-        ending = asyncio.create_task(self._end_after(left_s))
+        ending = loop.call_later(left_s, self._end_core)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+            if self._core_end is not None:  # else the lifespan has ended it, and waited for that
+                await self._core_end
             if self.beside is not None:
                 await self.beside.stop()
             for task in self._tasks:
@@ -199,9 +203,9 @@ class GatewayProcess(uvicorn.Server):
         self._is_announced = True
         self.manager.ready(announcement.status(models, self._registry.unready()))
 
-    async def _end_after(self, grace_s: float) -> None:
-        await asyncio.sleep(grace_s)
-        await self._triton.stop()
+    def _end_core(self) -> None:
+        """What still runs has had its grace: the core fails it."""
+        self._core_end = asyncio.get_running_loop().create_task(self._triton.stop())
 
 
 def end_at_once(code: int) -> None:

@@ -1,0 +1,104 @@
+"""The end of the process, with a core whose end takes its time."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from openai_frontend.cli import announcement
+from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
+from openai_frontend.lasting import Startup
+from openai_frontend.life import Life
+
+
+class SlowCore:
+    """Its requests end as soon as it is stopped, it itself a while later."""
+
+    def __init__(self) -> None:
+        self.stops = asyncio.Event()
+        self.has_stopped = False
+
+    async def stop(self) -> None:
+        if self.stops.is_set():  # a second call does nothing
+            return
+        self.stops.set()
+        await asyncio.sleep(0.3)
+        self.has_stopped = True
+
+
+class Loaded:
+    """Models that are there."""
+
+    def has_loaded(self) -> bool:
+        return True
+
+    def cards(self) -> list[Any]:
+        return []
+
+    def unready(self) -> dict[str, str]:
+        return {}
+
+
+async def test_a_core_that_ends_after_the_grace():
+    """Its end is waited for, though its requests have ended already: it is what frees devices, and
+    says whether the process has to be left otherwise.
+    """
+    core, begun = SlowCore(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await receive()
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            await core.stop()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        begun.set()
+        await core.stops.wait()
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    process = process_of(app, core)
+    async with served(process) as url, httpx.AsyncClient() as client:
+        request = asyncio.create_task(client.get(url))
+        await begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        answer = await request
+
+    assert answer.status_code == 503
+    assert core.has_stopped
+
+
+def process_of(app: Any, core: SlowCore) -> GatewayProcess:
+    models: Any = Loaded()
+    server: Any = core
+    startup = Startup(server, models, adapters_s=60)
+    config = uvicorn.Config(app, port=0, log_config=None, ws="none")
+    return GatewayProcess(
+        config,
+        Inside(server, models, startup, Life()),
+        stop_times=StopTimes(delay_s=0, grace_s=0.2),
+        progress=announcement.LoadProgress(sys.stderr, []),
+        place=announcement.Place("http://localhost/v1"),
+    )
+
+
+@contextlib.asynccontextmanager
+async def served(process: GatewayProcess) -> AsyncGenerator[str, None]:
+    """While it runs; leaves once it has ended."""
+    serving = asyncio.create_task(process.serve())
+    while not process.started:  # noqa: ASYNC110  uvicorn has no event for it
+        await asyncio.sleep(0.005)
+    port = process.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        async with asyncio.timeout(30):
+            await serving

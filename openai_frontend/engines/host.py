@@ -43,12 +43,17 @@ class EngineHost:
         self._live: dict[Execution, str] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._adapters: Mapping[str, Adapter] = {}
+        self._adapting = threading.Lock()  # they may change while the engine is made again
 
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         """Know the adapters that requests may name from now on."""
-        self._adapters = adapters
+        with self._adapting:
+            self._adapters = adapters
+            self._tell_adapters(self._engine)
+
+    def _tell_adapters(self, engine: Engine) -> None:
         try:
-            self._engine.set_adapters(adapters)
+            engine.set_adapters(self._adapters)
         except Exception:  # the edge to engines that users write: other models must go on
             logger.exception("%s: the engine does not take its adapters", self._name)
 
@@ -134,8 +139,9 @@ class EngineHost:
             finally:
                 # vLLM kills a process that hangs, and does not wait for its end: this reaps it.
                 multiprocessing.active_children()
-            engine.set_adapters(self._adapters)
-            self._engine, self._loaded, self._down = engine, True, None
+            with self._adapting:
+                self._tell_adapters(engine)
+                self._engine, self._loaded, self._down = engine, True, None
             told = dataclasses.asdict(facts)
             if told != self.facts:  # else the same object, by which a model is known again
                 self.facts = told

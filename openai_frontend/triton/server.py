@@ -8,9 +8,9 @@ import logging
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,8 +26,8 @@ from openai_frontend.triton import (
     start_log,
 )
 from openai_frontend.triton.conditions import Conditions
+from openai_frontend.triton.model_control import ModelControl
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
-from openai_frontend.triton.settling import Settling
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
-UNLOAD_POLL_S = 0.02  # short against any unload
 
 # One object, so that the same facts are the same object here too
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
@@ -82,9 +81,8 @@ class Server:
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at the start
-        self._loading: set[asyncio.Future[None]] = set()
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
-        self._settling = Settling()
+        self._control = ModelControl(self._call_in_thread, self._states)
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
@@ -106,7 +104,7 @@ class Server:
             self._loop = None
             self.remove_files()
             raise
-        self._settling.has_loaded()
+        self._control.has_loaded()
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
         if self.options.model_control_mode == "poll":
@@ -123,18 +121,20 @@ class Server:
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # what other backends still work on
             stream.interrupt()
-        while self._loading:
-            inprocess.interrupt_loads()
-            await asyncio.wait(self._loading, timeout=0.2)
-        await asyncio.sleep(self._settling.rest_s())
+        await self._control.end()
         try:
-            await asyncio.to_thread(core.stop)
+            await asyncio.to_thread(self._end, core)
+        finally:
+            loop.remove_reader(core.response_fd)
+            self._resolve(core)
+
+    def _end(self, core: _core.Server) -> None:
+        try:
+            core.stop()
         except _core.TritonError as error:  # requests that never end, as those of a dead stub
             self.outlives_stop = True
             logger.error("the core did not end: %s", failures.from_native(error))
         finally:
-            loop.remove_reader(core.response_fd)
-            self._resolve(core)
             self.remove_files()
 
     def stop_without_loop(self) -> None:
@@ -142,9 +142,8 @@ class Server:
         core, self._core = self._core, None
         if core is not None:
             inprocess.close(STOPPING)
-            time.sleep(self._settling.rest_s())
-            core.stop()
-            self.remove_files()
+            time.sleep(self._control.rest_s())
+            self._end(core)
 
     def is_live(self) -> bool:
         """Say whether the core answers; False before the start and after the stop."""
@@ -245,47 +244,41 @@ class Server:
         in flight on the model that is replaced run to their end. Raises the reason where the model
         does not load.
         """
-        _check_name(name)
+        self._check_control()
         if self.engine_failure(name) is not None:
             # The core reloads a model only where its files have changed; a dead engine has to go
             # first.
             await self.unload_model(name)
-        native_files = dict(model_files or {})
-        again = "READY" in self._states(name)
+        await self._control.load(name, config, model_files or {})
 
-        async def load() -> None:
-            async with self._settling.loading(name, again=again):
-                await self._call_in_thread(lambda core: core.load_model(name, config, native_files))
+    async def load_again(self, name: str, config: str) -> None:
+        """Load a model that is loaded, with another config, in the modes `explicit` and `none`."""
+        await self._control.load(name, config, {})
 
-        await self.outlast(load())
-
-    async def outlast(self, load: Coroutine[Any, Any, None]) -> None:
-        """Wait for a load in a thread, which cannot be cancelled: a stop of the server ends it."""
-        loading = asyncio.ensure_future(load)
-        self._loading.add(loading)
-        loading.add_done_callback(self._loaded)
-        await asyncio.shield(loading)
-
-    def _loaded(self, loading: asyncio.Future[None]) -> None:
-        """Whoever asked for the load may have gone, and nobody else wants its error."""
-        self._loading.discard(loading)
-        if not loading.cancelled():
-            loading.exception()
+    async def outlast(self, change: Coroutine[Any, Any, None]) -> None:
+        """Wait for a change of a model, which goes on where whoever waits is cancelled; a stop of
+        the server ends it.
+        """
+        await self._control.outlast(change)
 
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile.
 
         It begins when no load is under way.
         """
-        leaving = inprocess.hosts(name)
-        async with self._settling.unloading():
-            await self._call_in_thread(lambda core: core.unload_model(name))
-        while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
-            await asyncio.sleep(UNLOAD_POLL_S)
+        self._check_control()
+        await self._control.unload(name)
 
-    def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
-        """The core's unload returns before the model is gone, and its engine goes last."""
-        return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
+    def is_changing(self) -> bool:
+        """Say whether models are being loaded, unloaded or polled."""
+        return self._control.is_changing()
+
+    def _check_control(self) -> None:
+        """The core itself would do it in the mode `none` (`options.native`)."""
+        if self.options.model_control_mode != "explicit":
+            raise errors.ModelUnavailable(
+                "models are loaded by request only in the model control mode 'explicit'"
+            )
 
     def _states(self, name: str) -> list[str]:
         return [entry.state for entry in self.model_index() if entry.name == name]
@@ -376,10 +369,9 @@ class Server:
         while True:
             await asyncio.sleep(self.options.repository_poll_s)
             try:
-                await self._call_in_thread(lambda core: core.poll_model_repository())
+                await self._control.poll()
             except errors.GatewayError as error:
                 logger.warning("the model repository could not be polled: %s", error)
-            self._settling.has_loaded()
 
     def remove_files(self) -> None:
         """Remove the temporary folder; for a process that ends without stopping the core, too."""
@@ -403,13 +395,6 @@ async def _abandon(starting: asyncio.Task[_core.Server]) -> None:
         await asyncio.wait([starting], timeout=0.2)
     if not starting.cancelled() and starting.exception() is None:
         await asyncio.to_thread(starting.result().stop)
-
-
-def _check_name(name: str) -> None:
-    """The core joins a name to the repository's path and loads what lies there, within or not."""
-    path = PurePosixPath(name)
-    if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
-        raise errors.InvalidRequest(f"{name!r} is no model name", param="model")
 
 
 def _stop_at_exit(server: Server) -> None:

@@ -13,7 +13,7 @@ Both are races inside of Triton's core (2.51, and its main branch of 2026):
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
@@ -31,14 +31,16 @@ class Settling:
         self._loaded_at = float("-inf")  # on the monotonic clock
 
     @asynccontextmanager
-    async def loading(self, name: str, *, again: bool) -> AsyncGenerator[None, None]:
-        """Around a load; `again`: the model is loaded, and what is loaded will go."""
+    async def loading(self, name: str, *, again: Callable[[], bool]) -> AsyncGenerator[None, None]:
+        """Around a load; `again` says whether the model is loaded, and what is loaded will go. It
+        is asked when the load's turn has come: the one before it may have been the first.
+        """
         async with self._locks.setdefault(name, asyncio.Lock()):
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._unloads)
                 self._loads += 1
             try:
-                if again:
+                if again():
                     await asyncio.sleep(self.rest_s())
                 yield
             finally:

@@ -15,7 +15,7 @@ async def seconds_to_unload(settling):
 
 
 async def load(settling, name="model", *, again=False, seconds=0.0):
-    async with settling.loading(name, again=again):
+    async with settling.loading(name, again=lambda: again):
         await asyncio.sleep(seconds)
 
 
@@ -43,12 +43,26 @@ async def test_a_load_of_what_is_loaded_waits_too():
     assert time.monotonic() - start > SETTLING_S * 0.9
 
 
+async def test_two_first_loads_of_a_model():
+    """The second one finds the model loaded when its turn has come, and waits as for any other."""
+    settling = Settling()
+    loaded_at: list[float] = []
+
+    async def first_load():
+        async with settling.loading("model", again=lambda: bool(loaded_at)):
+            loaded_at.append(time.monotonic())
+
+    await asyncio.gather(first_load(), first_load())
+
+    assert loaded_at[1] - loaded_at[0] > SETTLING_S * 0.9
+
+
 async def test_changes_of_one_model_do_not_overlap():
     settling = Settling()
     order = []
 
     async def first():
-        async with settling.loading("model", again=False):
+        async with settling.loading("model", again=lambda: False):
             await asyncio.sleep(0.05)
             order.append("loaded")
 
@@ -81,7 +95,7 @@ async def test_a_load_comes_after_the_unload_that_waits():
             order.append("unload")
 
     async def late():
-        async with settling.loading("late", again=False):
+        async with settling.loading("late", again=lambda: False):
             order.append("late")
 
     early = asyncio.create_task(load(settling, "early", seconds=0.05))

@@ -156,6 +156,21 @@ async def test_a_core_that_ends_without_its_loop(repository, start_server):
     assert _core.live_counts()["responses"] == 0
 
 
+async def test_a_core_that_does_not_end_without_its_loop(repository, start_server, caplog):
+    """At the interpreter's end, too, the log says so, and no files are left."""
+    mock_models.write(repository, "mock")
+    server = await start_server(exit_timeout_s=0)
+    core, folder = server._core, server._backends.folder
+    mock_models.write(repository, "mock", fail_at_load="no weights")
+    with pytest.raises(errors.GatewayError, match="no weights"):
+        await server.load_model("mock")  # its record holds up the core's end
+    asyncio.get_running_loop().remove_reader(core.response_fd)
+    server.stop_without_loop()
+
+    assert "the core did not end" in caplog.text
+    assert not folder.exists()
+
+
 async def test_two_stops_at_once(server):
     """Stops that overlap are one."""
     async with asyncio.timeout(10):

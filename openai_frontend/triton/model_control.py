@@ -1,0 +1,109 @@
+"""Loads and unloads the core's models, and lets it poll its repositories: what takes a thread, and
+cannot be called back.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from openai_frontend import errors
+from openai_frontend.triton import _core, inprocess
+from openai_frontend.triton.settling import Settling
+
+UNLOAD_POLL_S = 0.02  # short against any unload
+_INTERRUPT_EVERY_S = 0.2
+
+InThread = Callable[[Callable[[_core.Server], None]], Coroutine[Any, Any, None]]
+
+
+class ModelControl:
+    """The changes of one core's models. Used on the event loop."""
+
+    def __init__(self, in_thread: InThread, states: Callable[[str], Collection[str]]) -> None:
+        """`in_thread` calls the core on a thread; `states` gives those of a model's versions."""
+        self._in_thread = in_thread
+        self._states = states
+        self._settling = Settling()
+        self._changes: set[asyncio.Future[None]] = set()
+
+    async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
+        """Load or reload a model; raises the reason where it does not load."""
+        _check_name(name)
+        native_files = dict(files)
+
+        async def load() -> None:
+            async with self._settling.loading(name, again=lambda: "READY" in self._states(name)):
+                await self._in_thread(lambda core: core.load_model(name, config, native_files))
+
+        await self.outlast(load())
+
+    async def unload(self, name: str) -> None:
+        """Unload a model, when no load is under way, and wait until it is gone, or loaded again
+        meanwhile.
+        """
+        leaving = inprocess.hosts(name)
+
+        async def unload() -> None:
+            async with self._settling.unloading():
+                await self._in_thread(lambda core: core.unload_model(name))
+
+        await self.outlast(unload())
+        while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
+            await asyncio.sleep(UNLOAD_POLL_S)
+
+    def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
+        """The core's unload returns before the model is gone, and its engine goes last."""
+        return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
+
+    async def poll(self) -> None:
+        """Let the core load and unload what has changed in its repositories."""
+
+        async def poll() -> None:
+            try:
+                await self._in_thread(lambda core: core.poll_model_repository())
+            finally:
+                self.has_loaded()
+
+        await self.outlast(poll())
+
+    def is_changing(self) -> bool:
+        """Say whether something is under way."""
+        return bool(self._changes)
+
+    def has_loaded(self) -> None:
+        """Note that models have been loaded just now."""
+        self._settling.has_loaded()
+
+    async def outlast(self, change: Coroutine[Any, Any, None]) -> None:
+        """Wait for a change. It goes on where whoever waits is cancelled: the core is still at it,
+        and nobody may take it to be over. A stop of the server ends it.
+        """
+        changing = asyncio.ensure_future(change)
+        self._changes.add(changing)
+        changing.add_done_callback(self._changed)
+        await asyncio.shield(changing)
+
+    def _changed(self, change: asyncio.Future[None]) -> None:
+        """Whoever asked for it may have gone, and nobody else wants its error."""
+        self._changes.discard(change)
+        if not change.cancelled():
+            change.exception()
+
+    async def end(self) -> None:
+        """End what is under way, and return when the core may be stopped."""
+        while self._changes:
+            inprocess.interrupt_loads()
+            await asyncio.wait(self._changes, timeout=_INTERRUPT_EVERY_S)
+        await asyncio.sleep(self.rest_s())
+
+    def rest_s(self) -> float:
+        """Seconds until the core may be stopped, where nothing is under way."""
+        return self._settling.rest_s()
+
+
+def _check_name(name: str) -> None:
+    """The core joins a name to the repository's path and loads what lies there, within or not."""
+    path = PurePosixPath(name)
+    if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
+        raise errors.InvalidRequest(f"{name!r} is no model name", param="model")

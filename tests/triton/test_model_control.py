@@ -1,0 +1,59 @@
+"""Changes of models that are left alone, or cut off by the core's end."""
+
+import asyncio
+import multiprocessing
+
+import pytest
+
+from openai_frontend.triton.model_control import ModelControl
+from tests import mock_models
+from tests.engines import failing_engines
+from tests.triton.waiting import until
+
+
+class SlowCore:
+    """A core whose changes begin at once, and end when they are told to."""
+
+    def __init__(self):
+        self.under_way = 0
+        self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def change(self, ask):
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.go_on.wait()
+        self.under_way -= 1
+
+    @staticmethod
+    def states(name):
+        return ()
+
+
+@pytest.mark.parametrize("first", ["load", "unload"])
+async def test_a_change_that_nobody_waits_for_any_more(first):
+    """It is under way until the core has done it: what may not run beside it comes after it."""
+    core = SlowCore()
+    control = ModelControl(core.change, core.states)
+    works = {"load": lambda: control.load("model", None, {}), "unload": lambda: control.unload("m")}
+    second = {"load": "unload", "unload": "load"}[first]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(works[first](), 0.05)
+    after = asyncio.create_task(works[second]())
+    await asyncio.sleep(0.1)
+    core.go_on.set()
+    async with asyncio.timeout(5):
+        await after
+
+    assert core.most == 1
+
+
+async def test_stop_while_a_polled_model_loads(repository, start_server):
+    """A stop that comes while the core polls ends what the new model waits for, and the core."""
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
+    await until(lambda: bool(multiprocessing.active_children()))
+    async with asyncio.timeout(10):
+        await server.stop()
+
+    assert not server.outlives_stop

@@ -27,8 +27,9 @@ class EngineControl:
         self._numbers = itertools.count(1)
 
     async def find(self) -> None:
-        """Look for processes that have come."""
-        await asyncio.to_thread(self._stubs.find)
+        """Look for processes that have come: what others said of their instances is over."""
+        changing = self._server.is_changing()
+        self._server.unhealthy -= await asyncio.to_thread(self._stubs.find, changing=changing)
 
     def unsent(self, name: str) -> int:
         """What an engine in this process has made that no response of Triton's tells yet."""
@@ -81,8 +82,8 @@ class EngineControl:
         said = any(serves(each, groups) for each in self._server.unhealthy)  # only of stubs
         if not said and not self._stubs.of(config):
             return "its backend has no process of its own"
-        if self._server.options.model_control_mode != "explicit":
-            return "such a model is loaded again only in the model control mode 'explicit'"
+        if self._server.options.model_control_mode == "poll":
+            return "in the model control mode 'poll' it is loaded again where its files change"
         return None
 
     async def start_again(self, name: str) -> None:
@@ -99,7 +100,7 @@ class EngineControl:
         self._stubs.give_up(self._stubs.of(config))  # one that hangs would keep its memory
         # The core loads nothing anew whose config and files have not changed.
         config.setdefault("parameters", {})[_AGAIN] = {"string_value": str(next(self._numbers))}
-        await self._server.load_model(name, config=json.dumps(config))
+        await self._server.load_again(name, json.dumps(config))
         groups = config.get("instance_group", ())
         self._server.unhealthy -= {each for each in self._server.unhealthy if serves(each, groups)}
         await self.find()

@@ -12,8 +12,9 @@ RateLimiterMode = Literal["off", "execution_count"]
 LogFormat = Literal["default", "ISO8601"]
 InstanceGroupKind = Literal["auto", "cpu", "gpu", "model"]
 
-# The C API's numbers.
-_CONTROL_MODES: dict[str, int] = {"none": 0, "poll": 1, "explicit": 2}
+# The C API's numbers. `none` is the core's `explicit` with all models at the start: the same, but
+# that the core can be told to load a model again whose process has died. Others `Server` refuses.
+_CONTROL_MODES: dict[str, int] = {"none": 2, "poll": 1, "explicit": 2}
 _RATE_LIMITER_MODES: dict[str, int] = {"off": 0, "execution_count": 1}
 _LOG_FORMATS: dict[str, int] = {"default": 0, "ISO8601": 1}
 _INSTANCE_GROUP_KINDS: dict[str, int] = {"auto": 0, "cpu": 1, "gpu": 2, "model": 3}
@@ -163,8 +164,9 @@ def _set_named(made: _core.ServerOptions, options: Options) -> None:
 
 
 def _set_lists(made: _core.ServerOptions, options: Options) -> None:
-    if options.model_control_mode == "explicit":
-        for model in options.startup_models:
+    if options.model_control_mode != "poll":
+        explicit = options.model_control_mode == "explicit"
+        for model in options.startup_models if explicit else ("*",):
             made.startup_model(model)
     for name in _TRIPLES:
         for scope, settings in getattr(options, name).items():

@@ -5,6 +5,7 @@ fail one by one, and the model stays ready (core 2.51).
 """
 
 import contextlib
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,38 +19,55 @@ class Stubs:
     """The children of this process that are stubs."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # what is known changes on threads and on the event loop
         self._instances: dict[psutil.Process, str] = {}
         self._ended: set[psutil.Process] = set()  # at the last look
         self._given_up: set[psutil.Process] = set()
 
-    def find(self) -> None:
-        """Learn of the stubs that have come. Reads /proc: on a thread."""
-        found = {}
+    def find(self, *, changing: bool = False) -> set[str]:
+        """Learn of the stubs that have come, and give the names of their instances. Reads /proc: on
+        a thread.
+
+        While models are `changing`, a stub is left out whose instance has one already: the core
+        asks the old one until the new one has started.
+        """
         children = psutil.Process().children()
-        self._given_up.intersection_update(children)
-        for process in children:
-            if process in self._given_up:
-                continue
-            instance = self._instances.get(process) or _instance(process)
-            if instance is not None:
-                found[process] = instance
-        self._instances = found
+        named = {each: self._instances.get(each) or _instance(each) for each in children}
+        with self._lock:
+            self._given_up.intersection_update(children)
+            known, held_back = self._instances, set(self._instances.values()) if changing else set()
+            self._instances = {
+                process: instance
+                for process, instance in named.items()
+                if instance is not None
+                and process not in self._given_up
+                and (process in known or instance not in held_back)
+            }
+            return {self._instances[each] for each in self._instances.keys() - known.keys()}
 
     def dead(self) -> set[str]:
         """The names of the instances whose stub has died and is not being put away: a stub that
         Triton ends is a zombie too, but not for two looks.
         """
-        ended = {process for process in self._instances if _is_zombie(process)}
+        ended = {process for process in self._newest() if _is_zombie(process)}
         both, self._ended = ended & self._ended, ended
         return {self._instances[process] for process in both}
+
+    def _newest(self) -> Iterable[psutil.Process]:
+        """Of each instance: the core keeps a dead one that requests are said to be in flight to,
+        beside the one that a load has brought.
+        """
+        by_age = sorted(self._instances, key=psutil.Process.create_time)
+        return {self._instances[process]: process for process in by_age}.values()
 
     def give_up(self, processes: Iterable[psutil.Process]) -> None:
         """End them, and know them no more: others are to take their places. The core reaps them
         when it unloads their instances, if ever.
         """
         for process in processes:
-            self._given_up.add(process)
-            self._instances.pop(process, None)
+            with self._lock:
+                self._given_up.add(process)
+                self._instances.pop(process, None)
             with contextlib.suppress(psutil.Error):  # the core has put it away
                 process.kill()
 
@@ -63,9 +81,11 @@ class Stubs:
 
 
 def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an instance belongs to one of the groups of a model's config."""
+    """Whether an instance belongs to one of the groups of a model's config: the core adds its
+    number to the group's name, be it the only one.
+    """
     base, _, number = instance.rpartition("_")
-    return any(group["name"] in (instance, base if number.isdigit() else "") for group in groups)
+    return number.isdigit() and any(group["name"] == base for group in groups)
 
 
 def _instance(process: psutil.Process) -> str | None:

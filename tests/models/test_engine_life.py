@@ -1,5 +1,6 @@
 """Engines that die and come back, in the test's own process."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -7,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from openai_frontend import errors
@@ -16,7 +18,10 @@ from openai_frontend.model_options import EngineLimits
 from openai_frontend.models import restarts
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.triton import Server
 from tests import mock_models
+from tests.triton import python_models
+from tests.triton.generation_inputs import collect, text
 from tests.triton.waiting import until
 
 ONE = EngineLimits(restarts=1)
@@ -129,3 +134,62 @@ async def test_the_models_own_limit(repository, nothing_left):
 
         with pytest.raises(errors.ModelFailed, match="died"):
             await here.ask()
+
+
+def stubs() -> list[psutil.Process]:
+    """Those of the Python backend that live."""
+    children = psutil.Process().children()
+    alive = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+    return [each for each in alive if each.name().startswith("triton_python")]
+
+
+async def lose_the_stub() -> None:
+    [stub] = stubs()
+    stub.kill()
+    await until(lambda: not stubs())
+
+
+async def replied(server: Server) -> bytes:
+    [response] = await collect(server.infer("echo", {"IN": text("hello")}))
+    reply: bytes = response.item("OUT")
+    return reply
+
+
+async def watch(here: World) -> None:
+    """As `EngineLife.watch` does: a stub is dead where two looks have found it so."""
+    for _ in range(2):
+        await here.life._look_once()
+    await until(lambda: not here.life._mending)
+
+
+@pytest.mark.slow
+async def test_a_stub_is_started_again(repository, nothing_left):
+    """A dead stub is replaced in the mode `none` too, and its model serves."""
+    python_models.write(repository, "echo")
+    async with world(repository, ONE, model_control_mode="none") as here:
+        await watch(here)
+        await lose_the_stub()
+        await watch(here)
+
+        assert await replied(here.server) == b"hello"
+
+
+@pytest.mark.slow
+async def test_a_stub_of_a_core_that_polls(repository, nothing_left, caplog):
+    """It stays down, as the log and the readiness say, until the model's files change."""
+    python_models.write(repository, "echo")
+    async with world(repository, ONE, model_control_mode="poll", repository_poll_s=0.05) as here:
+        await watch(here)
+        await lose_the_stub()
+        await watch(here)
+        await here.registry.refresh()
+        for told in (caplog.text, here.registry.unready()["echo"]):
+            assert "loaded again where its files change" in told
+
+        (repository / "echo" / "1" / "model.py").touch()
+        async with asyncio.timeout(30):
+            while "echo" in here.registry.unready():
+                await asyncio.sleep(0.1)
+                await here.registry.refresh()
+                await watch(here)
+        assert await replied(here.server) == b"hello"

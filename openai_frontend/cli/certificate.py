@@ -44,8 +44,8 @@ class Certificate:
         self._marks = marks
         try:
             self._loaded(None)  # aside: a half-written pair must not break the one in force
-            self.context.load_cert_chain(self._chain, self._key)
-        except (InvalidCertificate, OSError) as error:
+            self._load_into(self.context)
+        except InvalidCertificate as error:
             logger.error("%s; the certificate that was read before stays in force", error)
             return
         logger.info("%s: the certificate was read again", self._chain)
@@ -62,13 +62,16 @@ class Certificate:
         for name, path in (("tls_certificate", self._chain), ("tls_key", self._key)):
             if path is not None and not path.is_file():
                 raise InvalidCertificate(f"{name}: {path} is not a file")
+        self._load_into(context)
+        if client_ca is not None:
+            _demand(context, client_ca)
+        return context
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
         try:
             context.load_cert_chain(self._chain, self._key, password=_no_password)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InvalidCertificate(f"tls_certificate: {self._chain}: {_reason(error)}") from None
-        if client_ca is not None:
-            _demand(context, client_ca)
-        return context
 
 
 def _demand(context: ssl.SSLContext, client_ca: Path) -> None:

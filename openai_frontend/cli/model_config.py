@@ -69,9 +69,13 @@ def _of_python(config: Config, version: Path | None) -> Config:
     triton = said.get("triton_config") if isinstance(said, dict) else None
     if not isinstance(triton, dict):
         return config
+    try:
+        max_batch_size = int(triton.get("max_batch_size", 0))
+    except (TypeError, ValueError):
+        raise ModelUnavailable(f"{path}: max_batch_size is no number") from None
     return {
         **config,
-        "max_batch_size": int(triton.get("max_batch_size", 0)),
+        "max_batch_size": max_batch_size,
         "model_transaction_policy": {"decoupled": bool(triton.get("decoupled", False))},
     }
 

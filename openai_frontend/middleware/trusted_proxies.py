@@ -77,7 +77,7 @@ class TrustedProxies:
         for node in reversed(nodes):
             read = _NODE.fullmatch(node)
             host = (read["v6"] or read["v4"]) if read else node
-            address = _address(host)
+            address = None if "%" in host else _address(host)  # a zone may be any text
             if address is None:
                 return None
             found = str(address), int((read and read["port"]) or 0)

@@ -152,6 +152,18 @@ def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["will_not_work"][-1].startswith("Its backend 'vllm' is not on this machine")
 
 
+@pytest.mark.parametrize("size", ["many", "[1]"])
+def test_a_size_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
+    """What NVIDIA's program reads of its model.yaml is looked at too."""
+
+    version = mock_models.write(tmp_path, "m", config='name: "m"\nbackend: "python"\n')
+    (version / "model.yaml").write_text(f"triton_config: {{max_batch_size: {size}}}\n")
+
+    found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
+
+    assert found["problem"].endswith("model.yaml: max_batch_size is no number")
+
+
 def test_a_program_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The Python backend could not load the model, whatever its tensors are."""
 

@@ -226,6 +226,26 @@ def test_a_key_with_a_password(tmp_path, authority):
         Certificate(file, key)
 
 
+def test_a_renewal_with_a_password(tmp_path, authority, caplog, monkeypatch):
+    """Nobody is asked for it either, though it came between the trial and the taking up."""
+    file, key = authority.certificate("server"), tmp_path / "key.pem"
+    key.write_bytes(file.read_bytes())
+    certificate = Certificate(file, key)
+    load = certificate._loaded
+
+    def load_and_be_renewed(client_ca: Path | None) -> ssl.SSLContext:
+        context = load(client_ca)
+        key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
+        return context
+
+    monkeypatch.setattr(certificate, "_loaded", load_and_be_renewed)
+    key.touch()
+    certificate.reload()
+
+    assert "encrypted" in caplog.text
+    assert "stays in force" in caplog.text
+
+
 def test_settings_without_a_certificate(tmp_path, models, capsys):
     """A key, or authorities, without a certificate would leave the port open: refused."""
     code = main(["serve", f"--model-repository={models}", f"--tls-key={tmp_path / 'key.pem'}"])

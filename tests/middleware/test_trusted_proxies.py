@@ -60,6 +60,8 @@ NOT_BELIEVED = [
     [(XFF, "example.com")],
     [(XFF, "198.51.100.9\x00")],
     [(XFF, "256.1.1.1")],
+    [(XFF, "fe80::1%eth0 status=200")],
+    [(FWD, 'for="fe80::1%x client=203.0.113.1"')],
     [(FWD, "for=_hidden")],
     [(FWD, "for=198.51.100.9, for")],
     [(FWD, 'for="198.51.100.9')],

@@ -47,7 +47,7 @@ def read(place: Place) -> Reading:
         status, text = connection.get(_METRICS)
         if status != 200:
             raise Refused(_refusal(status))
-        samples = _samples(text.decode())
+        samples = _samples(text)
         models = _models(*connection.get(_MODELS))
         health = _json(connection.get(_HEALTH)[1])
     return Reading(
@@ -68,10 +68,10 @@ def _refusal(status: int) -> str:
     return f"/metrics answers {status}"
 
 
-def _samples(text: str) -> dict[str, Series]:
+def _samples(text: bytes) -> dict[str, Series]:
     samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = defaultdict(dict)
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(text.decode()):
             for sample in family.samples:
                 labels = tuple(sorted((name, _text(at)) for name, at in sample.labels.items()))
                 samples[sample.name][labels] = sample.value

@@ -112,6 +112,17 @@ def test_keys(
         assert once(capsys, url)[0] == 0
 
 
+@pytest.mark.parametrize("body", ["<html>{", "\udcff\udcfe"])
+def test_another_server(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """What is no text of Prometheus', or none at all, is said to be so in one line."""
+
+    with telling({"/metrics": (200, body)}) as port:
+        code, text = once(capsys, f"http://127.0.0.1:{port}")
+    assert code == 1
+    assert text.endswith("is this a gateway?\n")
+    assert text.count("\n") == 1
+
+
 def test_names_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     """A name cannot tell the terminal what to do."""
 

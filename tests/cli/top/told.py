@@ -52,9 +52,10 @@ def telling(
             if key is not None and self.headers.get("authorization") != f"Bearer {key}":
                 status, body = 401, "{}"
             self.send_response(status)
-            self.send_header("content-length", str(len(body.encode())))
+            sent = body.encode(errors="surrogateescape")
+            self.send_header("content-length", str(len(sent)))
             self.end_headers()
-            self.wfile.write(body.encode())
+            self.wfile.write(sent)
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nobody reads it."""

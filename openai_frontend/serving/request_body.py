@@ -37,7 +37,8 @@ class BodyReader(Generic[Fields]):
     def read_in_thread(self, body: bytes) -> Fields:
         """The same for a long body, by the steps of `read_in_turns`, beside the event loop."""
         check_json_size(body)
-        _check_memory(body)
+        if len(body) > _AT_ONCE_BYTES:
+            _check_memory(body)
         try:
             return self._adapter.validate_python(orjson.loads(body))
         except (orjson.JSONDecodeError, ValidationError):

@@ -296,6 +296,14 @@ def outcome_of(body: bytes) -> ChatCompletionRequest | InvalidRequest:
         return error
 
 
+@pytest.mark.parametrize("body", [b"", b"{}"], ids=["empty", "short"])
+def test_a_short_body_is_refused_the_same_beside_the_loop(body):
+    """Where inference reads it: the same words."""
+    with pytest.raises(InvalidRequest) as beside:
+        CHAT.read_in_thread(body)
+    assert beside.value.message == refusal(CHAT, body).message
+
+
 LONG = [
     completion_body(prompt='é"\n' * 20_000),
     completion_body(prompt=[*range(20_000)]),

@@ -132,7 +132,11 @@ def _run(program: Path, log: Path, *options: str) -> int:
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(paths),
+                "TMPDIR": str(program.parent),  # the fuzzer ends without a word to its target
+            },
         ).returncode
 
 

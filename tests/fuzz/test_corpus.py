@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz import loop
+from tests.fuzz import loop, scratch
 from tests.fuzz.targets import NAMES, corpus, target
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _closed_loop() -> Iterator[None]:
+def _nothing_left() -> Iterator[None]:
     yield
     loop.close()
+    scratch.remove()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,17 +2,14 @@
 
 import orjson
 
-from openai_frontend.errors import GatewayError
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
-from tests.fuzz import loop
-from tests.fuzz.outcome import refusal
+from tests.fuzz.prepared import prepared
 from tests.fuzz.targets import json_body
-from tests.serving.fake_model import FakeModel
 
 CHATS = ChatCompletions(Limits(), FieldPolicy("ignore"), Admission(99))
 READER = BodyReader(ChatCompletionRequest)
@@ -38,17 +35,8 @@ SEEDS = (
 
 
 def check(data: bytes) -> None:
-    """What begins as no object is the end of one that is valid so far."""
-    body = data if data.startswith(b"{") else START + data
-    loop.run(_prepare(body))
-
-
-async def _prepare(body: bytes) -> None:
-    try:
-        request = READER.read(body)
-        answer = await CHATS.prepare(request, FakeModel(max_model_len=10_000))  # type: ignore[arg-type]
-    except GatewayError as error:
-        refusal(error)
+    answer = prepared(READER, CHATS, START, data)
+    if answer is None:
         return
     assert len(answer.requests) == answer.n
     for each in answer.requests:

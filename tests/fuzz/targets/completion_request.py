@@ -1,15 +1,12 @@
 """A completion's body, as far as the model's door: what reaches it, or a 400."""
 
-from openai_frontend.errors import GatewayError
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.request_body import BodyReader
 from schemas.completions import CompletionRequest
-from tests.fuzz import loop
-from tests.fuzz.outcome import refusal
-from tests.serving.fake_model import FakeModel
+from tests.fuzz.prepared import prepared
 
 COMPLETIONS = Completions(Limits(), FieldPolicy("ignore"), Admission(99))
 READER = BodyReader(CompletionRequest)
@@ -29,16 +26,5 @@ SEEDS = (
 
 
 def check(data: bytes) -> None:
-    """What begins as no object is the end of one that is valid so far."""
-    body = data if data.startswith(b"{") else START + data
-    loop.run(_prepare(body))
-
-
-async def _prepare(body: bytes) -> None:
-    try:
-        request = READER.read(body)
-        answer = await COMPLETIONS.prepare(request, FakeModel(max_model_len=10_000))  # type: ignore[arg-type]
-    except GatewayError as error:
-        refusal(error)
-        return
-    assert answer.requests
+    answer = prepared(READER, COMPLETIONS, START, data)
+    assert answer is None or answer.requests

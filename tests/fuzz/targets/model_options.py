@@ -1,7 +1,5 @@
 """`openai_frontend.yaml` beside a model, and the same options as settings' text."""
 
-import tempfile
-from functools import cache
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -9,6 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import FILE, ModelOptions, read
 from openai_frontend.setting_values import OptionsByModel
+from tests.fuzz import scratch
 from tests.fuzz.draw import Draw
 
 _SETTINGS = TypeAdapter(OptionsByModel)
@@ -44,11 +43,6 @@ SEEDS = (
 )
 
 
-@cache
-def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="fuzz-options-"))
-
-
 def check(data: bytes) -> None:
     draw = Draw(data)
     if draw.byte() & 1:
@@ -58,9 +52,9 @@ def check(data: bytes) -> None:
 
 
 def _as_file(content: bytes) -> None:
-    (_folder() / FILE).write_bytes(content)
+    (scratch.folder() / FILE).write_bytes(content)
     try:
-        options = read(_folder())
+        options = read(scratch.folder())
     except ModelUnavailable as error:
         assert "\n" not in error.message
         return

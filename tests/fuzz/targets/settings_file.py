@@ -2,12 +2,9 @@
 what is wrong with it.
 """
 
-import tempfile
-from functools import cache
-from pathlib import Path
-
 from openai_frontend.setting_sources import InvalidSettings, load
 from openai_frontend.settings import Settings
+from tests.fuzz import scratch
 
 WORDS = (
     *(f"{field}: " for field in Settings.model_fields),
@@ -21,14 +18,10 @@ SEEDS = (
 )
 
 
-@cache
-def _file() -> Path:
-    return Path(tempfile.mkdtemp(prefix="fuzz-settings-")) / "settings.yaml"
-
-
 def check(data: bytes) -> None:
-    _file().write_bytes(data)
+    file = scratch.folder() / "settings.yaml"
+    file.write_bytes(data)
     try:
-        load(config=_file())
+        load(config=file)
     except InvalidSettings as error:
         assert "\n" not in str(error), error

@@ -31,7 +31,7 @@ _REFUSED = refused(
 
 
 class AllowedHosts:
-    """Supervisors, which call by an address, get through to /health."""
+    """Supervisors, which call by an address, get through to what tells of health."""
 
     def __init__(self, app: ASGIApp, *, allowed: Sequence[str], addresses: bool = False) -> None:
         """`allowed`: names, and `*.example.com` for all below example.com. `addresses`: whatever is

@@ -7,7 +7,7 @@ from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.serving.failure import describe
 
-HEALTH = "/health/"
+HEALTH = ("/health/", "/v2/health/")
 
 
 class Crowd:

@@ -74,15 +74,15 @@ class StreamedResponse(Response, ABC):
             max_waiting_bytes=self._limits.buffer_bytes,
         )
         self._send = send
-        # A task of its own: a wake-up then resumes four frames, not the twenty of the middleware
-        # too. Measured at 64 streams: 18 % less CPU for each chunk, with the line above.
-        pump = asyncio.get_running_loop().create_task(self.pump(outlet))
         silence = _Silence(outlet, partial(self.start, outlet), self._limits.keep_alive_s)
         if self.comments:
             silence.watch()
         try:
-            with CancelledOnDisconnect(scope):
-                last = await pump
+            with CancelledOnDisconnect(scope):  # what a client has left before is not begun
+                # A task of its own: a wake-up then resumes four frames, not the twenty of the
+                # middleware too. Measured at 64 streams: 18 % less CPU for each chunk, with the
+                # way round them.
+                last = await asyncio.get_running_loop().create_task(self.pump(outlet))
         except RequestCancelled as gone:
             log_failure(gone, state["request_id"])
             return

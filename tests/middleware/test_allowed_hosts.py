@@ -62,7 +62,7 @@ async def test_refusal():
     assert b"evil" not in sent.body
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/v2/health/ready"])
 async def test_supervisors(path):
     """Who looks after the process calls it by an address that nobody has set."""
     assert await status(b"10.1.2.3:9000", path=path) == 200

@@ -2,9 +2,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
+from openai_frontend.routers.outlet import Outlet
+from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
 
 
 class Client:
@@ -159,3 +162,34 @@ async def test_time_of_a_body_that_has_ended():
     await asyncio.sleep(0.05)
 
     assert told == []
+
+
+class Stream(StreamedResponse):
+    """Tells whether it was begun."""
+
+    begun = False
+
+    async def pump(self, outlet: Outlet) -> bytes:
+        self.begun = True
+        self.start(outlet)
+        return b"end"
+
+
+@pytest.mark.parametrize(("goes", "sent"), [(False, 2), (True, 0)])
+async def test_a_stream_whose_client_has_gone(goes, sent):
+    """As when its prompt was long to be read: nothing is begun that nobody waits for."""
+    client, stream, messages = Client(), Stream(StreamLimits()), []
+    client.scope["state"]["request_id"] = "req_1"
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        messages.append(message["type"])
+
+    if goes:
+        client.goes()
+    await stream(client.scope, receive, send)
+    await asyncio.sleep(0.01)
+
+    assert (stream.begun, len(messages)) == (not goes, sent)

@@ -111,7 +111,7 @@ async def sent_by(world: World, **fields: Any) -> list[Any]:
         "type": "http",
         "method": "POST",
         "path": "/v1/chat/completions",
-        "headers": [],
+        "headers": [(b"host", b"localhost")],
         "query_string": b"",
     }
     await world.app(scope, receive, send)

@@ -31,6 +31,13 @@ inline void ignore(Error* error) {
   if (error != nullptr) server_api.ErrorDelete(error);
 }
 
+// A text for the core, which would take a NUL in it for its end.
+inline const char* c_text(const std::string& text) {
+  if (text.find('\0') != std::string::npos)
+    throw TritonError(Code::kInvalidArg, "a name or a text of the request has a NUL");
+  return text.c_str();
+}
+
 inline Error* make_error(Code code, const std::string& message) {
   return server_api.ErrorNew(code, message.c_str());
 }

@@ -476,7 +476,7 @@ void add_input(InFlight& in_flight, nb::handle name, nb::handle value) {
   const DataType type = parse_data_type(nb::cast<std::string>(tensor[0]));
   const std::vector<int64_t> shape = read_shape(tensor[1]);
   const auto [data, size] = keep_input_data(in_flight, tensor[2]);
-  check(server_api.InferenceRequestAddInput(in_flight.request, input.c_str(), type, shape.data(),
+  check(server_api.InferenceRequestAddInput(in_flight.request, c_text(input), type, shape.data(),
                                             shape.size()));
   check(server_api.InferenceRequestAppendInputData(in_flight.request, input.c_str(), data, size,
                                                    MemoryType::kCpu, 0));
@@ -484,16 +484,16 @@ void add_input(InFlight& in_flight, nb::handle name, nb::handle value) {
 
 void add_parameter(InferenceRequest* request, const std::string& key, nb::handle value) {
   if (nb::isinstance<nb::bool_>(value)) {
-    check(server_api.InferenceRequestSetBoolParameter(request, key.c_str(), nb::cast<bool>(value)));
+    check(server_api.InferenceRequestSetBoolParameter(request, c_text(key), nb::cast<bool>(value)));
   } else if (nb::isinstance<nb::int_>(value)) {
     check(
-        server_api.InferenceRequestSetIntParameter(request, key.c_str(), nb::cast<int64_t>(value)));
+        server_api.InferenceRequestSetIntParameter(request, c_text(key), nb::cast<int64_t>(value)));
   } else if (nb::isinstance<nb::float_>(value)) {
-    check(server_api.InferenceRequestSetDoubleParameter(request, key.c_str(),
+    check(server_api.InferenceRequestSetDoubleParameter(request, c_text(key),
                                                         nb::cast<double>(value)));
   } else {
-    check(server_api.InferenceRequestSetStringParameter(request, key.c_str(),
-                                                        nb::cast<std::string>(value).c_str()));
+    check(server_api.InferenceRequestSetStringParameter(request, c_text(key),
+                                                        c_text(nb::cast<std::string>(value))));
   }
 }
 
@@ -501,7 +501,7 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
                   const InferArguments& arguments) {
   InferenceRequest* request = in_flight.request;
   if (!arguments.request_id.empty())
-    check(server_api.InferenceRequestSetId(request, arguments.request_id.c_str()));
+    check(server_api.InferenceRequestSetId(request, c_text(arguments.request_id)));
   if (arguments.priority != 0)
     check(server_api.InferenceRequestSetPriorityUInt64(request, arguments.priority));
   if (arguments.timeout_us != 0) {
@@ -515,7 +515,7 @@ void fill_request(InFlight& in_flight, ResponseAllocator* allocator,
   }
   for (nb::handle output : arguments.outputs) {
     check(server_api.InferenceRequestAddRequestedOutput(request,
-                                                        nb::cast<std::string>(output).c_str()));
+                                                        c_text(nb::cast<std::string>(output))));
   }
   check(server_api.InferenceRequestSetReleaseCallback(request, on_request_released, &in_flight));
   check(server_api.InferenceRequestSetResponseCallback(request, allocator, nullptr, on_response,
@@ -565,7 +565,7 @@ nb::object infer(triton::Server* server, ResponseAllocator* allocator,
     // The model lookup takes the repository's lock, which a thread that loads or unloads a model
     // may hold while it waits for the GIL.
     const nb::gil_scoped_release release;
-    check(server_api.InferenceRequestNew(&in_flight->request, server, arguments.model.c_str(),
+    check(server_api.InferenceRequestNew(&in_flight->request, server, c_text(arguments.model),
                                          arguments.version));
   }
   fill_request(*in_flight, allocator, arguments);

@@ -47,11 +47,11 @@ class LoadParameters {
   }
   void add_string(const std::string& name, const std::string& value) {
     parameters_.push_back(
-        server_api.ParameterNew(name.c_str(), ParameterType::kString, value.c_str()));
+        server_api.ParameterNew(c_text(name), ParameterType::kString, c_text(value)));
   }
   // Triton keeps the pointer, not the bytes: `value` must outlive the load.
   void add_bytes(const std::string& name, nb::bytes value) {
-    parameters_.push_back(server_api.ParameterBytesNew(name.c_str(), value.c_str(), value.size()));
+    parameters_.push_back(server_api.ParameterBytesNew(c_text(name), value.c_str(), value.size()));
   }
   const Parameter** data() { return parameters_.data(); }
   size_t size() const { return parameters_.size(); }
@@ -116,7 +116,7 @@ class CoreServer {
   bool model_is_ready(const std::string& name, int64_t version) const {
     bool ready = false;
     call([&](triton::Server* server) {
-      return server_api.ServerModelIsReady(server, name.c_str(), version, &ready);
+      return server_api.ServerModelIsReady(server, c_text(name), version, &ready);
     });
     return ready;
   }
@@ -124,7 +124,7 @@ class CoreServer {
     uint32_t flags = 0;
     void* unused = nullptr;
     call([&](triton::Server* server) {
-      return server_api.ServerModelTransactionProperties(server, name.c_str(), version, &flags,
+      return server_api.ServerModelTransactionProperties(server, c_text(name), version, &flags,
                                                          &unused);
     });
     return (flags & kTransactionDecoupled) != 0;
@@ -136,17 +136,17 @@ class CoreServer {
   }
   std::string model_metadata(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
-      return server_api.ServerModelMetadata(server, name.c_str(), version, message);
+      return server_api.ServerModelMetadata(server, c_text(name), version, message);
     });
   }
   std::string model_config(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
-      return server_api.ServerModelConfig(server, name.c_str(), version, 1, message);
+      return server_api.ServerModelConfig(server, c_text(name), version, 1, message);
     });
   }
   std::string model_statistics(const std::string& name, int64_t version) const {
     return json([&](triton::Server* server, Message** message) {
-      return server_api.ServerModelStatistics(server, name.c_str(), version, message);
+      return server_api.ServerModelStatistics(server, c_text(name), version, message);
     });
   }
   std::string model_index(bool ready_only) const {
@@ -164,13 +164,13 @@ class CoreServer {
       parameters.add_bytes("file:" + nb::cast<std::string>(path), nb::cast<nb::bytes>(content));
     }
     call([&](triton::Server* server) {
-      return server_api.ServerLoadModelWithParameters(server, name.c_str(), parameters.data(),
+      return server_api.ServerLoadModelWithParameters(server, c_text(name), parameters.data(),
                                                       parameters.size());
     });
   }
   void unload_model(const std::string& name) const {
     call(
-        [&](triton::Server* server) { return server_api.ServerUnloadModel(server, name.c_str()); });
+        [&](triton::Server* server) { return server_api.ServerUnloadModel(server, c_text(name)); });
   }
   std::string metrics() const {
     std::string text;

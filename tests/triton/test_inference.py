@@ -263,6 +263,30 @@ async def test_bytes_that_end_too_early(server, data):
         await collect(server.infer("mock", {"text_input": ("BYTES", (1,), data)}))
 
 
+NULS: dict[str, dict[str, Any]] = {
+    "model": {"model_name": "mock\0"},
+    "input": {"inputs": {"text_input\0": text("a")}},
+    "output": {"outputs": ["text_output\0"]},
+    "id": {"request_id": "a\0"},
+    "parameter": {"parameters": {"a\0": 1}},
+    "text": {"parameters": {"a": "b\0"}},
+}
+
+
+@pytest.mark.parametrize("changed", NULS.values(), ids=NULS)
+async def test_a_nul(server, changed):
+    """A text that the core would take for another one, cut at its NUL, is refused."""
+    asked = {"model_name": "mock", "inputs": generation(max_tokens=1), **changed}
+    with pytest.raises(errors.InvalidRequest, match="NUL"):
+        server.infer(**asked)
+
+
+async def test_a_models_name_with_a_nul(server):
+    """It is no model's that is loaded."""
+    assert server.model_is_ready("mock")
+    assert not server.model_is_ready("mock\0")
+
+
 async def test_an_unknown_model(server):
     """A request to an unknown model is refused by its name."""
     with pytest.raises(errors.ModelNotFound, match="absent"):

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,10 +41,15 @@ def exit_code(gateway: GatewayProcess) -> int:
 
 def printed(gateway: GatewayProcess) -> list[str]:
     """The announcement, which comes just after the models are ready."""
-    deadline = time.monotonic() + 10
-    while "print(" not in gateway.output() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    gateway.wait_for_line("print(")
     return gateway.output().splitlines()
+
+
+def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_the_printed_curl_line_works(tmp_path: Path) -> None:
@@ -111,7 +116,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with running(tmp_path, tokens_per_second=20) as gateway, stream(gateway, 1000) as response:
         next(response.iter_lines())
         os.kill(gateway.pid, signal.SIGINT)
-        time.sleep(0.5)  # two signals at once are one
+        until(lambda: not gateway.ready())  # two signals at once are one
         assert gateway.stop(signal.SIGINT, 5) == 130
 
 
@@ -120,8 +125,7 @@ def test_a_stop_while_models_load_does_not_wait_for_them(tmp_path: Path) -> None
 
     mock_models.write(tmp_path / "models", "slow", load_s=60)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
-        while "loading slow: 5 s" not in gateway.output():
-            time.sleep(0.1)
+        gateway.wait_for_line("loading slow: 5 s", 60)
         assert gateway.stop(signal.SIGINT, 5) == 0
 
 
@@ -130,8 +134,7 @@ def test_an_abort_leaves_the_stacks_in_the_log(tmp_path: Path) -> None:
 
     mock_models.write(tmp_path / "models", "slow", load_s=60)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as gateway:
-        while not live(gateway):
-            time.sleep(0.1)
+        until(lambda: live(gateway))
         assert gateway.stop(signal.SIGABRT, 5) == -signal.SIGABRT
         assert "Fatal Python error: Aborted" in gateway.output()
         for thread in (r'cli/serve.py", line \d+ in serve', r'cli/loop_watchdog.py", line \d+'):

@@ -242,9 +242,7 @@ def test_a_client_that_is_too_fast(guarded: Guarded) -> None:
 def test_the_printed_lines_take_a_key(guarded: Guarded) -> None:
     """Pasted into a shell they work for who has a key in the usual variable."""
 
-    deadline = time.monotonic() + 10
-    while "print(" not in guarded.process.output() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    guarded.process.wait_for_line("print(")
     lines = guarded.process.output().splitlines()
     [curl] = [line for line in lines if line.startswith("curl ")]
     environment = {**os.environ, "OPENAI_API_KEY": CANARY}
@@ -304,10 +302,10 @@ def test_a_broken_file_while_it_serves(guarded: Guarded) -> None:
     before = guarded.keys.read_bytes()
     guarded.keys.write_text(f"keys: [{{sha256: {CANARY}")
     guarded.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 10
-    while "stay in force" not in guarded.process.output() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    guarded.keys.write_bytes(before)
+    try:
+        guarded.process.wait_for_line("stay in force")
+    finally:
+        guarded.keys.write_bytes(before)
 
     assert guarded.process.output().count("stay in force") == 1
     assert guarded.models(CANARY) == 200
@@ -319,9 +317,7 @@ def test_no_key_in_the_log(guarded: Guarded) -> None:
     guarded.models(CANARY)
     guarded.models(CANARY + "x")
     httpx.get(f"{guarded.process.url}/v1/models", headers={"authorization": CANARY})
-    deadline = time.monotonic() + 10
-    while "GET /v1/models" not in guarded.process.output() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    guarded.process.wait_for_line("GET /v1/models")
 
     log = guarded.process.output()
     assert "GET /v1/models" in log

@@ -52,25 +52,30 @@ def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
         time.sleep(0.05)
 
 
-def test_the_printed_curl_line_works(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """Its one model says yes."""
+    with running(tmp_path_factory.mktemp("talker"), tokens=["yes"], answer_tokens=1) as gateway:
+        yield gateway
+
+
+def test_the_printed_curl_line_works(talker: GatewayProcess) -> None:
     """Pasted into a shell it gets an answer of the model."""
 
-    with running(tmp_path, tokens=["yes"], answer_tokens=1) as gateway:
-        [line] = [line for line in printed(gateway) if line.startswith("curl ")]
-        answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
+    [line] = [line for line in printed(talker) if line.startswith("curl ")]
+    answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
     assert '"content":"yes"' in answer.stdout
 
 
-def test_the_printed_python_lines_work(tmp_path: Path) -> None:
+def test_the_printed_python_lines_work(talker: GatewayProcess) -> None:
     """Pasted into Python they print an answer of the model."""
 
-    with running(tmp_path, tokens=["yes"], answer_tokens=1) as gateway:
-        lines = printed(gateway)
-        start = lines.index("from openai import OpenAI")
-        snippet = "\n".join(lines[start : start + 3])
-        answer = subprocess.run(
-            [sys.executable, "-c", snippet], capture_output=True, text=True, check=True
-        )
+    lines = printed(talker)
+    start = lines.index("from openai import OpenAI")
+    snippet = "\n".join(lines[start : start + 3])
+    answer = subprocess.run(
+        [sys.executable, "-c", snippet], capture_output=True, text=True, check=True
+    )
     assert answer.stdout == "yes\n"
 
 

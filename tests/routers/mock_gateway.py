@@ -31,6 +31,14 @@ class RawResponse:
     headers: dict[str, str]
     body: bytes
 
+    @classmethod
+    def of(cls, received: bytes) -> "RawResponse":
+        """The first of what has come on a connection; what follows it is in its body."""
+        head, _, body = received.partition(b"\r\n\r\n")
+        status, *lines = head.decode("latin-1").split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        return cls(int(status.split()[1]), headers, body)
+
     @property
     def error(self) -> dict[str, Any]:
         envelope = json.loads(self.body)
@@ -43,11 +51,7 @@ def exchange(port: int, sent: bytes) -> RawResponse:
     """What comes back on a connection of its own; the server must close it."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(sent)
-        received = b"".join(iter(lambda: connection.recv(65536), b""))
-    head, _, body = received.partition(b"\r\n\r\n")
-    status, *lines = head.decode("latin-1").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    return RawResponse(int(status.split()[1]), headers, body)
+        return RawResponse.of(b"".join(iter(lambda: connection.recv(65536), b"")))
 
 
 def request(line: str, *headers: str, body: bytes = b"") -> bytes:

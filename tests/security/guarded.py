@@ -6,10 +6,11 @@ that its memory has not grown by more than an allocator keeps, and that nothing 
 
 import json
 import re
+import socket
 import time
 import uuid
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,34 @@ class Guarded:
         own = [f"authorization: Bearer {key}"] if key else []
         kind = ["content-type: application/json"] if body else []
         return self.raw(request(line, *own, *kind, *headers, body=body))
+
+    def flood(self, pieces: Iterable[bytes], *, ends: bool = False) -> bytes:
+        """What comes back to bytes that are written for as long as the gateway takes them; `ends`
+        tells it that no more follow.
+        """
+        with socket.create_connection(("127.0.0.1", self.process.port), timeout=30) as connection:
+            with suppress(OSError):  # closed while we still write
+                for piece in pieces:
+                    connection.sendall(piece)
+                if ends:
+                    connection.shutdown(socket.SHUT_WR)
+            received = b""
+            with suppress(ConnectionError):
+                while more := connection.recv(65536):
+                    received += more
+        return received
+
+    def grown_by(self, count: int, sent: bytes) -> int:
+        """By how many bytes its memory is more while so many connections have sent this, and it
+        still answers others.
+        """
+        before = self.memory_bytes()
+        with ExitStack() as connections:
+            for _ in range(count):
+                address = ("127.0.0.1", self.process.port)
+                connections.enter_context(socket.create_connection(address, 30)).sendall(sent)
+            assert self.answers()
+            return self.memory_bytes() - before
 
     def post(self, path: str, fields: dict[str, Any] | bytes, *headers: str) -> RawResponse:
         """Fields beside those that the path requires, or a body as it is."""

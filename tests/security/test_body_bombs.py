@@ -25,23 +25,8 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def exchanged(guarded: Guarded, *pieces: bytes) -> RawResponse:
-    """The first answer to what is written for as long as the gateway takes it."""
-    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=30) as connection:
-        try:
-            for piece in pieces:
-                connection.sendall(piece)
-        except ConnectionError:
-            pass
-        received = b""
-        try:
-            while more := connection.recv(65536):
-                received += more
-        except ConnectionError:
-            pass
-    head, _, body = received.partition(b"\r\n\r\n")
-    status, *lines = head.decode("latin-1").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
-    return RawResponse(int(status.split()[1]), headers, body)
+    """The first answer."""
+    return RawResponse.of(guarded.flood(pieces))
 
 
 def chunk(data: bytes) -> bytes:
@@ -130,14 +115,6 @@ async def test_bodies_that_stop(guarded_process):
 
 def test_many_bodies_at_once(guarded):
     """Forty bodies that never end hold no more than what has come of them."""
-    before = guarded.memory_bytes()
-    address = ("127.0.0.1", guarded.process.port)
-    connections = [socket.create_connection(address) for _ in range(40)]
-    for connection in connections:
-        connection.sendall(HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 500_000)
-    assert guarded.answers()
-    grown = guarded.memory_bytes() - before
-    for connection in connections:
-        connection.close()
+    sent = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 500_000
 
-    assert grown < 40 * 2 * 500_000
+    assert guarded.grown_by(40, sent) < 40 * 2 * 500_000

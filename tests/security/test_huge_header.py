@@ -3,11 +3,7 @@
 tests/middleware/test_http_protocol.py has every way to cut a head into pieces, and the slow ones.
 """
 
-import socket
-
 import pytest
-
-from tests.security.guarded import Guarded
 
 LINE = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n"
 MANY = 2**20
@@ -26,24 +22,6 @@ HEADS = {
 }  # fmt: skip
 
 
-def exchanged(guarded: Guarded, pieces: list[bytes]) -> bytes:
-    """What comes back, until the gateway closes the connection."""
-    with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=20) as connection:
-        try:
-            for piece in pieces:
-                connection.sendall(piece)
-            connection.shutdown(socket.SHUT_WR)
-        except OSError:  # closed while we still write
-            pass
-        received = b""
-        try:
-            while more := connection.recv(65536):
-                received += more
-        except ConnectionError:
-            pass
-    return received
-
-
 @pytest.mark.parametrize("name", HEADS)
 def test_head(guarded, name):
     """431 or 400 and the end of the connection; what comes after the limit is dropped as it
@@ -51,7 +29,7 @@ def test_head(guarded, name):
     """
     before = guarded.memory_bytes()
 
-    received = exchanged(guarded, HEADS[name])
+    received = guarded.flood(HEADS[name], ends=True)
 
     assert guarded.memory_bytes() - before < 8 * MANY
     assert received[9:12] in (b"400", b"401", b"431"), received[:200]  # 401: before the trailers
@@ -60,15 +38,4 @@ def test_head(guarded, name):
 
 def test_many_at_once(guarded):
     """A hundred heads that never end take no more than their limit each."""
-    before = guarded.memory_bytes()
-    connections = [
-        socket.create_connection(("127.0.0.1", guarded.process.port)) for _ in range(100)
-    ]
-    for connection in connections:
-        connection.sendall(LINE + b"X: " + b"a" * 60_000)
-    assert guarded.answers()
-    grown = guarded.memory_bytes() - before
-    for connection in connections:
-        connection.close()
-
-    assert grown < 100 * 4 * 65_536
+    assert guarded.grown_by(100, LINE + b"X: " + b"a" * 60_000) < 100 * 4 * 65_536

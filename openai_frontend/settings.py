@@ -43,7 +43,8 @@ class Listening(BaseModel):
     )
     tls_client_ca: Path | None = Field(
         default=None,
-        description="PEM file of authorities: clients must show a certificate of theirs.",
+        description="PEM file of authorities: clients must show a certificate of theirs. It is "
+        "read again when it changes.",
     )
     kserve: bool = Field(
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."

@@ -4,6 +4,7 @@ bodies themselves. Never looks at a request.
 
 import copy
 import re
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -121,13 +122,15 @@ class Document:
         self._app = app
         self._open_areas = open_areas
         self._written: Json | None = None
+        self._lock = threading.Lock()
 
     def with_models(self, models: Mapping[str, str]) -> Json:
         """`models`: a served model for each task, so that the examples run as they are."""
-        if self._written is None:
-            self._written = _written(self._app)
-            if self._open_areas is not None:
-                _add_security(self._written, self._app, self._open_areas)
+        with self._lock:  # requests come on threads of their own, and the first one writes it
+            if self._written is None:
+                self._written = _written(self._app)
+                if self._open_areas is not None:
+                    _add_security(self._written, self._app, self._open_areas)
         document = copy.deepcopy(self._written)
         for path, _, operation in _operations(document):
             _add_examples(operation, EXAMPLES.get(path, {}), models)

@@ -1,9 +1,11 @@
 """HTTPS, clients' certificates and Unix sockets, over the real command."""
 
+import contextlib
 import socket
 import ssl
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,8 +18,16 @@ from openai_frontend.cli.command import main
 from tests import mock_models
 from tests.cli.certificates import Authority, private
 from tests.gateway_process import GatewayProcess
+from tests.process_state import log_restored
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """`serve` sets up the log of its process, which is the suite's here."""
+    with log_restored():
+        yield
 
 
 @pytest.fixture
@@ -130,8 +140,11 @@ def shown(port: int, context: ssl.SSLContext) -> str:
         socket.create_connection(("127.0.0.1", port)) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
     ):
-        certificate = x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
-    [name] = certificate.subject
+        return name_in(secure.getpeercert(binary_form=True))
+
+
+def name_in(certificate: bytes | None) -> str:
+    [name] = x509.load_der_x509_certificate(certificate or b"").subject
     return str(name.value)
 
 
@@ -226,24 +239,18 @@ def test_a_key_with_a_password(tmp_path, authority):
         Certificate(file, key)
 
 
-def test_a_renewal_with_a_password(tmp_path, authority, caplog, monkeypatch):
-    """Nobody is asked for it either, though it came between the trial and the taking up."""
+def test_a_renewal_with_a_password(tmp_path, authority, caplog):
+    """Nobody is asked for it either: what was in force stays."""
     file, key = authority.certificate("server"), tmp_path / "key.pem"
     key.write_bytes(file.read_bytes())
     certificate = Certificate(file, key)
-    load = certificate._loaded
+    key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
 
-    def load_and_be_renewed(client_ca: Path | None) -> ssl.SSLContext:
-        context = load(client_ca)
-        key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
-        return context
-
-    monkeypatch.setattr(certificate, "_loaded", load_and_be_renewed)
-    key.touch()
     certificate.reload()
 
     assert "encrypted" in caplog.text
     assert "stays in force" in caplog.text
+    assert shaken_hands(certificate, trusting(authority)) == "server"
 
 
 def test_settings_without_a_certificate(tmp_path, models, capsys):
@@ -254,14 +261,54 @@ def test_settings_without_a_certificate(tmp_path, models, capsys):
     assert "tls_certificate: it is not set" in capsys.readouterr().err
 
 
+def shaken_hands(certificate: Certificate, client: ssl.SSLContext) -> str:
+    """The name in the certificate that a client is shown, once both sides trust each other."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = certificate.context.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    for side in (theirs, ours) * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    return name_in(theirs.getpeercert(binary_form=True))
+
+
 def test_a_broken_renewal(tmp_path, authority, caplog):
-    """Files that are half written leave the old certificate in force."""
+    """Files that are half written leave the old certificate in force; once they are whole, the new
+    one is.
+    """
     file = authority.certificate("server")
     certificate = Certificate(file)
-    context = certificate.context
-    file.write_bytes(file.read_bytes()[:100])
-
+    for content in (file.read_bytes()[:100], None):
+        if content is None:
+            file.unlink()
+        else:
+            file.write_bytes(content)
+        certificate.reload()
+        assert shaken_hands(certificate, trusting(authority)) == "server"
+    file.write_bytes(authority.certificate("renewed").read_bytes())
     certificate.reload()
 
-    assert certificate.context is context
-    assert "stays in force" in caplog.text
+    assert shaken_hands(certificate, trusting(authority)) == "renewed"
+    assert caplog.text.count("stays in force") == 2
+
+
+def test_other_authorities_of_clients(tmp_path, authority):
+    """Who was trusted until then is not, and who is from now on is."""
+    other = Authority(tmp_path, "other")
+    file, accepted = authority.certificate("server"), tmp_path / "accepted.pem"
+    accepted.write_bytes(authority.file.read_bytes())
+    certificate = Certificate(file, client_ca=accepted)
+    old, new = (
+        trusting(authority, each.certificate(f"client-of-{each.file.stem}"))
+        for each in (authority, other)
+    )
+    assert shaken_hands(certificate, old) == "server"
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        shaken_hands(certificate, new)
+
+    accepted.write_bytes(other.file.read_bytes())
+    certificate.reload()
+
+    assert shaken_hands(certificate, new) == "server"
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        shaken_hands(certificate, old)

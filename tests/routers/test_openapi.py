@@ -1,6 +1,7 @@
 """The OpenAPI document: valid, complete, and true to what the routes read."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ BODYLESS = {
 def document() -> dict[str, Any]:
     app = create_app(Settings(), Server(Options(model_repositories=[])))
     return Document(app).with_models(MODELS)
+
+
+def test_many_readers_of_the_first_document(document: dict[str, Any]) -> None:
+    """Each gets it whole, though they all come before it has been written."""
+    app = create_app(Settings(), Server(Options(model_repositories=[])))
+    fresh = Document(app)
+    with ThreadPoolExecutor(8) as threads:
+        read = list(threads.map(lambda _: fresh.with_models(MODELS), range(8)))
+
+    assert all(each == document for each in read)
 
 
 Operation = dict[str, Any]

@@ -132,6 +132,7 @@ async def _exchange(
 ) -> None:
     exchange = Exchange(path, body, headers)
     await app(exchange.scope, exchange.receive, exchange.send)
+    assert exchange.status == 200
 
 
 class Exchange:
@@ -139,11 +140,12 @@ class Exchange:
 
     def __init__(self, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._body = body
+        self.status = 0
         self.scope = {
             "type": "http",
             "method": "POST",
             "path": path,
-            "headers": list(headers),
+            "headers": [(b"host", b"localhost"), *headers],
             "query_string": b"",
         }
 
@@ -151,4 +153,4 @@ class Exchange:
         return {"type": "http.request", "body": self._body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        pass
+        self.status = message.get("status", self.status)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, cast
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from prometheus_client.metrics_core import Metric
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -25,7 +25,6 @@ from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
-from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.failures import Failures
 from openai_frontend.middleware.farewell import Farewell
 from openai_frontend.middleware.held_models import HeldModels
@@ -51,11 +50,11 @@ from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
 from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
+from openai_frontend.routers.unrouted import refuse_route
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.failure import refused
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.rerank import Reranking
@@ -135,7 +134,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
             Middleware(Shortcut, endpoints=direct),
         ],
-        exception_handlers={HTTPException: _refuse_route},
+        exception_handlers={HTTPException: refuse_route},
     )
     app.state.lasting = lasting
     app.state.startup = lasting.startup
@@ -281,23 +280,3 @@ def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
         "log_verbose_level": settings.triton_log_verbose,
         "log_format": settings.triton_log_format or "default",
     }
-
-
-_ROUTE_REFUSALS = {
-    404: ("Invalid URL ({method} {path})", "unknown_url"),
-    405: ("Not allowed to {method} on {path}.", "method_not_supported"),
-}
-
-
-async def _refuse_route(request: Request, error: Exception) -> Response:
-    """Starlette's own errors, in the envelope of the address."""
-    if not isinstance(error, HTTPException):
-        raise error
-    message, code = _ROUTE_REFUSALS.get(error.status_code, (error.detail, "invalid_request"))
-    # not `request.url`, which is built from the Host header too
-    text = message.format(method=request.method, path=request.scope["path"][:128])
-    failure = refused(error.status_code, text, code)
-    if is_kserve(request.scope):
-        failure = failure.in_kserve_form()
-    headers = {**failure.headers, **(error.headers or {})}
-    return Response(failure.body, failure.status, headers, media_type="application/json")

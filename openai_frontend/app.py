@@ -32,6 +32,7 @@ from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.middleware.request_record import RequestRecords
 from openai_frontend.middleware.trusted_proxies import TrustedProxies
+from openai_frontend.middleware.unrouted import refuse_route
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
@@ -50,7 +51,6 @@ from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
 from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
-from openai_frontend.routers.unrouted import refuse_route
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin

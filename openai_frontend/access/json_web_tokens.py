@@ -70,7 +70,10 @@ class JsonWebTokens:
         """Raises NotAuthenticated. `digest` is the token's."""
         known = self._known.get(digest)
         if known is not None and self._clock() < known[1]:
-            return known[0]
+            caller = known[0]
+            _remember(self._known, digest, known)
+            _remember(self._quotas, caller.key.digest, caller.quota)
+            return caller
         claims = self._claims(token)
         caller = self._caller(claims)
         _remember(self._known, digest, (caller, int(claims["exp"]) + LEEWAY_S))

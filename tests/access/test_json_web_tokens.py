@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_frontend.access import json_web_tokens
 from openai_frontend.access.json_web_tokens import LEEWAY_S, InvalidJwks, JsonWebTokens
 from openai_frontend.access.key_ring import KeyRing
 from openai_frontend.access.keys import KeyLimits
@@ -152,6 +153,18 @@ def test_one_subject_has_one_quota():
 
     assert first.quota is second.quota
     assert other.quota is not first.quota
+
+
+def test_who_comes_often_is_not_forgotten(monkeypatch):
+    """However many others come: a further token of his has the quota that he has used."""
+    monkeypatch.setattr(json_web_tokens, "_REMEMBERED", 2)
+    known, often = ring(), token()
+    first = known.find(often)
+    for subject in ("b", "c", "d"):
+        known.find(token(sub=subject))
+        assert known.find(often) is first
+
+    assert known.find(token(exp=int(time.time()) + 7200)).quota is first.quota
 
 
 @pytest.mark.parametrize("subject", ["x\ny", "\u00e4", "", "x" * 200])

@@ -43,8 +43,9 @@ def read(source: ModelSource, look: Look) -> ModelFacts:
     """
     if source.config.get("backend") == "vllm":
         return _of_vllm(source)
-    if source.folder is not None and (source.folder / "model.yaml").is_file():
-        return _of_llm_api(source.folder / "model.yaml")
+    arguments = _read_mapping(source.folder, "model.yaml", yaml_text.parse)
+    if arguments is not None:
+        return _of_llm_api(arguments)
     members = [source, *filter(None, map(look, parts(source.config)))]
     return ModelFacts(
         tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
@@ -68,16 +69,14 @@ def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
 
 def _of_vllm(source: ModelSource) -> ModelFacts:
     """`model.json` of NVIDIA's vLLM backend holds vLLM's engine arguments."""
-    path = None if source.folder is None else source.folder / "model.json"
-    arguments = {} if path is None or not path.is_file() else _read_mapping(path, json.loads)
+    arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_model_len")
     )
 
 
-def _of_llm_api(path: Path) -> ModelFacts:
+def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
     """`model.yaml` of TensorRT-LLM's LLM-API model holds the arguments of its `LLM`."""
-    arguments = _read_mapping(path, yaml_text.parse)
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
@@ -87,8 +86,7 @@ def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
     if not isinstance(named, str):
         return ModelFacts(max_model_len=_length(said))
     folder = Path(named)
-    config = folder / "config.json"
-    found = _read_mapping(config, json.loads) if config.is_file() else {}
+    found = _read_mapping(folder, "config.json", json.loads) or {}
     length = _length(said) or _length(found.get("max_position_embeddings"))
     return ModelFacts(tokenizer=folder, max_model_len=length)
 
@@ -107,10 +105,8 @@ def _parameter_folder(source: ModelSource, name: str) -> Path | None:
 def _engine_length(source: ModelSource) -> int | None:
     """The context that a TensorRT-LLM engine was built for."""
     folder = _parameter_folder(source, "gpt_model_path")
-    config = None if folder is None else folder / "config.json"
-    if config is None or not config.is_file():
-        return None
-    build = _read_mapping(config, json.loads).get("build_config")
+    config = _read_mapping(folder, "config.json", json.loads) or {}
+    build = config.get("build_config")
     return _length(build.get("max_seq_len")) if isinstance(build, dict) else None
 
 
@@ -123,9 +119,17 @@ def _first(found: Any) -> Any:
     return next((each for each in found if each is not None), None)
 
 
-def _read_mapping(path: Path, parse: Callable[[str], Any]) -> Mapping[str, Any]:
+def _read_mapping(
+    folder: Path | None, name: str, parse: Callable[[str], Any]
+) -> Mapping[str, Any] | None:
+    """None where there is no such file."""
+    if folder is None:
+        return None
+    path = folder / name
     try:
         found = parse(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):

@@ -101,6 +101,8 @@ class SnapshotTaking:
             except GatewayError as error:
                 went = name in versions and not self._server.model_is_ready(name)
                 draft.fail(name, NOT_LOADED if went else error.message)
+            except OSError as error:  # a folder that this user may not look into
+                draft.fail(name, str(error))
         return draft.finished()
 
     def _options(self, name: str) -> ModelOptions:

@@ -96,6 +96,24 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
         read(source, no_parts)
 
 
+LONG = "x" * 300  # no name of a file: the system refuses to look, as where it may not
+
+
+@pytest.mark.parametrize(
+    "config",
+    [parameters(gpt_model_path=f"/{LONG}"), {"backend": "vllm"}],
+    ids=["an engine's", "a model's"],
+)
+def test_a_folder_that_cannot_be_looked_into_is_named(
+    tmp_path: Path, config: Mapping[str, Any]
+) -> None:
+    """It fails its model, with the reason."""
+
+    (tmp_path / "model.json").write_text(json.dumps({"model": f"/{LONG}"}))
+    with pytest.raises(ModelUnavailable, match=rf"/{LONG}/config.json: .*too long"):
+        read(ModelSource(config=config, folder=tmp_path), no_parts)
+
+
 def test_the_folder_of_a_model(tmp_path: Path) -> None:
     """In the first repository that has it."""
 

@@ -1,6 +1,7 @@
 """The names of models: aliases, versions, and what each of them says by itself."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.model_options import ModelOptions
+from openai_frontend.models import folder_facts
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -145,6 +147,28 @@ async def test_a_bad_file_fails_its_model_alone(tmp_path: Path) -> None:
         f"{tmp_path}/b/openai_frontend.yaml: unknown option 'max_tokens'; "
         "did you mean 'max_answer_tokens'?"
     )
+
+
+async def test_a_folder_that_may_not_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails its model alone, with the system's reason."""
+
+    folder_of = folder_facts.model_folder
+
+    def refused(name: str, repositories: Sequence[Path]) -> Path | None:
+        if name == "b":
+            raise PermissionError(13, "Permission denied", "/models/b")
+        return folder_of(name, repositories)
+
+    monkeypatch.setattr(folder_facts, "model_folder", refused)
+    for name in ("a", "b"):
+        mock_models.write(tmp_path, name)
+    async with serving(tmp_path) as registry:
+        error = registry.card("b").error
+        listed = names(registry)
+    assert listed == ["a"]
+    assert error == "[Errno 13] Permission denied: '/models/b'"
 
 
 async def test_the_file_is_read_again(tmp_path: Path) -> None:

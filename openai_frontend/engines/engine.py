@@ -7,7 +7,7 @@ A model's `config.pbtxt` names the class:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,6 +71,10 @@ class EngineStats:
     waiting: int = 0
     failure: str | None = None
     gauges: Mapping[str, float] = field(default_factory=dict)
+
+
+# As Prometheus has them: name, labels beside those of the model, value
+Sample = tuple[str, Mapping[str, str], float]
 
 
 class DeltaSink(Protocol):
@@ -148,3 +152,7 @@ class Engine(ABC):
     def stats(self) -> EngineStats:
         """Say how the engine is doing. Called often: it must be cheap."""
         return EngineStats()
+
+    def samples(self) -> Iterable[Sample]:
+        """Tell what `/metrics` shows of vLLM's engines beside `stats`; asked at each scrape."""
+        return ()

@@ -6,11 +6,11 @@ import itertools
 import logging
 import multiprocessing
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from openai_frontend.engines import tensors
-from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts
+from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
 from openai_frontend.engines.sink import ExecutionSink, Unsent, fail
 from openai_frontend.generation import Adapter, EmbeddingRequest, ScoreRequest
 from openai_frontend.triton import failures
@@ -170,6 +170,10 @@ class EngineHost:
     def stats(self) -> EngineStats:
         """Say how the engine is doing."""
         return self._engine.stats()
+
+    def samples(self) -> Iterable[Sample]:
+        """Tell what `/metrics` shows of the engine beside that."""
+        return self._engine.samples()
 
     def _run(
         self, execution: Execution, coroutine: Coroutine[Any, Any, None]

@@ -1,4 +1,4 @@
-"""Every family that the gateway counts of itself. `docs/operations.md` has a table made of it.
+"""Every family that the gateway counts of itself. `docs/metrics.md` is made of it.
 
 Labels have values from closed sets alone: addresses as routes spell them, models that are served,
 the words listed here. A client cannot make one.

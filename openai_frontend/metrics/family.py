@@ -8,7 +8,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One row of the table in `docs/operations.md`, and what `/metrics` says of it."""
+    """One row of `docs/metrics.md`, and what `/metrics` says of it."""
 
     name: str  # in full; a counter's samples add `_total`
     kind: Kind

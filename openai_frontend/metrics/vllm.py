@@ -6,7 +6,7 @@ are one model here.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -14,8 +14,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from openai_frontend.metrics import declared
-from openai_frontend.metrics.family import Family
+from openai_frontend.metrics.family import Family, Kind
 from openai_frontend.metrics.vllm_declared import (
+    BY_SOURCE,
     COUNTERS,
     FINISHED_REASONS,
     FROM_ENGINE,
@@ -26,6 +27,11 @@ from openai_frontend.metrics.vllm_declared import (
 
 Labels = tuple[tuple[str, str], ...]
 
+# What a family's samples are called after its name
+_SUFFIXES: Mapping[Kind, tuple[str, ...]] = {
+    "gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMModel:
@@ -35,6 +41,8 @@ class VLLMModel:
     version: str
     names: frozenset[str]  # under which requests are served by it
     gauges: Mapping[str, float] = field(default_factory=dict)  # vLLM's name -> value
+    # What has labels besides: the sample's name, those labels, the value
+    samples: Sequence[tuple[str, Mapping[str, str], float]] = ()
 
 
 def vllm_gauges(told: Mapping[str, float]) -> dict[str, float]:
@@ -56,6 +64,7 @@ def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Me
     for family, sample in COUNTERS.items():
         yield _counter(family, samples[sample])
     yield _counter(SUCCESS, _successes(own, by_name))
+    yield _counter(BY_SOURCE, _by_source(samples))
     for family in FROM_ENGINE:
         yield _from_engine(family, listed)
 
@@ -70,9 +79,13 @@ def _counter(family: Family, values: Mapping[Labels, float]) -> Metric:
 def _from_engine(family: Family, models: Iterable[VLLMModel]) -> Metric:
     metric = _metric(family)
     sample = f"{family.name}_total" if family.kind == "counter" else family.name
+    names = {f"{family.name}{suffix}" for suffix in _SUFFIXES[family.kind]}
     for each in models:
         if family.name in each.gauges:
             metric.add_sample(sample, dict(_labels(each)), each.gauges[family.name])
+        for name, labels, value in each.samples:
+            if name in names:
+                metric.add_sample(name, {**dict(_labels(each)), **labels}, value)
     return metric
 
 
@@ -101,6 +114,17 @@ def _successes(own: CollectorRegistry, by_name: Mapping[str, VLLMModel]) -> Mapp
         if sample.name == f"{declared.ENDED.name}_total":
             reason = FINISHED_REASONS[sample.labels["end"]]
             sums[*_labels(model), ("finished_reason", reason)] += sample.value
+    return sums
+
+
+def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels, float]:
+    """Of each model's prompts: what the prefix cache held, and what was computed."""
+    cached = samples[f"{declared.CACHED_TOKENS.name}_total"]
+    sums: dict[Labels, float] = {}
+    for labels, tokens in samples[f"{declared.PROMPT_TOKENS.name}_sum"].items():
+        held = cached.get(labels, 0)
+        sums[*labels, ("source", "local_compute")] = tokens - held
+        sums[*labels, ("source", "local_cache_hit")] = held
     return sums
 
 

@@ -3,7 +3,7 @@ their values are: in our own families, or in what the engine says of itself.
 
 Names, labels and bounds are those of NVIDIA's vLLM backend (its README, "Triton Metrics"); what
 that backend leaves out is named as in vLLM 0.32's own `/metrics`. Not told is what would have to be
-measured for each token or step, such as vLLM's `inter_token_latency_seconds`.
+asked of the engine for each request, such as vLLM's `request_queue_time_seconds`.
 """
 
 from openai_frontend.metrics import declared
@@ -79,6 +79,12 @@ SUCCESS = Family(
 # How an answer ends in our words -> in vLLM's
 FINISHED_REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 
+BY_SOURCE = Family(
+    name="vllm:prompt_tokens_by_source", kind="counter", labels=(*_MODEL, "source"),
+    says="Prompt tokens by source: local_compute, local_cache_hit.",
+    hint="The share of the cache's hits: what the same prompts cost less.",
+)  # fmt: skip
+
 # The gateway sends each choice of `n` as a request of its own.
 PARAMS_N = Family(
     name="vllm:request_params_n", kind="histogram", labels=_MODEL,
@@ -109,6 +115,41 @@ FROM_ENGINE = (
         says="Requests that gave their place in the KV cache up, and began again later.",
         hint="Work done twice: lower `max_num_seqs`, or give the engine more memory.",
     ),
+    Family(
+        name="vllm:num_requests_waiting_by_reason", kind="gauge", labels=(*_MODEL, "reason"),
+        says="Those that wait, by reason: capacity, deferred.",
+        hint="`capacity`: as `vllm:num_requests_waiting`. `deferred`: for a grammar, a place for a "
+        "request with one, or an adapter's place (`max_loras`).",
+    ),
+    Family(
+        name="vllm:inter_token_latency_seconds", kind="histogram", labels=_MODEL,
+        says="Histogram of inter-token latency in seconds: the engine's time from step to step, "
+        "for each request that goes on.",
+        hint="Grows with the batch. Far below the clients' own times between tokens: the gateway "
+        "or the network lags.",
+        bounds=(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10,
+                20, 40, 80),
+    ),
+    Family(
+        name="vllm:iteration_tokens_total", kind="histogram", labels=_MODEL,
+        says="Histogram of number of tokens per engine step, of prompts and answers.",
+        hint="Often at `max_num_batched_tokens`: prompts hold answers up.",
+        bounds=(1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+    ),
+    Family(
+        name="vllm:lora_requests_info", kind="gauge",
+        labels=(*_MODEL, "max_lora", "running_lora_adapters", "waiting_lora_adapters"),
+        says="The adapters of requests that run and that wait; the value is the time, in seconds.",
+        hint="Adapters that wait while `max_lora` run: raise `max_loras`, or spread them over "
+        "machines.",
+    ),
+    Family(
+        name="vllm:cache_config_info", kind="gauge",
+        labels=(*_MODEL, "block_size", "cache_dtype", "enable_prefix_caching",
+                "gpu_memory_utilization", "num_gpu_blocks"),
+        says="How the KV cache is made; the value is 1.",
+        hint="`block_size` times `num_gpu_blocks` is the tokens that fit.",
+    ),
 )  # fmt: skip
 
-ALL = [*FROM_ENGINE, *HISTOGRAMS, *COUNTERS, SUCCESS, PARAMS_N]
+ALL = [*FROM_ENGINE, *HISTOGRAMS, *COUNTERS, SUCCESS, BY_SOURCE, PARAMS_N]

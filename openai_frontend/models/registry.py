@@ -274,6 +274,7 @@ class ModelRegistry:
                 version=str(version),
                 names=frozenset(served),
                 gauges=vllm_gauges(self._server.model_gauges(model, version)),
+                samples=self._server.model_samples(model, version),
             )
             for (model, version), served in names.items()
         ]

@@ -9,7 +9,7 @@ import importlib
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,10 @@ logger = logging.getLogger(__name__)
 BACKEND = "inprocess"
 # A module that offers load(...) and interrupt_loads(); named, not imported.
 RUNTIME = "openai_frontend.engines.runtime"
+
+
+# As Prometheus has them: name, labels beside those of the model, value
+Sample = tuple[str, Mapping[str, str], float]
 
 
 class EngineHost(Protocol):
@@ -58,6 +62,9 @@ class EngineHost(Protocol):
 
     def stats(self) -> Any:
         """How many requests run and wait."""
+
+    def samples(self) -> Iterable[Sample]:
+        """What `/metrics` shows of the engine beside that: name, labels, value."""
 
 
 # Model and version -> its hosts, the current one last: a reload has two for a while, and one that

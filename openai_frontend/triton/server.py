@@ -230,6 +230,11 @@ class Server:
         stats = host.stats()
         return {"running": stats.running, "waiting": stats.waiting, **stats.gauges}
 
+    def model_samples(self, name: str, version: int = -1) -> list[inprocess.Sample]:
+        """Return what an in-process engine tells a scrape beside that; nothing for others."""
+        host = inprocess.host(name, version)
+        return [] if host is None else list(host.samples())
+
     async def load_model(
         self,
         name: str,

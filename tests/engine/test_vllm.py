@@ -209,6 +209,28 @@ async def test_bad_sampling_parameters_are_the_callers_fault(server: Server, mod
             await answer(server, model, QUESTION, **options)
 
 
+async def test_steps_are_told(server: Server):
+    """A prompt and its answer are so many tokens in so many steps, told once the answer is over;
+    between the first of its tokens and the last are one fewer intervals than tokens.
+    """
+
+    def told() -> dict[str, float]:
+        samples = server.model_samples("demo")
+        return {name: value for name, labels, value in samples if not labels}
+
+    prompt = list(range(100, 120))
+    await answer(server, "demo", prompt, max_tokens=1)  # so that all of them have been told
+    before = told()
+    await answer(server, "demo", prompt, max_tokens=9, ignore_eos=True, cache_salt="new")
+    after = told()
+
+    grown = {name: after[name] - value for name, value in before.items()}
+    assert grown["vllm:iteration_tokens_total_sum"] == len(prompt) + 8
+    assert grown["vllm:iteration_tokens_total_count"] == 9
+    assert grown["vllm:inter_token_latency_seconds_count"] == 8
+    assert 0 < grown["vllm:inter_token_latency_seconds_sum"] < 60
+
+
 async def test_nothing_is_left_after_requests(server: Server):
     """All native counters are zero when all streams are over."""
     await answer(server, "demo", QUESTION)

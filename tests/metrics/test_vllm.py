@@ -14,7 +14,38 @@ DEMO = VLLMModel(
     gauges=vllm_gauges(
         {"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5, "vllm:num_preemptions": 2}
     ),
+    samples=[
+        ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, 1),
+        ("vllm:inter_token_latency_seconds_bucket", {"le": "0.01"}, 2),
+        ("vllm:inter_token_latency_seconds_bucket", {"le": "+Inf"}, 3),
+        ("vllm:inter_token_latency_seconds_count", {}, 3),
+        ("vllm:inter_token_latency_seconds_sum", {}, 0.05),
+        ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, 1),
+        ("vllm:iteration_tokens_total_count", {}, 1),
+        ("vllm:iteration_tokens_total_sum", {}, 7),
+        (
+            "vllm:lora_requests_info",
+            {"max_lora": "2", "running_lora_adapters": "a,b", "waiting_lora_adapters": ""},
+            1.5e9,
+        ),
+        (
+            "vllm:cache_config_info",
+            {
+                "block_size": "16",
+                "cache_dtype": "auto",
+                "enable_prefix_caching": "True",
+                "gpu_memory_utilization": "0.9",
+                "num_gpu_blocks": "512",
+            },
+            1,
+        ),
+    ],
 )
+
+# Labels with more than one value, or none: all others are the model's
+OWN_LABELS = {"le", "finished_reason", "source"} | {
+    label for _, labels, _ in DEMO.samples for label in labels
+}
 
 # What NVIDIA's vLLM backend reports (triton-inference-server/vllm_backend, src/utils/metrics.py)
 HISTOGRAM_BOUNDS = {
@@ -40,14 +71,14 @@ def metrics():
 
 @pytest.fixture
 def values(metrics):
-    """Sample's name and bound -> value; every label but the bound is the model's."""
+    """Sample's name and its own label -> value; every other label is the model's."""
     told = {}
     for family in families(metrics.registry, [DEMO]):
         for sample in family.samples:
             labels = dict(sample.labels)
-            bound = labels.pop("le", None) or labels.pop("finished_reason", None)
+            own = [labels.pop(name) for name in sample.labels if name in OWN_LABELS]
             assert labels == {"model": "demo", "version": "1"}
-            told[sample.name, bound] = sample.value
+            told[sample.name, *(tuple(own) or (None,))] = sample.value
     return told
 
 
@@ -61,12 +92,14 @@ def test_one_model_of_many_names(values):
     assert values["vllm:request_success_total", "stop"] == 3
     assert values["vllm:request_success_total", "abort"] == 0
     assert values["vllm:request_params_n_bucket", "1.0"] == 3
+    assert values["vllm:prompt_tokens_by_source_total", "local_compute"] == 3 * (7 - 4)
+    assert values["vllm:prompt_tokens_by_source_total", "local_cache_hit"] == 3 * 4
 
 
 @pytest.mark.parametrize("name", HISTOGRAM_BOUNDS)
 def test_bounds(values, name):
     """The bounds of times are those of NVIDIA's backend, so that its dashboards add them up."""
-    bounds = [bound for sample, bound in values if sample == f"{name}_bucket"]
+    bounds = [own[0] for sample, *own in values if sample == f"{name}_bucket"]
 
     assert HISTOGRAM_BOUNDS[name].split() == bounds
     assert values[f"{name}_bucket", "+Inf"] == values[f"{name}_count", None] == 3
@@ -78,6 +111,16 @@ def test_gauges(values):
     assert values["vllm:num_requests_waiting", None] == 1
     assert values["vllm:kv_cache_usage_perc", None] == 0.5
     assert values["vllm:num_preemptions_total", None] == 2
+
+
+def test_samples(values):
+    """And what has labels besides the model's: each under its family, as the engine tells it."""
+    assert values["vllm:num_requests_waiting_by_reason", "capacity"] == 1
+    assert values["vllm:inter_token_latency_seconds_bucket", "0.01"] == 2
+    assert values["vllm:inter_token_latency_seconds_sum", None] == 0.05
+    assert values["vllm:iteration_tokens_total_count", None] == 1
+    assert values["vllm:lora_requests_info", "2", "a,b", ""] == 1.5e9
+    assert values["vllm:cache_config_info", "16", "auto", "True", "0.9", "512"] == 1
 
 
 def test_no_such_model(metrics):

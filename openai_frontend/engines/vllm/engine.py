@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from openai_frontend.engines.engine import (
     EngineStats,
     ModelFacts,
     ModelFolder,
+    Sample,
 )
 from openai_frontend.engines.vllm import arguments, conversion
 from openai_frontend.engines.vllm.adapters import Adapters
@@ -178,6 +179,11 @@ class VLLMEngine(Engine):
             return EngineStats(running=engine.get_num_unfinished_requests(), failure=failure)
         stats = steps.stats()
         return replace(stats, failure=failure or stats.failure)
+
+    def samples(self) -> Iterable[Sample]:
+        """Tell of the cache, of what waits, of adapters and of steps, where the step loop runs."""
+        steps = self._steps
+        return () if steps is None else steps.samples()
 
     def _step_loop(self, model: ModelFolder) -> StepLoop | None:
         import vllm

@@ -11,11 +11,11 @@ It uses vLLM's inner classes, so it runs with the versions that it was tested wi
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats
-from openai_frontend.engines.vllm import conversion, inputs, outputs
+from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats, Sample
+from openai_frontend.engines.vllm import conversion, inputs, outputs, samples
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
 from openai_frontend.engines.vllm.scheduler_stats import PREEMPTIONS
@@ -67,12 +67,18 @@ class StepLoop:
         gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
         if told is None or not running:
             return EngineStats(running=running, gauges=gauges, failure=self.failure)
-        waiting = min(told.num_waiting_reqs, running)
+        waiting = min(told.num_waiting_reqs + told.num_skipped_waiting_reqs, running)
         return EngineStats(
             running=running - waiting,
             waiting=waiting,
             gauges={**gauges, KV_CACHE_USAGE: told.kv_cache_usage},
             failure=self.failure,
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """What a scrape is told beside that."""
+        return samples.samples(
+            self._engine.vllm_config, self._scheduler_stats, at_work=bool(self.running)
         )
 
     def add(

@@ -1,5 +1,6 @@
 """The core in the tests' own process, with vLLM and the demo model."""
 
+import json
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,8 +8,22 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from openai_frontend.engines.engine import ModelFolder
+from openai_frontend.engines.vllm import arguments
 from openai_frontend.triton import Options, Server
 from tests.gateway_process import ROOT
+
+
+@pytest.fixture(scope="package", autouse=True)
+def vllm_is_set_up() -> None:
+    """Its import and its first engine's config set variables of the process: before the first
+    module, which is held to leave them as they were.
+    """
+    demo = ROOT / "model_repository" / "demo"
+    given = json.loads((demo / "1" / "model.json").read_text())
+    arguments.set_environment()
+    model = ModelFolder(name="demo", version=1, folder=demo, parameters={}, arguments=given)
+    arguments.engine_arguments(model).create_engine_config()
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.preparation import Form, is_lark
 from openai_frontend.engines.vllm.trials import OverLimit, Trials
 from tests.engine.slow_grammar import SLOW_GRAMMAR
@@ -129,6 +131,36 @@ def test_a_process_that_has_died():
         assert tried(trials, VALID) == VALID
     finally:
         trials.close()
+
+
+class Flaky(Grammars):
+    """The model's tokens cannot be read the first time."""
+
+    reads = 0
+
+    def _vocabulary(self) -> str:
+        self.reads += 1
+        if self.reads == 1:
+            raise RuntimeError("no memory for the tokens")
+        return vocabulary()
+
+
+async def test_a_fault_that_is_not_the_forms():
+    """It is told, and not remembered: the same form passes another time."""
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+    config = SimpleNamespace(backend="auto", disable_any_whitespace=False)
+    engine = SimpleNamespace(vllm_config=SimpleNamespace(structured_outputs_config=config))
+    grammars = Flaky(engine)
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex=VALID.text))
+    try:
+        with pytest.raises(RuntimeError, match="no memory"):
+            await grammars.prepare(params)
+        await grammars.prepare(params)
+    finally:
+        grammars.close()
+
+    assert grammars.reads == 2
 
 
 def test_nothing_is_left():

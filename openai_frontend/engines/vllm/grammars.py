@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import preparation
 from openai_frontend.engines.vllm.preparation import Form, Kind
 from openai_frontend.engines.vllm.trials import OverLimit, Trials
@@ -88,11 +87,11 @@ class Grammars:
         try:
             trial = await loop.run_in_executor(self._thread, trials.submit, form, self._vocabulary)
             return await asyncio.wrap_future(trial)
-        except (OverLimit, EngineError):
+        except Exception as error:
+            if isinstance(error, ValueError) and not isinstance(error, OverLimit):
+                return _Refused(str(error))
             self._known.pop(form, None)  # another time it may pass
             raise
-        except ValueError as error:
-            return _Refused(str(error))
 
     def _vocabulary(self) -> str:
         """The model's tokens as xgrammar keeps them; some 0.3 s for 150,000."""

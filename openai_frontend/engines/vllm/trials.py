@@ -67,9 +67,11 @@ class Trials:
                     self._send(process, {"vocabulary": vocabulary(), **self._limits})
                     self._told = True
                 self._send(process, {"id": number, "kind": form.kind, "text": form.text})
-            except OSError:
-                self._pending.pop(number, None)
-                raise EngineError(_DIED, failures.UNAVAILABLE) from None
+            except Exception as error:
+                del self._pending[number]
+                if isinstance(error, OSError):
+                    raise EngineError(_DIED, failures.UNAVAILABLE) from None
+                raise
         return future
 
     def close(self) -> None:

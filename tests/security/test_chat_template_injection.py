@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.security.guarded import CHAT, check_refused
+from tests.security.guarded import CHAT, MESSAGES, check_refused
 
 BOMB = "{% for a in range(25000) %}{% for b in range(25000) %}x{% endfor %}{% endfor %}"
 INJECTED = [
@@ -23,10 +23,13 @@ INJECTED = [
 ADDRESSES = [CHAT, "/v1/chat/completions/render", "/tokenize"]
 
 
+@pytest.mark.parametrize("path", ADDRESSES)
 @pytest.mark.parametrize("source", INJECTED)
-def test_a_template_of_the_request(guarded, source):
-    """The field is refused by name, whatever is in it."""
-    response = guarded.post(CHAT, {"chat_template": source})
+def test_a_template_of_the_request(guarded, path, source):
+    """The field is refused by name, whatever is in it, wherever a chat is rendered."""
+    body = {"model": "mock", "messages": MESSAGES, "chat_template": source}
+
+    response = guarded.post(path, json.dumps(body).encode())
 
     check_refused(response, 400)
     assert json.loads(response.body)["error"]["param"] == "chat_template"
@@ -61,14 +64,10 @@ def test_reserved_variables(guarded, name):
 def test_text_is_no_template(guarded, text):
     """What a message says reaches the model as it is, and nothing of it is evaluated."""
     body = {"model": "mirror", "messages": [{"role": "user", "content": text}]}
+
     rendered = guarded.post("/v1/chat/completions/render", body)
 
-    if rendered.status == 404:  # no such address: the tokens tell
-        ids = json.loads(guarded.post("/tokenize", body).body)["tokens"]
-        told = guarded.post("/detokenize", {"model": "mirror", "tokens": ids})
-        assert text in json.loads(told.body)["prompt"]
-    else:
-        assert json.dumps(text)[1:-1] in rendered.body.decode()
+    assert json.dumps(text)[1:-1] in rendered.body.decode()
 
 
 @pytest.mark.parametrize("name", ["__class__", "range", "x y", "", "a" * 100_000, "self", "loop"])

@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest
-from tests.security.guarded import CHAT, COMPLETIONS, EMBEDDINGS, check_refused
+from tests.security.guarded import CHAT, COMPLETIONS, EMBEDDINGS, REQUIRED, check_refused
 
 PATHS: dict[str, type[BaseModel]] = {
     CHAT: ChatCompletionRequest,
@@ -65,8 +65,6 @@ def test_edges_of_machines(guarded, path):
 
 
 def _required(path: str) -> dict[str, Any]:
-    from tests.security.guarded import REQUIRED
-
     return {**REQUIRED[path], "logprobs": True} if path == CHAT else REQUIRED[path]
 
 

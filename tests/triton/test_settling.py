@@ -123,7 +123,7 @@ async def test_loads_run_together():
     settling, together = Settling(), asyncio.Barrier(3)
 
     async def one(name):
-        async with settling.loading(name, again=False):
+        async with settling.loading(name, again=lambda: False):
             return await together.wait()
 
     async with asyncio.timeout(5):

@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from openai_frontend.access.json_web_tokens import InvalidJwks, JsonWebTokens
@@ -46,17 +49,17 @@ class WatchedJwks:
     async def follow(self, every_s: float = FETCH_EVERY_S) -> None:
         """Looks for ever, more often while it fails."""
         while True:
+            self._asked.clear()
             await self.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_EVERY_S if self._failing else every_s):
                     await self._asked.wait()
-            self._asked.clear()
 
     async def look(self) -> None:
         """Takes the provider's keys where they are others; off the loop."""
         self._looked_s = time.monotonic()
         try:
-            content = await asyncio.to_thread(_read, self._source)
+            content = await asyncio.wrap_future(_read_apart(self._source))
             if content != self._content:
                 count = self._tokens.use(content)
                 logger.info("%s: %d signing keys are in force", self._source, count)
@@ -103,12 +106,34 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _open: Callable[..., IO[bytes]] = urllib.request.build_opener(_NoRedirect).open
 
 
+def _read_apart(source: str) -> Future[bytes]:
+    """`_read`, on a thread that nobody waits for at the end of the process, as for the event loop's
+    own: a name may take a minute to resolve, which the limit below does not count.
+    """
+    outcome = Future[bytes]()
+    threading.Thread(target=_read_into, args=(outcome, source), name="jwks", daemon=True).start()
+    return outcome
+
+
+def _read_into(outcome: Future[bytes], source: str) -> None:
+    outcome.set_running_or_notify_cancel()
+    try:
+        outcome.set_result(_read(source))
+    except Exception as error:  # noqa: BLE001  raised where it is waited for
+        outcome.set_exception(error)
+        del outcome  # the error's traceback refers to this frame: a connection would be kept
+
+
 def _read(source: str) -> bytes:
     """OSError, which urllib's are too, where it cannot be had."""
     if not _is_address(source):
         return Path(source).read_bytes()
-    with _open(source, timeout=_TIMEOUT_S) as response:
-        content = response.read(_MAX_BYTES + 1)
+    try:
+        with _open(source, timeout=_TIMEOUT_S) as response:
+            content = response.read(_MAX_BYTES + 1)
+    except HTTPError as error:
+        error.close()  # it holds the connection
+        raise
     if len(content) > _MAX_BYTES:
         raise InvalidJwks(f"more than {_MAX_BYTES} bytes")
     return content

@@ -7,7 +7,8 @@ its characters by a mark, and what lies between marks is tokenized by itself.
 
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, takewhile
 from typing import Any
 
 import orjson
@@ -21,8 +22,8 @@ class ForeignTokens:
     """Finds the special tokens of one tokenizer in values of JSON."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        spelled = sorted((token for token in tokens if len(token) > 1), key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
+        spelled = sorted({token for token in tokens if len(token) > 1})
+        self._pattern = re.compile(_one_of(spelled)) if spelled else None
         # how they begin, as JSON spells it: to look for that takes 1 us for each KB
         self._beginnings = {orjson.dumps(token[:2])[1:-1] for token in spelled}
 
@@ -60,6 +61,22 @@ class ForeignTokens:
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda found: mark.join([*found[0], ""]), text)
+
+
+def _one_of(texts: Sequence[str], at: int = 0) -> str:
+    """An expression for the longest of the texts, which are sorted and alike up to `at`.
+
+    It branches where they differ. An alternation of Mistral's thousand would try each of them
+    wherever one may begin: 1 s for 300 KB, with the GIL held.
+    """
+    pairs = zip(texts[0][at:], texts[-1][at:], strict=False)
+    start = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    after = at + len(start)
+    by_next = groupby((text for text in texts if len(text) > after), key=lambda text: text[after])
+    branches = [_one_of(list(some), after) for _, some in by_next]
+    rest = f"(?:{'|'.join(branches)})" if branches else ""
+    ends_here = len(texts[0]) == after and branches
+    return re.escape(start) + rest + ("?" if ends_here else "")
 
 
 def _texts(values: Any) -> Iterable[str]:

@@ -16,11 +16,6 @@ from tests.gateway_process import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 RUNTIME = [Requirement(text).name for text in PROJECT["dependencies"]]
-EXTRAS = [
-    Requirement(text).name
-    for requirements in PROJECT["optional-dependencies"].values()
-    for text in requirements
-]
 LOCKS = sorted((ROOT / "requirements").rglob("*.txt"))
 
 

@@ -29,7 +29,11 @@ def look() -> State:
     """What belongs to the process, now, each by a name that says where it is."""
     return {
         **_loggers(),
-        **{f"{number.name}'s handler": signal.getsignal(number) for number in signal.Signals},
+        **{
+            f"{number.name}'s handler": signal.getsignal(number)
+            for number in signal.Signals
+            if number != signal.SIGINT  # asyncio's runners have their own
+        },
         **{f"${name}": value for name, value in os.environ.items() if name not in _PYTESTS},
         "sys.excepthook": sys.excepthook,
         "sys.unraisablehook": sys.unraisablehook,

@@ -139,11 +139,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self._upgrading = method, self.parser.get_http_version().encode()
             return
         self._upgrading = None
-        self._body_open = True
         if self.limits.request_timeout_s:
             end_s = self.loop.time() + self.limits.request_timeout_s
             self.scope["state"]["deadline"] = end_s, self.counts.timed_out
         super().on_headers_complete()
+        self._body_open = True  # of the request that there is now: an address may be none
 
     def on_chunk_header(self) -> None:
         """The parser's word for one more piece of a body; other bodies have none."""

@@ -177,6 +177,21 @@ async def test_malformed():
     assert error(response) == (400, "invalid_http")
 
 
+async def test_an_address_that_is_none_behind_an_answered_request():
+    """It is told as the first one of a connection is: the answer that has ended was another's."""
+    async with served() as address:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(request(close=False))
+        answered = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"CONNECT a:1 HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(10):
+            rest = await reader.read()
+        writer.close()
+
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert error(rest[rest.index(b"HTTP/1.1") :]) == (400, "invalid_http")
+
+
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk"
 
 

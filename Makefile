@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ audit: setup ## what is known against the locked packages
 sbom: setup ## build/sbom.cdx.json: the locked packages, in CycloneDX
 	@$(PYTHON) -m scripts.setup --tool supply
 	@$(BIN)/python -m scripts.supply sbom
+
+wheel: setup ## dist/: the wheel of the last commit, the same bytes wherever it is built
+	@$(BIN)/python -m scripts.wheel
 
 check-native: setup ## the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

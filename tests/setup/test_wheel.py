@@ -1,0 +1,77 @@
+"""The wheel is the same bytes wherever the same commit is built."""
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile, ZipInfo
+
+import pytest
+
+from scripts import wheel
+
+ROOT = Path(__file__).parents[2]
+# Builders differ in their folders, rights, time and words.
+BUILDERS: dict[str, tuple[int, dict[str, str]]] = {
+    "a": (0o022, {"TZ": "UTC", "LC_ALL": "C"}),
+    "another-with-a-longer-name/b": (0o077, {"TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}),
+}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One of each builder; they work at the same time."""
+    folder = tmp_path_factory.mktemp("wheels")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        builds = [_start(folder / name, *how) for name, how in BUILDERS.items()]
+    said = [build.communicate()[0] for build in builds]
+    assert [build.returncode for build in builds] == [0, 0], "\n".join(said)
+    return [next((folder / name / "dist").glob("*.whl")) for name in BUILDERS]
+
+
+def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess.Popen[str]":
+    sources = folder / "sources"
+    sources.mkdir(parents=True)
+    wheel.unpack(sources)
+    command, needed = wheel.building(sources, folder / "dist")
+    return subprocess.Popen(
+        command, umask=umask, env={**needed, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def members(path: Path) -> dict[str, tuple[bytes, tuple[object, ...]]]:
+    """Name -> content, and what the archive says of it."""
+    with ZipFile(path) as archive:
+        return {each.filename: (archive.read(each), _told(each)) for each in archive.infolist()}
+
+
+def _told(member: ZipInfo) -> tuple[object, ...]:
+    return member.date_time, oct(member.external_attr >> 16), member.extra, member.compress_size
+
+
+@pytest.mark.slow
+def test_two_builders_make_the_same_bytes(wheels: list[Path]) -> None:
+    """Neither the folder nor the builder's umask, zone or language is seen in it."""
+    one, other = map(members, wheels)
+    assert list(one) == list(other)
+    differing = [name for name in one if one[name] != other[name]]
+    assert differing[:1] == [], [each[name][1] for name in differing[:1] for each in (one, other)]
+    assert wheels[0].read_bytes() == wheels[1].read_bytes()
+    assert wheels[0].name == wheels[1].name
+
+
+@pytest.mark.slow
+def test_no_path_of_the_machine_is_in_it(wheels: list[Path]) -> None:
+    """Nor where the environment, the interpreter, its headers and nanobind's sources are."""
+    places = {ROOT, wheels[0].parents[2], *map(Path, (sys.prefix, sys.base_prefix))}
+    places |= {each.resolve() for each in places}
+    contents = {name: content for name, (content, _) in members(wheels[0]).items()}
+    assert any(name.endswith(".so") for name in contents)
+    named = [
+        (name, str(place))
+        for name, content in contents.items()
+        for place in places - {Path("/usr")}
+        if b"%b/" % bytes(place) in content
+    ]
+    assert named == []

@@ -1,12 +1,18 @@
-/* Loaded before all else (LD_PRELOAD) into a gateway: a time of day that a test moves, and names
-   that take long to resolve. What is to be is in the file WORLD: two numbers of 64 bits, the
-   seconds by which the time of day is off, and those that each name takes. */
+/* Loaded before all else (LD_PRELOAD) into a gateway: a time of day that a test moves, names that
+   take long to resolve, and a record of the programs and processes that any code of it starts.
+   What is to be is in the file WORLD: two numbers of 64 bits, the seconds by which the time of day
+   is off, and those that each name takes. The file STARTED gets a line for each start: the
+   function, and what it was to run. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
+#include <pty.h>
+#include <spawn.h>
+#include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/time.h>
@@ -17,8 +23,10 @@ struct world {
   volatile int64_t off_s, resolving_s;
 };
 static struct world still, *world = &still;
+static const char *started;
 
 __attribute__((constructor)) static void look(void) {
+  started = getenv("STARTED");
   const char *path = getenv("WORLD");
   int file = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
   if (file < 0) return;
@@ -65,3 +73,79 @@ int getaddrinfo(const char *restrict name, const char *restrict service,
   for (int64_t left_s = world->resolving_s; left_s > 0 && world->resolving_s != 0; left_s--) sleep(1);
   return EAI_AGAIN;
 }
+
+/* One write for a line: it is whole, whoever else writes. No stdio and no allocation, as it may run
+   in a child between fork and exec. */
+static void record(const char *function, const char *what) {
+  int file = started != NULL ? open(started, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
+  if (file < 0) return;
+  char line[512];
+  int length = snprintf(line, sizeof line - 1, "%s %s", function, what != NULL ? what : "");
+  if (length > (int)sizeof line - 2) length = sizeof line - 2;
+  line[length++] = '\n';
+  if (write(file, line, length) != length) abort();
+  close(file);
+}
+
+/* glibc's functions do not come by here when they call one another: each has its own. */
+#define STARTS(result, name, what, parameters, ...) \
+  result name parameters {                          \
+    NEXT(name);                                     \
+    record(#name, what);                            \
+    return next(__VA_ARGS__);                       \
+  }
+
+STARTS(int, execve, path, (const char *path, char *const argv[], char *const env[]), path, argv, env)
+STARTS(int, execv, path, (const char *path, char *const argv[]), path, argv)
+STARTS(int, execvp, path, (const char *path, char *const argv[]), path, argv)
+STARTS(int, execvpe, path, (const char *path, char *const argv[], char *const env[]), path, argv, env)
+STARTS(int, fexecve, argv[0], (int file, char *const argv[], char *const env[]), file, argv, env)
+STARTS(int, execveat, path,
+       (int folder, const char *path, char *const argv[], char *const env[], int flags), folder, path,
+       argv, env, flags)
+STARTS(int, posix_spawn, path,
+       (pid_t *restrict child, const char *restrict path, const posix_spawn_file_actions_t *actions,
+        const posix_spawnattr_t *restrict attributes, char *const argv[restrict],
+        char *const env[restrict]),
+       child, path, actions, attributes, argv, env)
+STARTS(int, posix_spawnp, path,
+       (pid_t *restrict child, const char *restrict path, const posix_spawn_file_actions_t *actions,
+        const posix_spawnattr_t *restrict attributes, char *const argv[restrict],
+        char *const env[restrict]),
+       child, path, actions, attributes, argv, env)
+STARTS(int, system, command, (const char *command), command)
+STARTS(FILE *, popen, command, (const char *command, const char *mode), command, mode)
+STARTS(pid_t, fork, NULL, (void), )
+STARTS(pid_t, forkpty, NULL,
+       (int *master, char *name, const struct termios *mode, const struct winsize *size), master,
+       name, mode, size)
+STARTS(int, daemon, NULL, (int keeps_folder, int keeps_output), keeps_folder, keeps_output)
+
+/* A frame of ours must not be there twice, as vfork's caller's is: a fork does as well. */
+pid_t vfork(void) {
+  static pid_t (*next)(void);
+  if (next == NULL) next = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
+  record("vfork", NULL);
+  return next();
+}
+
+enum { MOST_ARGUMENTS = 256 };
+
+/* The execl family: its arguments as the others' list, and after them maybe the environment. */
+#define LISTED(name, call, takes_env)                                     \
+  int name(const char *path, const char *argument, ...) {                 \
+    char *argv[MOST_ARGUMENTS + 1] = {(char *)argument};                  \
+    va_list more;                                                         \
+    va_start(more, argument);                                             \
+    for (int i = 0; argv[i] != NULL; i++) {                               \
+      if (i == MOST_ARGUMENTS) abort();                                   \
+      argv[i + 1] = va_arg(more, char *);                                 \
+    }                                                                     \
+    char *const *env = takes_env ? va_arg(more, char *const *) : environ; \
+    va_end(more);                                                         \
+    return call;                                                          \
+  }
+
+LISTED(execl, execve(path, argv, env), 0)
+LISTED(execle, execve(path, argv, env), 1)
+LISTED(execlp, execvpe(path, argv, env), 0)

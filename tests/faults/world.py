@@ -1,4 +1,5 @@
-"""What a gateway sees of the world around it, as a test has it: the time of day, and names.
+"""What a gateway sees of the world around it, as a test has it: the time of day, and names; and
+what it starts in it.
 
 The gateway begins with a small library of ours (world.c), which gcc makes; a wait for a time of
 day, were there one, would be off by the whole jump.
@@ -21,6 +22,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self._library, self._file = folder / "world.so", folder / "world"
+        self._started = folder / "started"
+        self._started.touch()
         self._off_s = self._resolving_s = 0
         self._tell()
         options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
@@ -32,7 +35,15 @@ class World:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LD_PRELOAD", os.fspath(self._library))
             patch.setenv("WORLD", os.fspath(self._file))
+            patch.setenv("STARTED", os.fspath(self._started))
             yield
+
+    def started(self) -> list[str]:
+        """Each program and process that was started through the C library, by whatever code: the
+        function, and what it was to run. A system call that passes the library by is not among
+        them.
+        """
+        return self._started.read_text(errors="replace").splitlines()
 
     def jump(self, seconds: int) -> None:
         """The time of day is so much later than it really is; at once."""

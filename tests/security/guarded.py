@@ -170,9 +170,10 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 
 
 @contextmanager
-def guarded_gateway(folder: Path) -> Iterator[Guarded]:
+def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells what it was asked, `broken`
-    fails, `teller` fails in a tool call, and each of ODD_ANSWERS answers with that.
+    fails, `teller` fails in a tool call, and each of ODD_ANSWERS answers with that. `more` options
+    come last.
     """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
@@ -205,6 +206,7 @@ def guarded_gateway(folder: Path) -> Iterator[Guarded]:
         "--access-log",
         "--adapter-poll-s=3600",  # no file is opened but for a request
         "--log-level=debug",
+        *more,
     ]
     with GatewayProcess(repository, folder / "log", *options) as process:
         process.wait_until_ready()

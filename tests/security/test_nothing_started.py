@@ -1,0 +1,107 @@
+"""No route starts a program or a process, by whatever code: Python's, the core's, a library's.
+
+The C library's functions that start one are ours in this gateway's process (tests/faults/world.c).
+tests/security/test_no_exec.py has what Python itself sees, and the children.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from openai_frontend.app import create_app
+from openai_frontend.routers.examples import EXAMPLES
+from openai_frontend.settings import Settings
+from openai_frontend.triton import Options, Server
+from tests.faults.world import World
+from tests.routers.mock_gateway import RawResponse
+from tests.security.guarded import Guarded, guarded_gateway
+
+VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
+EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
+# Its example is of other tensors, of adapters that nobody has put there, or there is none.
+REFUSED = ("/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score")
+NATIVE = "import ctypes, os; c = ctypes.CDLL(None); "
+LIST = "a = (ctypes.c_char_p * 2)(b'/bin/true', None); "
+SPAWN = "(ctypes.byref(ctypes.c_int()), b'/bin/true', None, None, a, None)"
+STARTS = {
+    "import subprocess; subprocess.run(['/bin/true'])": "/bin/true",
+    "import os; os.posix_spawn('/bin/true', ['true'], {})": "posix_spawn /bin/true",
+    "import os; os.fork() or os._exit(0)": "fork ",
+    "import os; os.forkpty()[0] or os._exit(0)": "forkpty ",
+    f"{NATIVE}c.system(b'true')": "system true",
+    f"{NATIVE}c.popen(b'true', b'r')": "popen true",
+    f"{NATIVE}c.vfork() or os._exit(0)": "vfork ",
+    f"{NATIVE}c.daemon(1, 1)": "daemon ",
+    f"{NATIVE}c.execl(b'/bin/true', b'true', None)": "execve /bin/true",
+    f"{NATIVE}c.execle(b'/bin/true', b'true', None, None)": "execve /bin/true",
+    f"{NATIVE}c.execlp(b'true', b'true', None)": "execvpe true",
+    f"{NATIVE}{LIST}c.execv(b'/bin/true', a)": "execv /bin/true",
+    f"{NATIVE}{LIST}c.execvp(b'true', a)": "execvp true",
+    f"{NATIVE}{LIST}c.execvpe(b'true', a, None)": "execvpe true",
+    f"{NATIVE}{LIST}c.execveat(-100, b'/bin/true', a, None, 0)": "execveat /bin/true",
+    f"{NATIVE}{LIST}c.fexecve(os.open('/bin/true', 0), a, None)": "fexecve /bin/true",
+    f"{NATIVE}{LIST}c.posix_spawn{SPAWN}": "posix_spawn /bin/true",
+    f"{NATIVE}{LIST}c.posix_spawnp{SPAWN}": "posix_spawnp /bin/true",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def gateway(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("started")
+    with world.within(), guarded_gateway(folder, *EXPLICIT) as started:
+        yield started
+
+
+def requests() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every route with every example that the document has for it: method, path, body."""
+    app = create_app(Settings(model_management=True), Server(Options(model_repositories=[])))
+    routes: list[Any] = app.routes  # each has its path and methods
+    # The model is unloaded when all else has been asked for, and then loaded again.
+    for route in sorted(routes, key=lambda each: ("load" in each.path, "unload" not in each.path)):
+        spelled = route.path.replace(":path}", "}")
+        examples = EXAMPLES.get(spelled.replace("/versions/{version}", ""), {})
+        path = spelled.format(id="mock", model="mock", **VALUES)
+        for method in sorted(route.methods):
+            bodies = [each.body("mock") for each in examples.values()] or [{}]
+            yield from ((method, path, body) for body in bodies)
+
+
+def ask(gateway: Guarded, method: str, path: str, body: dict[str, Any]) -> RawResponse:
+    sent = json.dumps(body).encode() if method == "POST" else b""
+    return gateway.ask(f"{method} {path}", sent)
+
+
+def test_no_route_starts_anything(gateway, world):
+    """Whatever a gateway has is asked for, and served but for what it tells that it has not."""
+    process = psutil.Process(gateway.process.pid)
+    assert any(each.path.endswith("/world.so") for each in process.memory_maps())
+    before, children = world.started(), process.children(recursive=True)
+
+    answers = [(each[1], ask(gateway, *each).status) for each in requests()]
+
+    assert world.started() == before
+    assert process.children(recursive=True) == children
+    served = [path for path, status in answers if status == 200]
+    others = [path for path, status in answers if status not in (200, 501)]
+    assert len(served) > 50
+    assert [path for path in others if not path.endswith(REFUSED)] == []
+
+
+@pytest.mark.parametrize(("code", "told"), STARTS.items())
+def test_every_start_is_seen(world, code, told):
+    """By each function of the C library's that starts a program or a process."""
+    before = len(world.started())
+    with world.within():
+        subprocess.run([sys.executable, "-S", "-c", code], check=True, timeout=20)
+
+    assert [line for line in world.started()[before:] if told in line]

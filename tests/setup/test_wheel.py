@@ -1,5 +1,6 @@
 """The wheel is the same bytes wherever the same commit is built."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,9 @@ def _start(folder: Path, umask: int, environment: dict[str, str]) -> "subprocess
     sources = folder / "sources"
     sources.mkdir(parents=True)
     wheel.unpack(sources)
+    for path in sources.rglob("*"):  # as a clone of this builder's has them
+        path.chmod(path.stat().st_mode & ~umask)
+        os.utime(path)
     command, needed = wheel.building(sources, folder / "dist")
     return subprocess.Popen(
         command, umask=umask, env={**needed, **environment}, text=True,

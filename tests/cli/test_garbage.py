@@ -83,7 +83,7 @@ def test_what_is_made_after_it_causes_no_full_collection():
     garbage.settle()
     before = gc.get_stats()[2]["collections"]
 
-    made = [[] for _ in range(400_000)]
+    made: list[list[object]] = [[] for _ in range(400_000)]
 
     assert gc.get_stats()[2]["collections"] == before
     assert len(made) == 400_000

@@ -21,5 +21,5 @@ async def _prepared(reader: BodyReader[Any], endpoint: Any, body: bytes) -> Any 
     try:
         return await endpoint.prepare(reader.read(body), FakeModel(max_model_len=10_000))
     except GatewayError as error:
-        refusal(error)
+        refusal(error, body)
         return None

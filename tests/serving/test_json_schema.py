@@ -103,7 +103,7 @@ def test_references_that_lead_to_references():
 
 def test_many_parts_under_a_long_name():
     """Places are spelled only where they are told: 3 GB of them, once."""
-    schema = {"properties": {"x" * 200_000: {"anyOf": [{}] * (MAX_PARTS - 100)}}}
+    schema: dict[str, Any] = {"properties": {"x" * 200_000: {"anyOf": [{}] * (MAX_PARTS - 100)}}}
 
     tracemalloc.start()
     check_schema(schema, PLACE)

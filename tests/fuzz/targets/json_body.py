@@ -55,9 +55,9 @@ def check(data: bytes) -> None:
     reader = draw.choice(READERS)
     body = draw.rest()
 
-    at_once = outcome(lambda: reader.read(body))
-    in_thread = outcome(lambda: reader.read_in_thread(body))
-    in_turns = outcome(lambda: reader.read(body + _LONG))
+    at_once = outcome(lambda: reader.read(body), body)
+    in_thread = outcome(lambda: reader.read_in_thread(body), body)
+    in_turns = outcome(lambda: reader.read(body + _LONG), body)
     long = loop.run(_read_in_turns(reader, body + _LONG))
 
     assert at_once == in_thread
@@ -69,4 +69,4 @@ async def _read_in_turns(reader: BodyReader[Any], body: bytes) -> tuple[str, Any
     try:
         return "value", await reader.read_in_turns(body)
     except GatewayError as error:
-        return "refusal", refusal(error)
+        return "refusal", refusal(error, body)

@@ -145,8 +145,11 @@ async def _connection(reads: list[bytes]) -> tuple[Seen, list[bytes]]:
             break
         protocol.data_received(read)
         await asyncio.sleep(0)
-    for _ in range(_TURNS):
+    quiet, answered = 0, len(network.sent)
+    while quiet < _TURNS:  # each of many that came at once takes its turn
         await asyncio.sleep(0)
+        quiet = quiet + 1 if len(network.sent) == answered else 0
+        answered = len(network.sent)
     protocol.connection_lost(None)
     async with asyncio.timeout(5):
         await asyncio.gather(*state.tasks)

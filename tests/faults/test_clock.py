@@ -16,6 +16,7 @@ MAY = {
     "access/json_web_tokens.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
     "request_record.py": "the begin of a span",
+    "engines/vllm/samples.py": "when adapters ran, as vLLM tells it",
     "models/building.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",
     "serving/answer.py": "`created` of an answer",

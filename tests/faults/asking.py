@@ -3,13 +3,15 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import mock_models
 from tests.gateway_process import GatewayProcess
 
 DEADLINE_S = 60  # of anything: what takes longer hangs
@@ -17,6 +19,15 @@ DEADLINE_S = 60  # of anything: what takes longer hangs
 
 def chat(model: str, **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
+
+
+@contextmanager
+def slow_gateway(folder: Path) -> Iterator[GatewayProcess]:
+    """One with the model `slow`, of 20 tokens a second, once it is ready."""
+    mock_models.write_with_tokenizer(folder / "models", "slow", tokens_per_second=20)
+    with GatewayProcess(folder / "models", folder / "log") as process:
+        process.wait_until_ready()
+        yield process
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from openai_frontend.access.keys import digest_of
 from openai_frontend.access.watched_jwks import WatchedJwks
 from tests import mock_models
 from tests.access import tokens
+from tests.faults.asking import slow_gateway
 from tests.faults.invariants import no_trace_left
 from tests.faults.raw_stream import RawStream
 from tests.gateway_process import GatewayProcess
@@ -26,9 +27,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    mock_models.write_with_tokenizer(tmp_path / "models", "slow", tokens_per_second=20)
-    with GatewayProcess(tmp_path / "models", tmp_path / "log") as process:
-        process.wait_until_ready()
+    with slow_gateway(tmp_path) as process:
         yield process
 
 

@@ -11,8 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from tests import mock_models
-from tests.faults.asking import client_of
+from tests.faults.asking import client_of, slow_gateway
 from tests.faults.invariants import MIB, no_trace_left
 from tests.faults.raw_stream import RawStream, tokens
 from tests.gateway_process import GatewayProcess
@@ -27,9 +26,7 @@ TOKENS = 60  # of a stream, 20 in a second
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    mock_models.write_with_tokenizer(tmp_path / "models", "slow", tokens_per_second=20)
-    with GatewayProcess(tmp_path / "models", tmp_path / "log") as process:
-        process.wait_until_ready()
+    with slow_gateway(tmp_path) as process:
         yield process
 
 

@@ -32,7 +32,7 @@ _SAME = {
     "spaces_between_special_tokens",
     "thinking_token_budget",
 }
-# Values that ask for nothing, so that a model that cannot honour the field may be sent them: many
+# Values that ask for nothing. They are dropped for a model that does not support the field: many
 # clients write out the defaults of the API
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "min_tokens": (0,),
@@ -92,7 +92,7 @@ def sampling_params(request: SamplingFields, asked: Asked, model: Abilities) -> 
     values = _given(request, asked)
     if asked.held.structured is not None and _is_held(asked.held, asked.held.structured, model):
         values["structured_outputs"] = asked.held.structured
-    _check_supported(values, asked, model)
+    values = _supported(values, asked, model)
     _check_max_tokens(request, model)
     if asked.logprobs is not None:
         values["logprobs"] = asked.logprobs
@@ -152,15 +152,16 @@ def _given(request: SamplingFields, asked: Asked) -> dict[str, Any]:
     return values
 
 
-def _check_supported(values: Mapping[str, Any], asked: Asked, model: Abilities) -> None:
+def _supported(values: Mapping[str, Any], asked: Asked, model: Abilities) -> dict[str, Any]:
+    """The values without neutral ones that the model cannot be sent; raises for any other."""
     request_names = {**REQUEST_NAMES, "structured_outputs": asked.held.param}
+    supported = {}
     for name, value in values.items():
-        if name == "structured_outputs":
-            able = _holds(value, model)
-        else:
-            able = model.supports(name) or value in _NEUTRAL.get(name, ())
-        if not able:
+        if _holds(value, model) if name == "structured_outputs" else model.supports(name):
+            supported[name] = value
+        elif value not in _NEUTRAL.get(name, ()):
             raise unsupported(request_names.get(name, name))
+    return supported
 
 
 def _check_max_tokens(request: SamplingFields, model: Abilities) -> None:

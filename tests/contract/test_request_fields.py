@@ -57,6 +57,18 @@ def test_logit_bias_forces_a_token(client):
     assert answer.choices[0].token_ids == [token] * 3
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_neutral_length_penalty(client, stream):
+    """vLLM supports `length_penalty` in beam searches only; its default value asks for nothing."""
+    neutral = {"extra_body": {"length_penalty": 1.0}, "max_tokens": 1, "stream": stream}
+
+    chatted = client.chat.completions.create(messages=QUESTION, **GREEDY, **neutral)
+    completed = client.completions.create(prompt="Triton is", **GREEDY, **neutral)
+
+    answers = [next(iter(answer)) if stream else answer for answer in (chatted, completed)]
+    assert all(answer.choices for answer in answers)
+
+
 @pytest.mark.honours("chat.bad_words", "chat.allowed_token_ids")
 def test_what_an_answer_may_hold(client):
     """Bad words are left out; where only some tokens are allowed, no other comes."""

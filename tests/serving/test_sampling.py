@@ -137,6 +137,33 @@ def test_unsupported_field_that_is_not_used():
     assert params(unsupported="seed", seed=None, temperature=1.0).temperature == 1.0
 
 
+NEUTRAL: dict[str, Any] = {
+    "min_tokens": 0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "stop": [],
+    "stop_token_ids": [],
+    "ignore_eos": False,
+    "include_stop_str_in_output": False,
+    "bad_words": [],
+    "logit_bias": {},
+    "skip_special_tokens": True,
+    "spaces_between_special_tokens": True,
+}
+
+
+@pytest.mark.parametrize("field", NEUTRAL)
+def test_neutral_value_of_an_unsupported_field_is_dropped(field):
+    """The model is not sent the field at all."""
+    assert params(unsupported=field, **{field: NEUTRAL[field]}) == SamplingParams()
+
+
 def test_min_tokens_above_max_tokens():
     """More tokens at least than at most is refused."""
 

@@ -174,6 +174,7 @@ def _check_traces() -> None:
 def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
     from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.cli.serve import listen, listen_locally, serve
+    from openai_frontend.routers.direct_route import UnsupportedFastAPI
 
     log_to_stderr(
         settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts
@@ -194,7 +195,12 @@ def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
     except OSError as error:
         reason = (error.strerror or "").partition(" (")[0]
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
-    return serve(settings, read_again, *listeners)
+    try:
+        return serve(settings, read_again, *listeners)
+    except UnsupportedFastAPI as error:
+        for listener in listeners:
+            listener.close()
+        return _refuse(str(error), FAILED)
 
 
 def _failed_plugin() -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
+import fastapi
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
@@ -11,6 +12,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openai_frontend.access.scopes import Area
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class UnsupportedFastAPI(Exception):
+    """The installed FastAPI does not list an application's routes in `app.routes`."""
 
 
 class DirectRoute(APIRoute):
@@ -88,8 +93,17 @@ class Shortcut:
 
 
 def endpoints(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Endpoint]:
-    """Method and path -> endpoint, of the direct routes without parameters."""
-    return {place: route.endpoint for place, route in _fixed(routes)}
+    """Method and path -> endpoint, of the direct routes without parameters.
+
+    Raises UnsupportedFastAPI if there is none: keys would open no address.
+    """
+    found = {place: route.endpoint for place, route in _fixed(routes)}
+    if not found:
+        raise UnsupportedFastAPI(
+            f"FastAPI {fastapi.__version__} is not supported: the route table is empty."
+            " Install 'fastapi>=0.133,<0.137'."
+        )
+    return found
 
 
 def _fixed(routes: Iterable[BaseRoute]) -> Iterator[tuple[tuple[str, str], DirectRoute]]:

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import fastapi
 import pytest
 
 from openai_frontend import __version__
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
+from openai_frontend.routers.direct_route import endpoints
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.setting_sources import load
 from openai_frontend.setting_table import options
@@ -189,6 +191,20 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_line_and_code_1(
         1,
         "openai-frontend: a constraint plug-in cannot be loaded: "
         "ModuleNotFoundError: No module named 'no_such_package'\n",
+    )
+
+
+def test_a_fastapi_without_a_route_table_is_refused_on_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server does not start, and the error says which version to install."""
+
+    monkeypatch.setattr("openai_frontend.cli.serve.serve", lambda *_: endpoints([]))
+    code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
+    assert (code, capsys.readouterr().err) == (
+        1,
+        f"openai-frontend: FastAPI {fastapi.__version__} is not supported:"
+        " the route table is empty. Install 'fastapi>=0.133,<0.137'.\n",
     )
 
 

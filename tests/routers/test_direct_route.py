@@ -10,7 +10,13 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.routers.direct_route import Areas, DirectRoute, Shortcut, endpoints
+from openai_frontend.routers.direct_route import (
+    Areas,
+    DirectRoute,
+    Shortcut,
+    UnsupportedFastAPI,
+    endpoints,
+)
 
 HOT = [
     ("POST", "/v1/chat/completions"),
@@ -34,6 +40,13 @@ async def test_routes_with_parameters(world):
     others = {route.path for route in direct} - paths
     assert others
     assert [path for path in others if "{" not in path] == []
+
+
+def test_an_empty_route_table_is_an_error():
+    """FastAPI 0.137 nests the routes of routers; the error says which versions to install."""
+
+    with pytest.raises(UnsupportedFastAPI, match=r"Install 'fastapi>=0.133,<0.137'"):
+        endpoints([])
 
 
 async def test_every_route_says_what_it_is_about(world):

@@ -160,12 +160,18 @@ FunctionChoice = Annotated[
 ]
 
 
+Arguments = Annotated[str, Tag("<a string>")] | Annotated[dict[str, Any], Tag("<an object>")]
+
+
 @with_config(_STRICT)
 class FunctionCallParam(TypedDict):
-    """The function that an earlier answer called; `arguments` is JSON as text."""
+    """The function that an earlier answer called; `arguments` is JSON as text, or the object.
+
+    Any text passes: models write some that is not JSON, and clients send it back.
+    """
 
     name: str
-    arguments: str
+    arguments: NotRequired[Arguments | None]
 
 
 @with_config(_STRICT)

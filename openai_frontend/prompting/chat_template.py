@@ -5,6 +5,7 @@ as text, a developer role. A template knows one way; which one is tried out once
 """
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting import template_environment
 from openai_frontend.prompting.open_ending import cut_open, left_open
+
+logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 
@@ -81,6 +84,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._names = _names(source)
         self._shape = _try_out(source, self._render)
+        self._warned = False
 
     def knows(self, name: str) -> bool:
         """Whether the template takes something of this name."""
@@ -101,7 +105,10 @@ class ChatTemplate:
         self._refuse_reserved(variables)
         if documents and not self.knows("documents"):
             raise _unsupported("documents")
-        shaped = [self._shape.message(message, i) for i, message in enumerate(messages)]
+        shaped = [
+            self._shape.message(message, i, self._warn_of_arguments)
+            for i, message in enumerate(messages)
+        ]
         opened = shaped if not continue_final_message else left_open(shaped)
         variables.update(
             tools=tools or None,
@@ -116,6 +123,14 @@ class ChatTemplate:
             refusal.foreign = True  # a failure's words may show an object
             raise refusal from error
         return cut_open(text, shaped[-1]) if continue_final_message else text
+
+    def _warn_of_arguments(self, where: str) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s is not a JSON object; the chat template gets {} (logged once for each template)",
+                where,
+            )
 
     def _refuse_reserved(self, variables: Mapping[str, Any]) -> None:
         reserved = sorted(variables.keys() & (_RESERVED | self._special_tokens.keys()))
@@ -152,7 +167,10 @@ class _Shape:
     arguments_as_mapping: bool
     developer: bool  # else a developer is a system
 
-    def message(self, message: Message, index: int) -> dict[str, Any]:
+    def message(
+        self, message: Message, index: int, warn: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """`warn` gets the path of arguments that are not a JSON object."""
         shaped = {key: value for key, value in message.items() if key != "content"}
         if shaped.get("role") == "developer" and not self.developer:
             shaped["role"] = "system"
@@ -161,12 +179,33 @@ class _Shape:
             shaped["content"] = self._content(content, f"messages[{index}].content")
         else:
             shaped["content"] = None if self.null_content else ""
-        if shaped.get("tool_calls") and self.arguments_as_mapping:
+        if shaped.get("tool_calls"):
             where = f"messages[{index}].tool_calls"
             shaped["tool_calls"] = [
-                _with_mapping(call, f"{where}[{i}]") for i, call in enumerate(shaped["tool_calls"])
+                self._call(call, f"{where}[{i}].function.arguments", warn)
+                for i, call in enumerate(shaped["tool_calls"])
             ]
         return shaped
+
+    def _call(
+        self, call: Mapping[str, Any], where: str, warn: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """The call with its arguments parsed, or as text. Templates print parsed ones as JSON.
+
+        A model may have written no JSON object, or been cut off in one: a request that failed for
+        that would fail in each later turn of the conversation too.
+        """
+        function = dict(call.get("function") or {})
+        given = function.get("arguments") or "{}"
+        parsed = _mapping(given)
+        if parsed is None:
+            warn(where)
+            given = parsed = {}
+        if self.arguments_as_mapping:
+            function["arguments"] = parsed
+        else:
+            function["arguments"] = given if isinstance(given, str) else json.dumps(parsed)
+        return {**call, "function": function}
 
     def _content(self, content: Any, where: str) -> Any:
         if self.content_as_parts:
@@ -181,27 +220,19 @@ def _text(part: Mapping[str, Any], where: str) -> str:
     kind = part.get("type")
     text = part.get(kind) if kind in ("text", "refusal") else None
     if not isinstance(text, str):
-        raise InvalidRequest(f"{where}: this model takes text parts only.", param="messages")
+        raise InvalidRequest(f"{where}: this model takes text parts only.", param=where)
     return text
 
 
-def _with_mapping(call: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The call with its arguments parsed; templates print them as JSON again."""
-    function = dict(call.get("function") or {})
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        function["arguments"] = _parsed(arguments, f"{where}.function.arguments")
-    return {**call, "function": function}
-
-
-def _parsed(arguments: str, where: str) -> dict[str, Any]:
+def _mapping(arguments: str | dict[str, Any]) -> dict[str, Any] | None:
+    """Arguments as an object; None where they are none."""
+    if isinstance(arguments, dict):
+        return arguments
     try:
-        value = json.loads(arguments or "{}")
+        value = json.loads(arguments)
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidRequest(f"{where} is not a JSON object.", param="messages")
-    return value
+        return None
+    return value if isinstance(value, dict) else None
 
 
 _PROBE = "probe-7f3a"

@@ -1,5 +1,6 @@
 """Messages as OpenAI's clients send them, rendered by templates with habits of their own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def render(source: str, *messages: dict[str, Any], **options: Any) -> str:
     return ChatTemplate(source, {"bos_token": "<s>"}).render(list(messages), **options)
 
 
-def called(arguments: str, content: str | None = None) -> dict[str, Any]:
+def called(arguments: Any, content: str | None = None) -> dict[str, Any]:
     function = {"name": "f", "arguments": arguments}
     call = {"id": "1", "type": "function", "function": function}
     return {"role": "assistant", "content": content, "tool_calls": [call]}
@@ -87,17 +88,6 @@ def test_the_clients_messages_stay_as_they_are() -> None:
         ("{{ '{}'.format() }}", {"role": "user", "content": "a"}, "out of range"),
         ("{{ 'x' | dictsort }}", {"role": "user", "content": "a"}, "no attribute 'items'"),
         ("{{ ''.__class__.__mro__ }}", {"role": "user", "content": "a"}, "unsafe"),
-        (
-            PLAIN,
-            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            r"messages\[0\].content\[0\]: this model takes text parts only.",
-        ),
-        (
-            ARGUMENTS_AS_MAPPING,
-            called("{oops"),
-            r"messages\[0\].tool_calls\[0\].function.arguments is not a JSON object.",
-        ),
-        (ARGUMENTS_AS_MAPPING, called("[" * 100_000), "is not a JSON object"),
     ],
 )
 def test_what_a_template_cannot_render_is_the_callers_error(
@@ -108,6 +98,47 @@ def test_what_a_template_cannot_render_is_the_callers_error(
     with pytest.raises(InvalidRequest, match=reason) as refused:
         render(source, message)
     assert refused.value.param == "messages"
+
+
+def test_a_part_that_is_not_text_is_refused_by_its_path() -> None:
+    """`param` is the path of the part."""
+
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    with pytest.raises(InvalidRequest, match="this model takes text parts only") as refused:
+        render(PLAIN, {"role": "user", "content": [image]})
+    assert refused.value.param == "messages[0].content[0]"
+
+
+SHAPES = [ARGUMENTS_AS_MAPPING, ARGUMENTS_AS_TEXT]
+NOT_OBJECTS = ['{"location', "oops", "[]", "1", "[" * 100_000, "", None]
+
+
+@pytest.mark.parametrize("source", SHAPES)
+@pytest.mark.parametrize("arguments", NOT_OBJECTS, ids=lambda given: str(given)[:10])
+def test_arguments_that_are_not_a_json_object(source: str, arguments: str | None) -> None:
+    """The template gets an empty object, so that the conversation can go on."""
+
+    assert render(source, called(arguments)) == "({})"
+
+
+@pytest.mark.parametrize("source", SHAPES)
+def test_arguments_may_be_an_object(source: str) -> None:
+    """Some clients send the object that they parsed."""
+
+    assert json.loads(render(source, called({"x": 1}))[1:-1]) == {"x": 1}
+
+
+def test_malformed_arguments_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning has the path, and nothing of the arguments."""
+
+    template = ChatTemplate(ARGUMENTS_AS_MAPPING, {})
+    for _ in range(2):
+        template.render([called("{oops")])
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "messages[0].tool_calls[0].function.arguments is not a JSON object; the chat template "
+        "gets {} (logged once for each template)"
+    ]
 
 
 def test_objects_that_a_template_shows_are_not_told() -> None:

@@ -8,6 +8,11 @@ from schemas.chat_completions import ChatCompletionRequest
 USER = {"role": "user", "content": "hi"}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
+
+def called(arguments: Any) -> dict[str, Any]:
+    return {**CALL, "function": {"name": "f", "arguments": arguments}}
+
+
 # What the clients send, as read in their sources.
 CLIENTS: dict[str, dict[str, Any]] = {
     "aiperf": {
@@ -24,6 +29,10 @@ CLIENTS: dict[str, dict[str, Any]] = {
     "langchain": {"messages": [{"role": "developer", "content": "a"}, USER], "n": 1, "stop": None},
     "open-webui": {"chat_id": "x", "stream_response": True, "stream": False},
     "continue": {"max_tokens": 100, "stop": ["\n"] * 16, "temperature": 0},
+    "a call that was cut off": {
+        "messages": [{"role": "assistant", "tool_calls": [called(given)]}
+                     for given in ('{"locat', "[]", {"x": 1}, None)]
+    },
     "an agent's turn": {
         "messages": [
             USER,
@@ -31,7 +40,7 @@ CLIENTS: dict[str, dict[str, Any]] = {
             {"role": "tool", "content": [{"type": "text", "text": "1"}], "tool_call_id": "c"},
         ]
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)

@@ -33,8 +33,9 @@ class ChatCompletionContentPartParam(TypedDict):
     refusal: NotRequired[str]
 
 
+# Without parts: an assistant's empty answer; serving/messages.py refuses it of other roles
 ContentParts = Annotated[
-    list[ChatCompletionContentPartParam], Field(min_length=1, max_length=10_000, fail_fast=True)
+    list[ChatCompletionContentPartParam], Field(max_length=10_000, fail_fast=True)
 ]
 Content = Annotated[str, Tag("<a string>")] | Annotated[ContentParts, Tag("<an array of objects>")]
 

@@ -128,7 +128,7 @@ class ChatTemplate:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%s is not a JSON object; the chat template gets {} (logged once for each template)",
+                "%s is not a JSON object; the template gets {} (logged once for each template)",
                 where,
             )
 
@@ -167,9 +167,7 @@ class _Shape:
     arguments_as_mapping: bool
     developer: bool  # else a developer is a system
 
-    def message(
-        self, message: Message, index: int, warn: Callable[[str], None]
-    ) -> dict[str, Any]:
+    def message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
         """`warn` gets the path of arguments that are not a JSON object."""
         shaped = {key: value for key, value in message.items() if key != "content"}
         if shaped.get("role") == "developer" and not self.developer:
@@ -178,7 +176,7 @@ class _Shape:
         if content is not None:
             shaped["content"] = self._content(content, f"messages[{index}].content")
         else:
-            shaped["content"] = None if self.null_content else ""
+            shaped["content"] = None if self.null_content and shaped.get("tool_calls") else ""
         if shaped.get("tool_calls"):
             where = f"messages[{index}].tool_calls"
             shaped["tool_calls"] = [

@@ -56,8 +56,15 @@ def _check_content(message: ChatCompletionMessageParam, place: str) -> None:
     if isinstance(content, list):
         for i, part in enumerate(content):
             _check_part(part, f"{place}[{i}]")
-    elif content is None and not (message.get("tool_calls") or message.get("function_call")):
+    if message["role"] == "assistant":
+        return  # an answer may be empty, and clients send back what they got
+    if content is None:
         _missing(place)
+    if content == []:
+        wanted = "Expected an array with minimum length 1, but got an empty array instead."
+        raise InvalidRequest(
+            f"Invalid '{place}': empty array. {wanted}", param=place, code="empty_array"
+        )
 
 
 def _check_part(part: ChatCompletionContentPartParam, place: str) -> None:

@@ -109,6 +109,15 @@ def test_a_part_that_is_not_text_is_refused_by_its_path() -> None:
     assert refused.value.param == "messages[0].content[0]"
 
 
+@pytest.mark.parametrize("content", [None, []])
+@pytest.mark.parametrize("source", [PLAIN, PARTS])
+def test_an_assistant_that_said_nothing(source: str, content: Any) -> None:
+    """Its content is empty for every template, and never the word None."""
+
+    text = render(source, {"role": "assistant", "content": content})
+    assert text in ("[assistant:]", "")
+
+
 SHAPES = [ARGUMENTS_AS_MAPPING, ARGUMENTS_AS_TEXT]
 NOT_OBJECTS = ['{"location', "oops", "[]", "1", "[" * 100_000, "", None]
 
@@ -136,7 +145,7 @@ def test_malformed_arguments_are_logged_once(caplog: pytest.LogCaptureFixture) -
         template.render([called("{oops")])
 
     assert [record.getMessage() for record in caplog.records] == [
-        "messages[0].tool_calls[0].function.arguments is not a JSON object; the chat template "
+        "messages[0].tool_calls[0].function.arguments is not a JSON object; the template "
         "gets {} (logged once for each template)"
     ]
 

@@ -18,6 +18,9 @@ CONVERSATIONS: list[list[Any]] = [
     [{"role": "assistant", "content": None, "tool_calls": [CALL]}],
     [{"role": "assistant", "content": None, "tool_calls": [{**CALL, "index": 0}]}],
     [{"role": "assistant", "content": "x", "annotations": []}],
+    [{"role": "assistant", "content": None, "tool_calls": []}],
+    [{"role": "assistant", "content": []}],
+    [{"role": "assistant"}],
     [{"role": "tool", "content": "1", "tool_call_id": "c"}],
     [{"role": "assistant", "content": "x", "reasoning_content": "hm", "reasoning": "hm"}],
 ]
@@ -32,11 +35,7 @@ def test_messages_pass_as_they_are(messages):
 REFUSED = [
     ({"role": "user"}, "messages[0].content", "missing_required_parameter"),
     ({"role": "user", "content": None}, "messages[0].content", "missing_required_parameter"),
-    (
-        {"role": "assistant", "content": None, "tool_calls": []},
-        "messages[0].content",
-        "missing_required_parameter",
-    ),
+    ({"role": "user", "content": []}, "messages[0].content", "empty_array"),
     (
         {"role": "user", "content": [{"type": "text"}]},
         "messages[0].content[0].text",

@@ -112,7 +112,6 @@ LENGTHS = [
     ({"stop": ""}, "stop", "empty_string"),
     ({"stop": [""]}, "stop[0]", "empty_string"),
     ({"stop": ["x"] * 17}, "stop", "array_above_max_length"),
-    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "empty_array"),
     ({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length"),
     ({"metadata": {str(i): "" for i in range(17)}}, "metadata", "object_above_max_length"),
     ({"safety_identifier": "x" * 129}, "safety_identifier", "string_above_max_length"),

@@ -30,6 +30,7 @@ from openai_frontend.middleware.farewell import Farewell
 from openai_frontend.middleware.held_models import HeldModels
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_metrics import RequestMetrics
+from openai_frontend.middleware.request_normalization import RequestNormalization
 from openai_frontend.middleware.request_record import RequestRecords
 from openai_frontend.middleware.trusted_proxies import TrustedProxies
 from openai_frontend.middleware.unrouted import refuse_route
@@ -49,6 +50,7 @@ from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
+from openai_frontend.routers.root import root_router
 from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.chat import ChatCompletions
@@ -122,6 +124,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             *_proxies(settings),
             Middleware(RequestId),
             *_records(settings, lasting.tracing),
+            Middleware(RequestNormalization),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
             *cors(settings.cors_origin),
@@ -147,6 +150,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
     )
     document = Document(app, open_areas=None if keys is None else open_areas)
     app.include_router(documentation_router(document, registry))
+    app.include_router(root_router())
     direct.update(endpoints(app.routes))
     areas.read(app.routes)
     return app
@@ -199,7 +203,7 @@ def _open_areas(settings: Settings) -> frozenset[Area]:
         "metrics": settings.metrics_without_key,
         "docs": settings.docs_without_key,
     }
-    return frozenset(area for area, is_open in left_open.items() if is_open)
+    return frozenset({"public", *(area for area, is_open in left_open.items() if is_open)})
 
 
 def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:

@@ -6,10 +6,10 @@ from pydantic import BaseModel
 
 
 class Health(BaseModel):
-    """`models` says why, for each model that cannot serve."""
+    """`models` says why, for each model that cannot serve; it is absent unless some cannot."""
 
     status: Literal["live", "ready", "not ready", "stopping"]
-    models: dict[str, str]
+    models: dict[str, str] | None = None
 
 
 class Version(BaseModel):

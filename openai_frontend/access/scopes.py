@@ -8,7 +8,8 @@ Scope = Literal["inference", "models", "metrics", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 # What an address is about: a scope's matter, or one that may be left open to everybody.
-Area = Literal["inference", "models", "metrics", "admin", "health", "docs"]
+# public: what says nothing but that this server is here, which never needs a key.
+Area = Literal["inference", "models", "metrics", "admin", "health", "docs", "public"]
 
 # The scope for an area that is not left open.
 SCOPE_OF: dict[Area, Scope] = {

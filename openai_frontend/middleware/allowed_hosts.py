@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.middleware.crowd import HEALTH
+from openai_frontend.middleware.crowd import HEALTH_PATHS
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.failure import refused
 
@@ -49,12 +49,13 @@ class AllowedHosts:
             await send_failure(scope, send, _REFUSED)
 
     def _allows(self, scope: Scope) -> bool:
+        is_health_check = scope["path"] in HEALTH_PATHS
         host = _host(scope["headers"])
         if host is None:
-            return bool(scope["path"].startswith(HEALTH))
+            return is_health_check
         known = host in self._names or host.endswith(self._endings)
         known = known or (self._addresses and _is_address(host))
-        return known or scope["path"].startswith(HEALTH)
+        return known or is_health_check
 
 
 def _host(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

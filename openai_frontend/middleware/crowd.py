@@ -5,9 +5,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openai_frontend.errors import ServerOverloaded
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.middleware.request_normalization import normalized_path
 from openai_frontend.serving.failure import describe
 
-HEALTH = ("/health/", "/v2/health/")
+HEALTH_PATHS = frozenset(
+    {
+        "/health", "/health/live", "/health/ready", "/healthz", "/ping",
+        "/v2/health/live", "/v2/health/ready",
+    }
+)  # fmt: skip
 
 
 class Crowd:
@@ -20,8 +26,8 @@ class Crowd:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Whoever asks whether the server lives must not kill it for being busy."""
-        healthy = scope["path"].startswith(HEALTH)
-        await (self._app if healthy else self._refuse)(scope, receive, send)
+        is_health_check = normalized_path(scope["path"]) in HEALTH_PATHS
+        await (self._app if is_health_check else self._refuse)(scope, receive, send)
 
     async def _send_refusal(self, scope: Scope, receive: Receive, send: Send) -> None:
         failure = describe(ServerOverloaded(self._told))

@@ -68,6 +68,12 @@ class DocsRoute(DirectRoute):
     area = "docs"
 
 
+class PublicRoute(DirectRoute):
+    """What everybody may see, with keys or without."""
+
+    area = "public"
+
+
 class Shortcut:
     """Takes a request to its endpoint by method and path alone.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.models.registry import ModelRegistry
@@ -58,7 +59,7 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-_HEADERS = {"content-security-policy": _POLICY}
+PAGE_HEADERS = {"content-security-policy": _POLICY}
 
 
 def documentation_router(document: Document, registry: ModelRegistry) -> APIRouter:
@@ -72,8 +73,13 @@ def documentation_router(document: Document, registry: ModelRegistry) -> APIRout
         described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
 
+    @router.get("/docs")
+    async def get_page(request: Request) -> Response:
+        if request.scope.get("raw_path", b"").endswith(b"/"):  # from there the links lead astray
+            return RedirectResponse("../docs")
+        return Response(_PAGE, media_type="text/html", headers=PAGE_HEADERS)
+
     for path, read, media_type in (
-        ("/docs", lambda: _PAGE, "text/html"),
         ("/docs/start.js", lambda: _START, "text/javascript"),
         ("/docs/swagger-ui-bundle.js", _asset("swagger-ui-bundle.js"), "text/javascript"),
         ("/docs/swagger-ui.css", _asset("swagger-ui.css"), "text/css"),
@@ -85,7 +91,7 @@ def documentation_router(document: Document, registry: ModelRegistry) -> APIRout
 def _fixed(read: Callable[[], bytes], media_type: str) -> Callable[[Request], Any]:
     async def get_fixed(request: Request) -> Response:
         content = await asyncio.to_thread(read)
-        return Response(content, media_type=media_type, headers=_HEADERS)
+        return Response(content, media_type=media_type, headers=PAGE_HEADERS)
 
     return get_fixed
 

@@ -1,4 +1,4 @@
-"""GET /health/live and /health/ready."""
+"""GET /health/live and /health/ready; /health, /healthz and /ping answer as the latter does."""
 
 from collections.abc import Callable, Mapping
 
@@ -25,19 +25,22 @@ def health_router(
     @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})
     async def live(request: Request) -> Response:
         """200 as long as the process answers at all."""
-        return _answer(200, Health(status="live", models={}))
+        return _answer(200, Health(status="live"))
 
     @router.get(
         "/health/ready", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]}
     )
+    @router.get("/health", responses={200: {"model": Health}, 503: not_ready, "4XX": ERRORS["4XX"]})
+    @router.get("/healthz", include_in_schema=False)
+    @router.get("/ping", include_in_schema=False)
     async def ready(request: Request) -> Response:
         """200 while every model can serve; else 503 with the reasons, of the models that the key
         allows: strangers get none. 503 from the moment on that the process is asked to end.
         """
         if not life.ready:
-            return _answer(503, Health(status="stopping", models={}))
+            return _answer(503, Health(status="stopping"))
         if is_ready():
-            return _answer(200, Health(status="ready", models={}))
+            return _answer(200, Health(status="ready"))
         told = {} if is_stranger(request) else unready_models()
         caller = caller_of(request)
         models = {name: reason for name, reason in told.items() if allows(caller, name)}
@@ -47,4 +50,6 @@ def health_router(
 
 
 def _answer(status: int, health: Health) -> Response:
-    return Response(health.model_dump_json(), status, media_type="application/json")
+    return Response(
+        health.model_dump_json(exclude_none=True), status, media_type="application/json"
+    )

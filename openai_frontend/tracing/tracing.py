@@ -11,8 +11,11 @@ _HALF = 2**64  # of a trace id, whose lower half decides: as OpenTelemetry's own
 
 # Asked every few seconds by machines: no traces of their own
 _PROBES = frozenset(
-    {"/health/live", "/health/ready", "/metrics", "/v2/health/live", "/v2/health/ready"}
-)
+    {
+        "/health", "/health/live", "/health/ready", "/healthz", "/metrics", "/ping",
+        "/v2/health/live", "/v2/health/ready",
+    }
+)  # fmt: skip
 
 
 class Spans(Protocol):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from openai_frontend.middleware.allowed_hosts import LOCAL, AllowedHosts
+from openai_frontend.middleware.crowd import HEALTH_PATHS
 from tests.middleware.asgi import call, echo
 
 APP = AllowedHosts(echo, allowed=["api.example.com", "*.inner.example.com", "[::1]", "127.0.0.1"])
@@ -62,7 +63,7 @@ async def test_refusal():
     assert b"evil" not in sent.body
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/v2/health/ready"])
+@pytest.mark.parametrize("path", sorted(HEALTH_PATHS))
 async def test_supervisors(path):
     """Who looks after the process calls it by an address that nobody has set."""
     assert await status(b"10.1.2.3:9000", path=path) == 200

@@ -29,11 +29,17 @@ def settings(keys_file):
 
 
 def addresses(app):
-    """Every route of the application: method, a path of it, the scope that it needs."""
+    """Every route that may need a key: method, a path of it, the scope that it needs. HEAD and a
+    slash at the end are as good as the route's own spelling.
+    """
     for route in app.routes:
+        if route.area == "public":
+            continue
         path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
-        for method in sorted(route.methods):
+        methods = route.methods | {"HEAD"} if "GET" in route.methods else route.methods
+        for method in sorted(methods):
             yield method, path, SCOPE_OF[route.area]
+            yield method, f"{path}/", SCOPE_OF[route.area]
 
 
 async def answers(world, headers_for):
@@ -45,9 +51,9 @@ async def answers(world, headers_for):
 
 
 def denied(answer, status, code):
-    """KServe's addresses tell no code."""
-    if answer.status_code != status:
-        return False
+    """KServe's addresses tell no code, and an answer to HEAD has no body."""
+    if answer.status_code != status or answer.request.method == "HEAD":
+        return answer.status_code == status
     error = answer.json()["error"]
     return "key" in error.lower() if isinstance(error, str) else error["code"] == code
 
@@ -105,10 +111,11 @@ ODD_PATHS = [
     "/v1/models/",
     "/v1/models?x=/health/live",
     "/v1/models;/health/live",
-    "/health/live/",
+    "/health/live//",
+    "/health/other",
     "/Health/live",
     "/nothing",
-    "/",
+    "///",
 ]
 
 
@@ -141,6 +148,29 @@ async def test_what_is_open_by_default(open_health):
     ]
 
     assert got == [200, 200, 401, 401, 401]
+
+
+OPEN_PATHS = ["/health", "/health/", "/health/live/", "/health/ready", "/healthz", "/ping", "/"]
+
+
+@pytest.mark.parametrize("path", OPEN_PATHS)
+async def test_open_paths(open_health, path):
+    """Health checks and the front page need no key, by GET and HEAD, with a slash or without."""
+    got = [(await open_health.client.request(each, path)).status_code for each in ("GET", "HEAD")]
+
+    assert got == [200, 200]
+
+
+async def test_public_routes(world):
+    """Two routes never need a key, whatever the settings say; a wrong key does not close them."""
+    public = [route.path for route in world.app.routes if route.area == "public"]
+    got = {
+        (await world.client.get(path, headers=headers)).status_code
+        for path in public
+        for headers in ({}, bearer("nobody's"))
+    }
+
+    assert (public, got) == (["/", "/favicon.ico"], {200, 204})
 
 
 async def test_who_learns_why_a_model_is_not_ready(open_health):
@@ -336,7 +366,8 @@ async def test_a_model_of_others_is_not_changed(world_of, tmp_path, what):
 
 async def test_the_addresses_of_models_are_all_tried(world):
     """No address is missing above."""
-    posts = {path for method, path, scope in addresses(world.app) if scope == "inference"}
+    routes = addresses(world.app)
+    posts = {path.rstrip("/") for method, path, scope in routes if scope == "inference"}
 
     assert {path for path in posts if not path.startswith("/v2/models")} == set(BODIES)
 

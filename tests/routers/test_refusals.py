@@ -49,7 +49,7 @@ REFUSED = {
         "unsupported_content_type",
     ),
     "unknown path": (request("GET /v1/nothing"), 404, "unknown_url"),
-    "slash at the end": (request(CHAT + "/", JSON, body=BODY), 404, "unknown_url"),
+    "slashes at the end": (request(CHAT + "//", JSON, body=BODY), 404, "unknown_url"),
     "two slashes": (request(CHAT.replace("/v1", "//v1"), JSON, body=BODY), 404, "unknown_url"),
     "capitals": (request(CHAT.replace("v1", "V1"), JSON, body=BODY), 404, "unknown_url"),
     "braces": (request("GET /{0.__class__}"), 404, "unknown_url"),
@@ -125,10 +125,26 @@ def test_allowed_method(gateway):
 
 
 def test_head_has_no_body(gateway):
-    """HEAD is refused without a body, as HTTP wants it."""
-    response = exchange(gateway.port, request("HEAD /v1/models"))
+    """HEAD is answered as GET, down to the length of the body that is left out."""
+    head = exchange(gateway.port, request("HEAD /v1/models"))
+    got = exchange(gateway.port, request("GET /v1/models"))
+
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_head_of_a_post_route(gateway):
+    """HEAD is refused where GET is, without a body."""
+    response = exchange(gateway.port, request("HEAD /v1/chat/completions"))
 
     assert (response.status, response.body) == (405, b"")
+
+
+def test_slash_at_the_end(gateway):
+    """A chat is answered by its address with a slash at the end, without a redirect."""
+    response = exchange(gateway.port, request(CHAT + "/", JSON, body=BODY))
+
+    assert response.status == 200
 
 
 def test_wish_for_http2(gateway):

@@ -2,6 +2,7 @@ import openai.types
 import pytest
 
 from openai_frontend import __version__
+from openai_frontend.middleware.crowd import HEALTH_PATHS
 
 
 @pytest.mark.honours("models.list")
@@ -47,9 +48,9 @@ async def test_retrieve_unknown_model(world):
 
 ROUTES = [
     ("GET", "/v1/nothing", 404, "unknown_url"),
-    ("GET", "/", 404, "unknown_url"),
     ("GET", "/redoc", 404, "unknown_url"),
-    ("POST", "/v1/chat/completions/", 404, "unknown_url"),
+    ("POST", "/v1/chat/completions//", 404, "unknown_url"),
+    ("POST", "/", 405, "method_not_supported"),
     ("GET", "/v1/chat/completions", 405, "method_not_supported"),
     ("DELETE", "/v1/models/a", 405, "method_not_supported"),
 ]
@@ -82,7 +83,7 @@ async def test_ready(world):
     """Ready is 200 once every model can serve."""
     response = await world.client.get("/health/ready")
 
-    assert (response.status_code, response.json()) == (200, {"status": "ready", "models": {}})
+    assert (response.status_code, response.json()) == (200, {"status": "ready"})
 
 
 async def test_not_ready_while_loading(starting):
@@ -99,6 +100,11 @@ async def test_not_ready_names_the_models(world):
     response = await world.client.get("/health/ready")
 
     assert (response.status_code, response.json()["models"]) == (503, {"dead": "the engine died"})
+
+
+async def test_health_paths(world):
+    """What passes host checks and full servers are the routes of health, and no others."""
+    assert {route.path for route in world.app.routes if route.area == "health"} == HEALTH_PATHS
 
 
 async def test_metrics(world):

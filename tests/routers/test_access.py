@@ -115,7 +115,6 @@ ODD_PATHS = [
     "/health/other",
     "/Health/live",
     "/nothing",
-    "///",
 ]
 
 

@@ -3,10 +3,11 @@
 Everything above this file speaks OpenAI, everything below it speaks tensors. No HTTP, no Triton.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from time import monotonic_ns
+from typing import Any, Literal, Protocol
 
 FinishReason = Literal["stop", "length", "abort"]
 # token id -> {"logprob": float, "rank": int, "decoded_token": str | None}, the token's own first
@@ -176,6 +177,8 @@ class GenerationRequest:
     stream_interval: int = 1  # tokens for each delta of plain text; the first comes at once
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
     relay: TextRelay | None = None  # for an answer of which the caller wants the text alone
+    # counts this generation's tokens for all who report or charge them
+    usage: "UsageCounter" = field(default_factory=lambda: UsageCounter(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +216,104 @@ class SequenceDelta(CompletionDelta):
     """A delta of one of a request's sequences."""
 
     sequence: int = 0
+
+
+class Received(Protocol):
+    """A stream of responses, as far as counting needs it."""
+
+    @property
+    def received(self) -> int:
+        """Responses that have come so far, those that were relayed included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    received: int
+
+
+class UsageCounter:
+    """The tokens of one generation, counted once, and when the first one came.
+
+    Metrics, the key's quota, the access log, the trace and the reader of the answer all read it.
+    The served model adds what each wake-up brings.
+    """
+
+    __slots__ = (
+        "_completion_tokens",
+        "_stream",
+        "_tokens_per_response",
+        "_uncounted",
+        "_unfinished",
+        "cached_tokens",
+        "finish_reason",
+        "first_token_ns",
+        "prompt_tokens",
+    )
+
+    def __init__(self, prompt_tokens: int = 0, *, sequences: int = 1) -> None:
+        """`prompt_tokens` holds until the model reports its own count."""
+        self.prompt_tokens = prompt_tokens
+        self.cached_tokens = 0
+        self.finish_reason: FinishReason | None = None  # of the sequence that finished last
+        self.first_token_ns: int | None = None  # by the monotonic clock
+        self._unfinished = sequences
+        self._completion_tokens = 0
+        self._uncounted = 0  # token ids that no counts cover yet
+        self._stream: Received = _Ended(0)
+        self._tokens_per_response = 1
+
+    def follow(self, stream: Received, tokens_per_response: int = 1) -> None:
+        """Count the responses of this stream for as long as the model reports neither counts nor
+        token ids.
+        """
+        self._stream = stream
+        self._tokens_per_response = tokens_per_response
+
+    def add(self, deltas: Iterable[CompletionDelta]) -> None:
+        """Count what one wake-up brought."""
+        if self.first_token_ns is None:
+            self.first_token_ns = monotonic_ns()
+        for delta in deltas:
+            if (counts := delta.counts) is not None:
+                self.prompt_tokens = counts.prompt_tokens
+                self.cached_tokens = counts.cached_tokens
+                self._completion_tokens += counts.completion_tokens
+                self._uncounted = 0
+            elif delta.token_ids:
+                self._uncounted += len(delta.token_ids)
+            if delta.finish_reason is not None:
+                self.finish_reason = delta.finish_reason
+                self._unfinished -= 1
+
+    def finish(self, reason: FinishReason) -> None:
+        """The answer is complete before the engine's own end, which nobody waits for."""
+        if not self.finished:
+            self._completion_tokens, self._uncounted = self.completion_tokens, 0
+            self.finish_reason, self._unfinished = reason, 0
+
+    def end(self) -> None:
+        """Nothing more is added. Lets go of the stream."""
+        self._stream = _Ended(self._stream.received)
+
+    @property
+    def received(self) -> int:
+        """Responses that have come so far."""
+        return self._stream.received
+
+    @property
+    def finished(self) -> bool:
+        """Whether every sequence has its finish reason."""
+        return self._unfinished <= 0
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of the answer so far. Before the end of plain text, of which the model reports
+        no counts, at least one for each response.
+        """
+        counted = self._completion_tokens + self._uncounted
+        if self.finished or not (received := self._stream.received):
+            return counted
+        return max(counted, 1 + (received - 1) * self._tokens_per_response)
 
 
 def joined(deltas: Sequence[CompletionDelta]) -> CompletionDelta:

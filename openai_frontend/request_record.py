@@ -5,13 +5,13 @@ Filled by those who know: the middleware begins it, the served model counts. The
 somebody wants it; else `current` is None, and nothing is noted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic_ns, time_ns
 from typing import Any, Protocol
 
-from openai_frontend.generation import CompletionDelta, GenerationRequest
+from openai_frontend.generation import GenerationRequest, UsageCounter
 
 # (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
 CoreActivity = tuple[int, int, str, int, int, int]
@@ -37,27 +37,19 @@ class GenerationRecord:
     params: Mapping[str, Any]  # what was asked for, by the names of SamplingParams
     counts_prompt: bool  # False for one more answer to the prompt before
     clock_ns: int  # its request's
-    first_ns: int | None = None  # Unix time of the first token
-    end_ns: int | None = None  # of the end
-    finish_reason: str | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+    usage: UsageCounter
+    end_ns: int | None = None  # Unix time of the end
 
-    def add(self, deltas: Iterable[CompletionDelta]) -> None:
-        """What one wake-up brought."""
-        if self.first_ns is None:
-            self.first_ns = self.clock_ns + monotonic_ns()
-        for delta in deltas:
-            counts = delta.counts
-            if counts is not None:
-                self.completion_tokens += counts.completion_tokens
-            if delta.finish_reason is None:
-                continue
-            self.finish_reason = delta.finish_reason
-            if counts is not None:
-                self.prompt_tokens = counts.prompt_tokens
-                self.cached_tokens = counts.cached_tokens
+    @property
+    def first_ns(self) -> int | None:
+        """Unix time of the first token."""
+        first_ns = self.usage.first_token_ns
+        return None if first_ns is None else self.clock_ns + first_ns
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the prompt; none before the model has begun to answer."""
+        return 0 if self.usage.first_token_ns is None else self.usage.prompt_tokens
 
     def end(self) -> None:
         """It is over, whatever ended it."""
@@ -118,12 +110,16 @@ class RequestRecord:
     @property
     def completion_tokens(self) -> int:
         """Of all answers."""
-        return sum(each.completion_tokens for each in self.generations)
+        return sum(usage.completion_tokens for usage in self._usages())
 
     @property
     def cached_tokens(self) -> int:
         """Of the prompts: what the engine's prefix cache held."""
-        return sum(each.cached_tokens for each in self.generations)
+        return sum(usage.cached_tokens for usage in self._usages())
+
+    def _usages(self) -> set[UsageCounter]:
+        """A generation that was sent to the model a second time has the same counter."""
+        return {each.usage for each in self.generations}
 
     def generation(self, model: str, request: GenerationRequest) -> GenerationRecord:
         """One more answer is being made."""
@@ -133,7 +129,7 @@ class RequestRecord:
         self.stream = request.stream
         prompt: object = request.prompt_token_ids or request.prompt
         params = {name: getattr(request.sampling_params, name) for name in _PARAMS}
-        record = GenerationRecord(params, prompt is not self._prompt, self.clock_ns)
+        record = GenerationRecord(params, prompt is not self._prompt, self.clock_ns, request.usage)
         self._prompt = prompt
         self.generations.append(record)
         return record

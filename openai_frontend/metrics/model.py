@@ -1,32 +1,15 @@
 """What is counted of each model, and of each answer that it makes. Nothing for each token."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from threading import Lock
-from time import perf_counter
-from typing import Protocol, get_args
+from time import monotonic_ns
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
-from openai_frontend.generation import CompletionDelta
+from openai_frontend.generation import CompletionDelta, UsageCounter
 from openai_frontend.metrics import declared, registered
 from openai_frontend.metrics.declared import End, WatchdogKind
-
-
-class Received(Protocol):
-    """What must be known of the stream that an answer comes by."""
-
-    @property
-    def received(self) -> int:
-        """Responses that have come so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Nothing:
-    received: int = 0
-
-
-NOTHING_RECEIVED = _Nothing()
 
 
 class Models:
@@ -67,68 +50,69 @@ class ModelMetrics:
         self._running: set[Generation] = set()
         self._responses = 0  # of those that have ended
 
-    def begin(self, stream: Received = NOTHING_RECEIVED) -> "Generation":
+    def begin(self, usage: UsageCounter) -> "Generation":
         """One more answer is being made; whoever begins it calls `end`."""
         self.running.inc()
-        generation = Generation(self, stream)
+        generation = Generation(self, usage)
         with self._lock:
             self._running.add(generation)
         return generation
 
-    def ended(self, generation: "Generation", end: str) -> None:
+    def ended(self, generation: "Generation", end: End) -> None:
         """One answer fewer; `end` is how."""
         self.running.dec()
         self._ended[end].inc()
         with self._lock:
             if generation in self._running:
                 self._running.remove(generation)
-                self._responses += generation.stream.received
+                self._responses += generation.usage.received
 
     def responses(self) -> int:
         """How many have come so far; asked on any thread."""
         with self._lock:
-            running = sum(generation.stream.received for generation in self._running)
+            running = sum(generation.usage.received for generation in self._running)
             return self._responses + running
 
 
 class Generation:
     """One answer in the making."""
 
-    __slots__ = ("_begun_s", "_completion_tokens", "_end", "_first_s", "_model", "stream")
+    __slots__ = ("_begun_ns", "_failed", "_model", "usage")
 
-    def __init__(self, model: ModelMetrics, stream: Received) -> None:
-        self.stream = stream
+    def __init__(self, model: ModelMetrics, usage: UsageCounter) -> None:
+        self.usage = usage
         self._model = model
-        self._begun_s = perf_counter()
-        self._first_s: float | None = None
-        self._completion_tokens = 0
-        self._end = "cancelled"  # unless it ends in another way
+        self._begun_ns = monotonic_ns()
+        self._failed = False
 
     def add(self, deltas: Iterable[CompletionDelta]) -> None:
         """What one wake-up brought."""
-        if self._first_s is None:
-            self._first_s = perf_counter()
-            self._model.first_token_s.observe(self._first_s - self._begun_s)
-        for delta in deltas:
-            counts = delta.counts
-            if counts is not None:
-                self._completion_tokens += counts.completion_tokens
-            if delta.finish_reason is None:
-                continue
-            self._end = "error" if delta.finish_reason == "abort" else delta.finish_reason
-            if counts is not None:
-                self._model.prompt_tokens.observe(counts.prompt_tokens)
-                self._model.cached_tokens.inc(counts.cached_tokens)
+        usage = self.usage
+        begins = usage.first_token_ns is None
+        usage.add(deltas)
+        if begins and (first_ns := usage.first_token_ns) is not None:
+            self._model.first_token_s.observe((first_ns - self._begun_ns) / 1e9)
 
     def failed(self) -> None:
         """It ends with an error."""
-        self._end = "error"
+        self._failed = True
 
     def end(self) -> None:
         """It is over, whatever ended it."""
-        model, tokens, now_s = self._model, self._completion_tokens, perf_counter()
-        model.ended(self, self._end)
-        model.answer_s.observe(now_s - self._begun_s)
+        model, usage, now_ns = self._model, self.usage, monotonic_ns()
+        tokens = usage.completion_tokens
+        model.ended(self, self._end())
+        usage.end()
+        model.answer_s.observe((now_ns - self._begun_ns) / 1e9)
         model.completion_tokens.observe(tokens)
-        if tokens > 1 and self._first_s is not None:
-            model.token_s.observe((now_s - self._first_s) / (tokens - 1))
+        if usage.finished:
+            model.prompt_tokens.observe(usage.prompt_tokens)
+            model.cached_tokens.inc(usage.cached_tokens)
+        if tokens > 1 and (first_ns := usage.first_token_ns) is not None:
+            model.token_s.observe((now_ns - first_ns) / 1e9 / (tokens - 1))
+
+    def _end(self) -> End:
+        reason = self.usage.finish_reason
+        if self._failed or reason == "abort":
+            return "error"
+        return "cancelled" if reason is None else reason

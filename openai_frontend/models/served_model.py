@@ -199,13 +199,12 @@ class ServedModel(CoreModel):
                 timeout_us=request.timeout_us,
             )
             _offer(stream, request, contract)
-            watched = self.metrics.of(self.name).begin(stream)
+            request.usage.follow(stream, request.stream_interval)
+            watched = self.metrics.of(self.name).begin(request.usage)
             try:
                 async for responses in stream:
                     deltas = [read(response) for read in decoders for response in responses]
                     watched.add(deltas)
-                    if told is not None:
-                        told.add(deltas)
                     yield deltas
                     if cut and any(delta.finish_reason is not None for delta in deltas):
                         break  # whatever the model goes on to say; it is told to stop

@@ -17,6 +17,7 @@ from openai_frontend.generation import (
     SamplingParams,
     SequenceDelta,
     TextRelay,
+    UsageCounter,
 )
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
@@ -137,6 +138,7 @@ def first_request(
         stream_interval=answer.interval if answer.gathered else 1,
         field_names=_field_names(held),
         relay=TextRelay() if request.stream else None,
+        usage=UsageCounter(len(prompt.token_ids)),
     )
 
 
@@ -153,11 +155,17 @@ def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
     """
     if n == 1:
         return [first]
+    prompt_tokens = len(first.prompt_token_ids or ())
     if first.sampling_params.beam_width is not None:
-        return [replace(first, sequences=n)] * n
+        return [replace(first, sequences=n, usage=UsageCounter(prompt_tokens, sequences=n))] * n
     id, params = first.request_id, first.sampling_params
     return [
-        replace(first, request_id=f"{id}-{choice}", sampling_params=for_choice(params, choice))
+        replace(
+            first,
+            request_id=f"{id}-{choice}",
+            sampling_params=for_choice(params, choice),
+            usage=UsageCounter(prompt_tokens),
+        )
         for choice in range(n)
     ]
 
@@ -209,62 +217,50 @@ def prompt_logprobs_told(params: SamplingParams, prompt_tokens: int, model: Serv
 
 
 class Tally:
-    """Which choices have ended, and the tokens of all; fed with every delta that tells either."""
+    """Which choices have ended, and the tokens that the client has been told of.
+
+    Fed with every delta that tells either: a stream may say what it has told so far.
+    """
 
     def __init__(self, prompt_tokens: Sequence[int], *, n: int) -> None:
         """`prompt_tokens` has a number for each choice; `n` choices share a prompt."""
         self._n = n
-        self._unfinished = set(range(len(prompt_tokens)))
-        self._prompt_tokens = list(prompt_tokens)
-        self._cached_tokens = [0] * len(prompt_tokens)
-        self._completion_tokens = 0
+        self._told = [UsageCounter(tokens) for tokens in prompt_tokens]
         self._reasoning_tokens = 0
-        self._uncounted_tokens = [0] * len(prompt_tokens)  # seen as ids, not yet in any counts
         self._metrics: dict[int, Mapping[str, int | float]] = {}  # by choice, where asked for
 
     @property
     def finished(self) -> bool:
         """True once every choice has its finish reason."""
-        return not self._unfinished
+        return all(choice.finished for choice in self._told)
 
     def add(self, choice: int, delta: CompletionDelta) -> FinishReason | None:
         """Counts a delta; the finish reason where it is the choice's last."""
+        self._told[choice].add((delta,))
         counts = delta.counts
-        if counts is None:
-            self._uncounted_tokens[choice] += len(delta.token_ids)
-        else:
-            self._prompt_tokens[choice] = counts.prompt_tokens
-            self._cached_tokens[choice] = counts.cached_tokens
-            self._completion_tokens += counts.completion_tokens
-            self._uncounted_tokens[choice] = 0
-            if counts.metrics:
-                self._metrics[choice] = counts.metrics
+        if counts is not None and counts.metrics:
+            self._metrics[choice] = counts.metrics
         calls = None
         if isinstance(delta, ReadDelta):
             self._reasoning_tokens += delta.reasoning_tokens
             calls = delta.calls
         if delta.finish_reason is None:
             return None
-        reason = self._finish(choice, delta.finish_reason)
-        return calls or reason
-
-    def _finish(self, choice: int, finish_reason: str) -> FinishReason:
-        self._unfinished.discard(choice)
-        reason = _FINISH_REASONS.get(finish_reason)
+        reason = _FINISH_REASONS.get(delta.finish_reason)
         if reason is None:
-            raise InferenceFailed(f"the engine ended a request with {finish_reason!r}")
-        return reason
+            raise InferenceFailed(f"the engine ended a request with {delta.finish_reason!r}")
+        return calls or reason
 
     def check_finished(self) -> None:
         """Raises where a choice's stream ended without a finish reason: never pretend one."""
-        if self._unfinished:
+        if not self.finished:
             raise InferenceFailed("the model's answer ended without a finish reason")
 
     def usage(self) -> CompletionUsage:
         """A prompt counts once, however many choices it has."""
-        prompt_tokens = sum(self._prompt_tokens[:: self._n])
-        cached_tokens = sum(self._cached_tokens[:: self._n])
-        completion_tokens = self._completion_tokens + sum(self._uncounted_tokens)
+        prompt_tokens = sum(choice.prompt_tokens for choice in self._told[:: self._n])
+        cached_tokens = sum(choice.cached_tokens for choice in self._told[:: self._n])
+        completion_tokens = sum(choice.completion_tokens for choice in self._told)
         return CompletionUsage(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,

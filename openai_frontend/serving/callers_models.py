@@ -14,7 +14,6 @@ from openai_frontend.generation import (
     GenerationRequest,
     ScoreRequest,
     ScoreResult,
-    SequenceDelta,
 )
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.served_model import ServedModel
@@ -111,27 +110,28 @@ class CallersModel:
         self, request: GenerationRequest, deltas: AsyncGenerator[list[CompletionDelta], None]
     ) -> AsyncGenerator[list[CompletionDelta], None]:
         """An answer that its client cuts off is charged as it was reserved, or as it was counted if
-        that is more: plain text is counted at its end alone. One that fails is charged as counted.
+        that is more. One that fails is charged as counted.
         """
-        prompt_tokens = _prompt_tokens(request)
-        each = prompt_tokens + self._answer_tokens(request, prompt_tokens)
-        reserved = self._reserve(each * request.sequences)
-        used = [_Used(prompt_tokens) for _ in range(request.sequences)]
+        usage, reserved = request.usage, self._reserve(self._cost(request))
         failed = False
         try:
             async for burst in deltas:
-                for delta in burst:
-                    used[delta.sequence if isinstance(delta, SequenceDelta) else 0].add(delta)
                 yield burst
         except Exception:
             failed = True
             raise
         finally:
             await deltas.aclose()
-            charged = sum(one.tokens for one in used)
-            if not (failed or all(one.finished for one in used)):
+            prompt_tokens = usage.prompt_tokens or _prompt_tokens(request)
+            charged = prompt_tokens * request.sequences + usage.completion_tokens
+            if not (failed or usage.finished):
                 charged = max(charged, reserved)
             self._caller.quota.settle(reserved=reserved, used=charged)
+
+    def _cost(self, request: GenerationRequest) -> int:
+        """Tokens that the request may use."""
+        prompt_tokens = _prompt_tokens(request)
+        return request.sequences * (prompt_tokens + self._answer_tokens(request, prompt_tokens))
 
     def _answer_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
         asked, context = request.sampling_params.max_tokens, self._model.max_model_len
@@ -160,31 +160,6 @@ class CallersModel:
         self._caller.quota.reserve(tokens, must=self._begun)
         self._begun = True
         return tokens
-
-
-class _Used:
-    """The tokens of one answer, as far as its deltas tell."""
-
-    def __init__(self, prompt_tokens: int) -> None:
-        self._prompt = prompt_tokens
-        self._completion = 0
-        self._uncounted = 0  # seen as ids, not yet in any counts
-        self.finished = False
-
-    def add(self, delta: CompletionDelta) -> None:
-        """Counts a delta of this answer."""
-        self.finished = self.finished or delta.finish_reason is not None
-        if delta.counts is None:
-            self._uncounted += len(delta.token_ids)
-        else:
-            self._prompt = delta.counts.prompt_tokens
-            self._completion += delta.counts.completion_tokens
-            self._uncounted = 0
-
-    @property
-    def tokens(self) -> int:
-        """Of the prompt and the answer."""
-        return self._prompt + self._completion + self._uncounted
 
 
 def _prompt_tokens(request: GenerationRequest) -> int:

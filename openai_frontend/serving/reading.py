@@ -14,6 +14,7 @@ from openai_frontend.generation import (
     FinishReason,
     GenerationRequest,
     TokenCounts,
+    UsageCounter,
     joined,
 )
 from openai_frontend.parsing.events import (
@@ -55,7 +56,7 @@ class AnswerReading:
         self, generation: AsyncGenerator[list[CompletionDelta], None], request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
         """The deltas of one choice, read; it is cancelled where nothing more of it is wanted."""
-        reader = AnswerReader(self, prompt_tokens=len(request.prompt_token_ids or ()))
+        reader = AnswerReader(self, request.usage)
         async with aclosing(generation):
             async for deltas in generation:
                 read: list[CompletionDelta] = []
@@ -73,12 +74,13 @@ class AnswerReading:
 class AnswerReader:
     """Reads the deltas of one choice."""
 
-    def __init__(self, reading: AnswerReading, *, prompt_tokens: int) -> None:
+    def __init__(self, reading: AnswerReading, usage: UsageCounter) -> None:
+        """`usage` counts what is read; it learns where the answer ends before the engine's end."""
         self.cut = False  # the answer is over, whatever else the engine would say
         self._parser = reading.parser()
         self._reading = reading
-        self._prompt_tokens = prompt_tokens
-        self._uncounted = 0  # tokens that no counts have told
+        self._usage = usage
+        self._counted = 0  # tokens of the counts that have been passed on
         self._called = False  # a call has ended well
 
     def in_steps(self, deltas: Sequence[CompletionDelta]) -> Iterator[CompletionDelta]:
@@ -106,7 +108,8 @@ class AnswerReader:
         reasoning_tokens, events = self._parse(delta)
         if delta.finish_reason is not None:
             events += self._parser.finish()
-        self._count(delta)
+        if delta.counts is not None:
+            self._counted += delta.counts.completion_tokens
         read = ReadDelta(
             delta.text,
             delta.token_ids,
@@ -152,11 +155,6 @@ class AnswerReader:
             yield token, piece.decode("utf-8", "surrogatepass")
         yield last, text[told:].decode("utf-8", "surrogatepass")
 
-    def _count(self, delta: CompletionDelta) -> None:
-        self._uncounted += len(delta.token_ids) or bool(delta.text)
-        if delta.counts is not None:
-            self._uncounted = 0
-
     def _is_told(self, event: Event, read: ReadDelta) -> bool:
         """Whether the event is a part of the answer; it may be what ends it."""
         if self.cut:
@@ -176,8 +174,12 @@ class AnswerReader:
         """This delta is the last: the engine, which is stopped, will not tell any counts."""
         self.cut = True
         read.finish_reason = reason
+        usage = self._usage
+        usage.finish(reason)
         if read.counts is None:
-            read.counts = TokenCounts(self._prompt_tokens, self._uncounted)
+            read.counts = TokenCounts(
+                usage.prompt_tokens, usage.completion_tokens - self._counted, usage.cached_tokens
+            )
 
 
 def _reason_of_end(call: ToolCallEnded, read: ReadDelta) -> FinishReason:

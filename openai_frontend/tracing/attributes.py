@@ -102,7 +102,9 @@ def _of_model(record: RequestRecord, asked: str) -> Mapping[str, Attribute | Non
 
 def _of_generations(record: RequestRecord) -> Mapping[str, Attribute | None]:
     generations = record.generations
-    reasons = tuple(each.finish_reason for each in generations if each.finish_reason is not None)
+    reasons = tuple(
+        each.usage.finish_reason for each in generations if each.usage.finish_reason is not None
+    )
     first_ns = min((each.first_ns for each in generations if each.first_ns), default=None)
     asked = generations[0].params
     return {

@@ -111,7 +111,7 @@ def _events(record: RequestRecord) -> Iterator[Event]:
         if each.first_ns is not None:
             yield _event("openai_frontend.first_token", each.first_ns, known)
         if each.end_ns is not None:
-            ended = {**known, "gen_ai.usage.output_tokens": each.completion_tokens}
+            ended = {**known, "gen_ai.usage.output_tokens": each.usage.completion_tokens}
             yield _event("openai_frontend.end", each.end_ns, ended)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel
@@ -36,7 +37,7 @@ def known() -> dict[str, set[str]]:
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")
-    metrics.of("m").begin().end()
+    metrics.of("m").begin(UsageCounter()).end()
     model = VLLMModel(
         model="m", version="1", names=frozenset({"m"}),
         gauges=vllm_metrics.vllm_gauges(

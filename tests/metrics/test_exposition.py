@@ -4,6 +4,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
+from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import exposition, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel
@@ -38,7 +39,7 @@ def values(families):
 def own():
     metrics = GatewayMetrics()
     metrics.answered("/v1/chat/completions", "demo", 200, 0.02)
-    metrics.of("demo").begin().end()
+    metrics.of("demo").begin(UsageCounter()).end()
     return list(metrics.registry.collect())
 
 
@@ -99,7 +100,7 @@ vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="+Inf"} 1
 def test_families_that_both_have(write, read):
     """What NVIDIA's vLLM backend reports stands beside our own engine's models, in one family."""
     metrics = GatewayMetrics()
-    metrics.of("ours").begin().end()
+    metrics.of("ours").begin(UsageCounter()).end()
     model = VLLMModel(model="ours", version="1", names=frozenset({"ours"}))
     own = [*metrics.registry.collect(), *vllm.families(metrics.registry, [model])]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import declared
 from openai_frontend.metrics.gateway import GatewayMetrics
 
@@ -22,7 +22,7 @@ def value(metrics):
 
 def test_an_answer(metrics, value):
     """An answer counts its tokens, its first token's time, and how it ended."""
-    generation = metrics.of("m").begin()
+    generation = metrics.of("m").begin(UsageCounter())
     assert value("running_generations", model="m") == 1
 
     generation.add([CompletionDelta("a"), CompletionDelta("b")])
@@ -51,7 +51,7 @@ def test_an_answer(metrics, value):
 )
 def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     """Without a finish reason it was cancelled, unless it failed."""
-    generation = metrics.of("m").begin()
+    generation = metrics.of("m").begin(UsageCounter())
     if deltas:
         generation.add(deltas)
     if fails:
@@ -67,7 +67,7 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
 
 def test_counts_of_parts_add_up(metrics, value):
     """A model that counts in every response adds to its answer's tokens with each."""
-    generation = metrics.of("m").begin()
+    generation = metrics.of("m").begin(UsageCounter())
     first, last = TokenCounts(5, 2), TokenCounts(5, 3)
     generation.add([CompletionDelta("x", counts=first)])
     generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
@@ -116,8 +116,10 @@ class Stream:
 def test_responses_as_they_come(metrics, value):
     """Those of answers under way count too, and never twice."""
     first, second = Stream(), Stream()
-    generation = metrics.of("m").begin(first)
-    other = metrics.of("m").begin(second)
+    counters = [UsageCounter(), UsageCounter()]
+    for counter, stream in zip(counters, (first, second), strict=True):
+        counter.follow(stream)
+    generation, other = (metrics.of("m").begin(counter) for counter in counters)
     first.received, second.received = 3, 2
     assert value("model_responses_total", model="m") == 5
 

@@ -1,7 +1,7 @@
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import exposition
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
@@ -62,7 +62,7 @@ HISTOGRAM_BOUNDS = {
 def metrics():
     metrics = GatewayMetrics()
     for name in ("demo", "alias", "demo:adapter", "other"):
-        answer = metrics.of(name).begin()
+        answer = metrics.of(name).begin(UsageCounter())
         counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
         answer.add([CompletionDelta("x", finish_reason="stop", counts=counts)])
         answer.end()

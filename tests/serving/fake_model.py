@@ -24,6 +24,10 @@ def last(
 ANSWER: Bursts = ([CompletionDelta("Hel")], [CompletionDelta("lo"), last()])
 
 
+class _Stream:
+    received = 0
+
+
 class FakeModel:
     """Has the methods of ServedModel; a token is a character of the prompt."""
 
@@ -107,9 +111,13 @@ class FakeModel:
         self.open += 1
         self.begun.set()
         self.ended.clear()
+        stream = _Stream()
+        request.usage.follow(stream)
         try:
             for burst in self._answer(len(self.requests) - 1):
                 await asyncio.sleep(0)
+                stream.received += len(burst)
+                request.usage.add(burst)
                 yield list(burst)
             if self._failure is not None:
                 raise self._failure

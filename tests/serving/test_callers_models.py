@@ -16,6 +16,7 @@ from openai_frontend.generation import (
     ScoreResult,
     SequenceDelta,
     TokenCounts,
+    UsageCounter,
 )
 from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.callers_models import CallersModel, CallersModels
@@ -37,11 +38,13 @@ def used(quota):
     return round(standing.reset_s * LIMIT / 60)
 
 
-def request(max_tokens=50, **fields):
+def request(max_tokens=50, sequences=1, **fields):
     return GenerationRequest(
         request_id="r",
         prompt_token_ids=PROMPT,
         sampling_params=SamplingParams(max_tokens=max_tokens),
+        sequences=sequences,
+        usage=UsageCounter(len(PROMPT), sequences=sequences),
         **fields,
     )
 
@@ -153,7 +156,7 @@ async def test_the_other_choices_of_a_request():
     model, quota = charged(FakeModel([[last(prompt=100, completion=50)]]))
     quota.reserve(LIMIT - 150)
 
-    await run(model, *[request()] * 3)
+    await run(model, request(), request(), request())
     assert used(quota) == LIMIT + 300
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts, UsageCounter
 from openai_frontend.parsing.choice import family_named
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
@@ -43,7 +43,7 @@ def reading(tools: Tools = TOOLS, **options: Any) -> AnswerReading:
 
 
 def reader(tools: Tools = TOOLS, **options: Any) -> AnswerReader:
-    return AnswerReader(reading(tools, **options), prompt_tokens=5)
+    return AnswerReader(reading(tools, **options), UsageCounter(5))
 
 
 def deltas(text: str, size: int, reason: Any = "stop") -> list[CompletionDelta]:
@@ -144,10 +144,17 @@ def test_one_call(size):
 
 def test_counts_of_a_cut_answer():
     """The engine is stopped before it tells its counts: they are those of the tokens that came."""
-    *_, last = read_all(reader(ONE_CALL), deltas(f"{CALL} and {CALL}", 1))
+    usage = UsageCounter(5)
+    one = AnswerReader(reading(ONE_CALL), usage)
+    coming = iter(deltas(f"{CALL} and {CALL}", 1))
+    while not one.cut:
+        delta = next(coming)
+        usage.add([delta])
+        last = one.read(delta)
 
     arguments_end = CALL.index("}}") + 1
     assert TokenCounts(prompt_tokens=5, completion_tokens=arguments_end) == last.counts
+    assert (usage.finish_reason, usage.completion_tokens) == ("stop", arguments_end)
 
 
 @SIZES
@@ -208,7 +215,7 @@ async def test_the_engine_is_stopped():
         finally:
             closed.append(True)
 
-    request = GenerationRequest(request_id="r", prompt_token_ids=[1, 2, 3])
+    request = GenerationRequest(request_id="r", usage=UsageCounter(3))
     bursts = [burst async for burst in reading(ONE_CALL).read(long(), request)]
 
     assert (len(bursts), closed) == (1, [True])

@@ -99,6 +99,14 @@ class Cursor:
                 return
             yield
 
+    def skip_closing_brackets(self) -> Generator[None, None, None]:
+        """Past the brackets behind a call, of which models write too many or too few."""
+        while True:
+            yield from self.skip_space()
+            if not (yield from self.accept("]", "}")):
+                return
+            self.record()
+
     def accept(self, *literals: str) -> Generator[None, None, str]:
         """The longest of the literals that comes next, taken; "" where none does."""
         ordered = sorted(literals, key=len, reverse=True)
@@ -133,12 +141,15 @@ class Cursor:
                 raise NotACall
             yield
 
-    def before(self, ends: Markers, emit: Emit) -> Generator[None, None, str]:
+    def before(
+        self, ends: Markers, emit: Emit, *, pieces_of_ends: bool = True
+    ) -> Generator[None, None, str]:
         """Sends all text before the first of the ends to `emit` as it comes; that end stays where
-        it is. "" where the output ends first.
+        it is. "" where the output ends first; `pieces_of_ends`: what may be a piece of an end is
+        sent then too.
         """
         while True:
-            start, end = ends.find(self.text, self.at, self.ended)
+            start, end = ends.find(self.text, self.at, self.ended and pieces_of_ends)
             if start > self.at:
                 emit(self.take(start - self.at))
             if end or self.ended:

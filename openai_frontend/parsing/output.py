@@ -48,7 +48,7 @@ class Output:
         self._id_form = id_form
         self.max_arguments = max_arguments
         self._room = 0
-        self._call_is_open = False
+        self.call_is_open = False
         self._ids: set[str] = set()  # models repeat theirs
 
     def events(self) -> list[Event]:
@@ -110,7 +110,7 @@ class Output:
         """A call begins; the model may have given it an id."""
         self.marker()
         self.in_reasoning = False
-        self._call_is_open = True
+        self.call_is_open = True
         self._room = self.max_arguments
         self._flush()
         if not id_of_model or id_of_model in self._ids:
@@ -138,13 +138,13 @@ class Output:
         """The open call ends."""
         self._flush()
         self._events.append(ToolCallEnded(self.calls, complete))
-        self._call_is_open = False
+        self.call_is_open = False
         self.calls += 1
         self.marker()
 
     def abandon(self) -> None:
         """Whatever was being read cannot go on: a call that is open ends as it stands."""
-        if self._call_is_open:
+        if self.call_is_open:
             self.end(complete=False)
 
 

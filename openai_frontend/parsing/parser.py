@@ -12,6 +12,7 @@ from openai_frontend.parsing.family import Family, Reasoning
 from openai_frontend.parsing.identifiers import IdForm
 from openai_frontend.parsing.markers import Markers, markers
 from openai_frontend.parsing.output import MAX_ARGUMENTS, Output, TextKind, TooLong
+from openai_frontend.parsing.syntax import Syntax
 
 
 class Parser(Protocol):
@@ -158,6 +159,8 @@ class FamilyParser:
         try:
             yield from self._syntax.read(self._cursor, self._output, marker)
         except NotACall:
+            if self._output.call_is_open and not self._cursor.ended:
+                yield from self._read_rest_of_call(self._syntax)
             self._output.abandon()
         unused = self._cursor.given_back()
         self._output.write(kind, unused)
@@ -165,6 +168,20 @@ class FamilyParser:
         if called and self._cursor.ended and not unused.strip():
             self._cursor.drop()  # the output ended within a value or an end marker
         return called
+
+    def _read_rest_of_call(self, syntax: Syntax) -> Generator[None, None, None]:
+        """What a model wrote in place of arguments, as it is, up to the end of the call: whoever
+        gets the call sees what is wrong with it, and no user sees its markers.
+        """
+        known = markers(*syntax.ends, *self._call_starts(), *self._endings)
+        end = yield from self._cursor.before(known, self._output.arguments, pieces_of_ends=False)
+        if end not in syntax.ends:
+            return
+        self._cursor.take(len(end))
+        while end:
+            self._cursor.record()
+            yield from self._cursor.skip_space()
+            end = yield from self._cursor.accept(*syntax.ends)
 
     def _call_starts(self) -> tuple[str, ...]:
         return self._syntax.starts + self._syntax.line_starts if self._syntax else ()

@@ -19,6 +19,10 @@ class Syntax(Protocol):
         """Markers that may begin a call anywhere in the text."""
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """Markers that end a call, or calls; none where the value's own bracket does."""
+
+    @property
     def bare_starts(self) -> tuple[str, ...]:
         """Characters that may begin a call where the text begins."""
 

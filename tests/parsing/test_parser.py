@@ -108,6 +108,63 @@ def test_what_is_cut_off_within_a_call_is_no_content(end: str) -> None:
     assert replay(parser(), [text]).content == ""
 
 
+MALFORMED = [
+    ("hermes", '<tool_call>{"name": "now", "arguments": {"a": ]}}}</tool_call>', '{"a": ]}}}'),
+    ("llama3_json", '{"name": "now", "parameters": {"a": ]}}}', '{"a": ]}}}'),
+    ("mistral", '[TOOL_CALLS]now[ARGS]{"a": no}', '{"a": no}'),
+    (
+        "qwen3_coder",
+        "<tool_call>\n<function=now>\n<parameter=a>1</parameter>no</function>\n</tool_call>",
+        '{"a":1no',
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "text", "arguments"), MALFORMED)
+def test_malformed_arguments_are_told_as_the_model_wrote_them(
+    family: str, text: str, arguments: str
+) -> None:
+    """What follows the mistake, up to the end of the call, belongs to its arguments."""
+
+    answer = replay(parser(family), [*text])
+
+    assert [call.arguments for call in answer.calls] == [arguments]
+    assert answer.content == ""
+
+
+def test_a_call_after_a_malformed_one() -> None:
+    """It is read, and so is the content around them."""
+
+    malformed = '<tool_call>{"name": "now", "arguments": {"a": ]}}</tool_call>'
+    answer = replay(parser(), [*f"Well.{malformed}{CALL}Done."])
+
+    assert [call.complete for call in answer.calls] == [False, True]
+    assert answer.content == "Well.Done."
+
+
+BRACKETS = [
+    ("hermes", '<tool_call>{"name": "now", "arguments": {}}}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {}]}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "now", "arguments": {}</tool_call>'),
+    ("granite", '<|tool_call|>[{"name": "now", "arguments": {}}}]'),
+    ("llama3_json", '{"name": "now", "parameters": {}}}'),
+    (
+        "kimi_k2",
+        "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}}<|tool_call_end|>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), BRACKETS)
+def test_wrong_brackets_behind_the_arguments(family: str, text: str) -> None:
+    """The call is complete, and the brackets are no content."""
+
+    answer = replay(parser(family), [*text])
+
+    assert [(call.arguments, call.complete) for call in answer.calls] == [("{}", True)]
+    assert answer.content == ""
+
+
 def test_ids_that_the_model_repeats() -> None:
     """Two calls to which the model gave one id get two."""
 

@@ -15,6 +15,7 @@ class ForcedArguments:
     name: str
     summary: str = "the arguments alone"
     starts: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
     bare_starts: tuple[str, ...] = ("{",)
     line_starts: tuple[str, ...] = ()
     frames_output: bool = False

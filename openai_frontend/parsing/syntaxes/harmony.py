@@ -27,6 +27,7 @@ class Harmony:
 
     summary: str
     starts: tuple[str, ...] = (_START, _CHANNEL)
+    ends: tuple[str, ...] = _ENDS
     bare_starts: tuple[str, ...] = ()
     line_starts: tuple[str, ...] = ()
     frames_output: bool = True

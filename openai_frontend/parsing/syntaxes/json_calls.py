@@ -37,6 +37,7 @@ class JsonCalls:
         goes_on = not bare or bool(self.line_starts)
         while True:
             yield from self._object_or_array(cursor, output, bare=bare)
+            yield from cursor.skip_closing_brackets()
             yield from cursor.skip_space()
             after = yield from cursor.accept(*self.ends, *self.separators)
             if after in self.ends:
@@ -58,7 +59,8 @@ class JsonCalls:
             yield from cursor.skip_space()
             yield from _CallObject(cursor, output, bare=bare).read()
             yield from cursor.skip_space()
-            if (yield from cursor.expect(",", "]")) == "]":
+            after = yield from cursor.accept(",", "]")
+            if after != ",":
                 cursor.record()
                 return
 
@@ -89,7 +91,10 @@ class _CallObject:
             yield from self._cursor.skip_space()
             yield from self._member((yield from self._short_string()))
             yield from self._cursor.skip_space()
-            if (yield from self._cursor.expect(",", "}")) == "}":
+            after = yield from self._cursor.accept(",", "}")
+            if not after and not self._done:
+                raise NotACall
+            if after != ",":
                 return
 
     def _member(self, key: str) -> Generator[None, None, None]:

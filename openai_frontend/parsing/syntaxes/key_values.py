@@ -47,6 +47,11 @@ class KeyValues:
         """Sections, and calls without one."""
         return self.section.all_starts
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Of calls, of sections, and of the other form."""
+        return self.section.all_ends + (self.json_form.ends if self.json_form else ())
+
     def read(self, cursor: Cursor, output: Output, start: str) -> Generator[None, None, None]:
         """Reads a section of calls, or calls without one."""
         if self.json_form and start in self.json_form.starts:

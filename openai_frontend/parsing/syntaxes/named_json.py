@@ -49,6 +49,11 @@ class NamedJson:
         """Sections, and calls without one."""
         return self.section.all_starts
 
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Of calls, of sections, and of the other form."""
+        return self.section.all_ends + (self.listed.ends if self.listed else ())
+
     def read(self, cursor: Cursor, output: Output, start: str) -> Generator[None, None, None]:
         """Reads a section of calls, or calls without one."""
         if self.listed is not None:
@@ -99,6 +104,7 @@ class NamedJson:
             output.arguments("{}")
 
     def _end(self, cursor: Cursor) -> Generator[None, None, None]:
+        yield from cursor.skip_closing_brackets()
         if self.fence[1]:
             yield from cursor.skip_space()
             if (yield from cursor.accept(self.fence[1])):

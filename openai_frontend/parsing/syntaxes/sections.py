@@ -23,6 +23,11 @@ class Section:
         """Every marker that may come first."""
         return self.starts + self.call_starts
 
+    @property
+    def all_ends(self) -> tuple[str, ...]:
+        """Every marker that may come last."""
+        return self.call_ends + self.ends
+
 
 def read_section(
     section: Section, read_call: ReadCall, cursor: Cursor, output: Output, start: str

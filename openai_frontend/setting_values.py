@@ -3,6 +3,7 @@
 A flag is repeated, an environment variable has commas, YAML has lists and mappings.
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
 
-from openai_frontend.model_options import ModelOptions
+from openai_frontend.model_options import ModelOptions, Name
 
 SCOPED_FORM = "NAME:KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"
 RESOURCE_FORM = "NAME:COUNT[:DEVICE]"
 TEMPLATE_FORM = "[MODEL=]NAME_OR_PATH"
 PARSER_FORM = "[MODEL=]PARSER"
+ARGUMENT_FORM = "KEY=VALUE"
 
 EVERY_MODEL = "*"
 
@@ -76,6 +78,21 @@ def _by_device(value: Any) -> Any:
     if isinstance(value, Mapping):
         return value
     return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
+
+
+def _arguments(value: Any) -> Any:
+    """`key=value` items, or YAML's mapping; a value is JSON if it can be, else text."""
+    if isinstance(value, Mapping):
+        return value
+    items = (_split(item, "=", ARGUMENT_FORM) for item in _items(value))
+    return {key.replace("-", "_"): _json_or_text(text) for key, text in items}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda constant: constant)
+    except ValueError:
+        return text
 
 
 def _by_model(form: str) -> BeforeValidator:
@@ -173,12 +190,14 @@ def _networks(value: list[str]) -> list[str]:
 
 
 Names = Annotated[list[str], _parsed(_list)]
+ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
 Hosts = Annotated[list[str], _parsed(_list), AfterValidator(_hosts)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
 OptionsByModel = Annotated[dict[str, ModelOptions], _parsed(_by_scope)]
+Arguments = Annotated[dict[str, JsonValue], _parsed(_arguments)]
 ByModel = Annotated[dict[str, str], _by_model(TEMPLATE_FORM)]
 ParserByModel = Annotated[
     dict[str, Annotated[ParserName, AfterValidator(_known_parser)]], _by_model(PARSER_FORM)
@@ -204,18 +223,22 @@ def form(type: Any) -> str:
     if get_origin(type) is dict:
         return _mapping_form(*get_args(type))
     if get_origin(type) is list:
-        return form(get_args(type)[0])
+        return form(_plain(get_args(type)[0]))
     return "|".join(get_args(type)) if get_origin(type) is Literal else _FORMS[type]
 
 
 def _mapping_form(key: Any, value: Any) -> str:
     if key is int:
         return DEVICE_FORM
-    return _BY_MODEL_FORMS.get(_plain(value), SCOPED_FORM)
+    return _MAPPING_FORMS.get(_plain(value), SCOPED_FORM)
 
 
 def _plain(value: Any) -> Any:
     return get_args(value)[0] if get_origin(value) is Annotated else value
 
 
-_BY_MODEL_FORMS: Mapping[Any, str] = {str: TEMPLATE_FORM, ParserName: PARSER_FORM}
+_MAPPING_FORMS: Mapping[Any, str] = {
+    str: TEMPLATE_FORM,
+    ParserName: PARSER_FORM,
+    JsonValue: ARGUMENT_FORM,
+}

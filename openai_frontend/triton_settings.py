@@ -7,8 +7,10 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from openai_frontend.setting_values import (
     RELOADS,
+    Arguments,
     BytesByDevice,
     FractionByDevice,
+    ModelNames,
     Names,
     OptionsByModel,
     Paths,
@@ -22,6 +24,16 @@ class Models(BaseModel):
 
     model_repository: Paths = Field(
         default=[Path("model_repository")], description="Folder with models; may be given again."
+    )
+    served_model_name: ModelNames = Field(
+        default=[],
+        description="Name of the model of `serve MODEL`, instead of its own; may be given again. "
+        "Requests may use each name.",
+    )
+    engine_arg: Arguments = Field(
+        default={},
+        description="Engine argument of vLLM for the model of `serve MODEL`, such as "
+        "max_model_len=8192; the value is JSON or text; may be given again.",
     )
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
         default="none",

@@ -24,7 +24,8 @@ echo 'max_body_bytes: 1048576' > gateway.yaml && openai-frontend serve --config 
 ```
 
 A setting whose value ends in ... takes several: repeat the flag, put commas between them in the
-environment, or write a list (`NAME:KEY=VALUE` and `DEVICE:NUMBER` as a mapping) in YAML:
+environment, or write a list (`KEY=VALUE`, `NAME:KEY=VALUE` and `DEVICE:NUMBER` as a mapping) in
+YAML:
 
 ```yaml
 model_repository: [/models, /more-models]

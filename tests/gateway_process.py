@@ -23,14 +23,15 @@ _ENVIRONMENT = {
 
 
 class GatewayProcess:
-    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`.
+    """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`. A text in place of
+    the repository is MODEL.
 
     It can import this project's tests: engines may be among them.
     """
 
     def __init__(
         self,
-        repository: Path,
+        repository: Path | str,
         log: Path,
         *options: str,
         environment: Mapping[str, str] = MappingProxyType({}),
@@ -38,7 +39,8 @@ class GatewayProcess:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        command = [str(COMMAND), "serve", f"--model-repository={repository}", f"--port={self.port}"]
+        model = repository if isinstance(repository, str) else f"--model-repository={repository}"
+        command = [str(COMMAND), "serve", model, f"--port={self.port}"]
         with log.open("w") as output:
             self._process = subprocess.Popen(
                 [*command, *options],

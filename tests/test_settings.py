@@ -78,6 +78,14 @@ def test_a_flag_wins_over_all(tmp_path: Path) -> None:
             "{vllm: {a: true, b: 1}}",
             {"vllm": {"a": "true", "b": "1"}},
         ),
+        ("served_model_name", ["x", "org/y"], "x,org/y", "[x, org/y]", ["x", "org/y"]),
+        (
+            "engine_arg",
+            ["max-model-len=8", "dtype=half", "enforce_eager=true"],
+            "max_model_len=8,dtype=half,enforce_eager=true",
+            "{max_model_len: 8, dtype: half, enforce_eager: true}",
+            {"max_model_len": 8, "dtype": "half", "enforce_eager": True},
+        ),
         ("cuda_memory_pool_bytes", ["0:64", "1:0"], "0:64,1:0", "{0: 64, 1: 0}", {0: 64, 1: 0}),
         ("model_load_gpu_limit", ["0:0.5"], "0:0.5", "{0: 0.5}", {0: 0.5}),
         (

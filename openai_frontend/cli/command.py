@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.cli import keys
+from openai_frontend.cli import cached_repository, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.wanted import InvalidOption
 from openai_frontend.cli.parser import parser as command_line
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)
     config = given.pop("config")
-    read = partial(_settings, config, given, repositories=command == "serve" or model is None)
+    if command == "serve":
+        read = partial(_served_settings, config, given, model)
+    else:
+        read = partial(_settings, config, given, repositories=model is None)
     try:
         settings = read()
     except InvalidSettings as error:
@@ -54,6 +57,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "serve":
         return _serve(settings, read)
     return _report(model, settings, as_json=as_json)
+
+
+def _served_settings(config: Path | None, flags: dict[str, Any], model: str | None) -> Settings:
+    """With the repository of MODEL, if one is given. Raises InvalidSettings."""
+    settings = _settings(config, flags, repositories=model is None)
+    if model is None:
+        for name in ("served_model_name", "engine_arg"):
+            if getattr(settings, name):
+                raise InvalidSettings(
+                    f"{name}: is for the model of 'serve MODEL', and none is given"
+                )
+        return settings
+    if "model_repository" in flags:
+        raise InvalidSettings("--model-repository: MODEL is served instead; give one of the two")
+    repository = cached_repository.repository(model, settings)
+    return settings.model_copy(update={"model_repository": [repository]})
 
 
 def _settings(config: Path | None, flags: dict[str, Any], *, repositories: bool) -> Settings:

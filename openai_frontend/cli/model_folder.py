@@ -9,14 +9,12 @@ from typing import Any
 
 from openai_frontend import model_options
 from openai_frontend.cli import model_config
+from openai_frontend.cli.init_repo.wanted import holds_weights
 from openai_frontend.cli.model_config import Config
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import folder_facts
 from openai_frontend.models.folder_facts import ModelFacts, ModelSource
-
-# What lies in a folder of weights, which a model's folder refers to
-_WEIGHTS = ("tokenizer.json", "tokenizer_config.json", "config.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ def find(
     for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
         if is_model(path):
             return read(path, options)
-        if any((path / name).is_file() for name in _WEIGHTS):
+        if holds_weights(path):
             own = model_options.of_model(path.resolve().name, None, options)
             return ModelFolder(name=path.resolve().name, path=path, options=own)
     known = [path.name for path in folders(repositories)]

@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     whole = OneLineParser(
         prog="openai-frontend",
         description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
-        epilog="To begin: 'openai-frontend init-repo MODEL', then 'openai-frontend serve'.",
+        epilog="To begin: 'openai-frontend serve ORG/MODEL', or a folder instead of ORG/MODEL.",
         allow_abbrev=False,
     )
     whole.add_argument(
@@ -54,12 +54,20 @@ def parser() -> argparse.ArgumentParser:
 def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser(
         "serve",
-        help="serve the models of a repository",
-        description="Serve the models of a Triton model repository.",
+        help="serve a model, or the models of a repository",
+        description="Serve one model with vLLM, or the models of a Triton model repository.",
         epilog=_SOURCES,
-        usage="openai-frontend serve [--config PATH] [--SETTING VALUE ...]",
+        usage="openai-frontend serve [MODEL] [--config PATH] [--SETTING VALUE ...]",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
+    )
+    serve.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        default=None,
+        help="a folder of weights, a name on Hugging Face's hub (ORG/MODEL), or a model "
+        "repository; --model-repository if none",
     )
     _add_settings(serve, options())
 

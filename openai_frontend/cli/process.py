@@ -193,9 +193,10 @@ class GatewayProcess(uvicorn.Server):
             await asyncio.sleep(0.2)
         self._watchdog.patience_s = PATIENCE_S
         self._progress.clear()
-        models = {
+        cards = sorted(self._registry.cards(), key=lambda card: card.stands_for is not None)
+        models = {  # aliases last: the example is for a model's own name
             card.name: {name for name, can in asdict(card.capabilities).items() if can}
-            for card in self._registry.cards()
+            for card in cards
             if card.ready
         }
         sys.stdout.write(announcement.ready(self._place, models, keys=self.keys is not None))

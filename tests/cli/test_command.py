@@ -47,7 +47,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--help"])
     shown = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "'openai-frontend init-repo MODEL', then" in shown
+    assert "'openai-frontend serve ORG/MODEL'" in shown
     for name in ("serve", "check", "init-repo", "keys", "top", "version"):
         assert f"\n    {name}" in shown
 

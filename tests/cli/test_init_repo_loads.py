@@ -1,4 +1,4 @@
-"""What `init-repo` writes is what Triton reads: the real core, and vLLM for real."""
+"""What `init-repo` and `serve MODEL` write is what Triton reads: the real core, and vLLM."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from openai_frontend.cli import model_config
 from openai_frontend.triton import Options, Server
+from tests import hugging_face_cache
 from tests.cli.test_init_repo import DEMO, ENGINE, init
 from tests.gateway_process import GatewayProcess
 
@@ -83,21 +84,26 @@ async def test_the_core_loads_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_vllm_in_process_answers(tmp_path: Path) -> None:
-    """From one command to a chat with the next."""
+def test_serve_org_model_answers(tmp_path: Path) -> None:
+    """One command loads a model from Hugging Face's cache, named as it was asked to be."""
 
-    repository = init(tmp_path / "r", DEMO, "--name", "tiny", "--max-model-len", 512)
-
+    hugging_face_cache.write(tmp_path / "hub", "acme/tiny", DEMO)
     question = [{"role": "user", "content": "What is Triton?"}]
-    with GatewayProcess(repository, tmp_path / "log") as gateway:
+    with GatewayProcess(
+        "acme/tiny",
+        tmp_path / "log",
+        "--served-model-name=talk",
+        "--engine-arg=max_model_len=512",
+        environment={"HF_HUB_CACHE": str(tmp_path / "hub"), "XDG_CACHE_HOME": str(tmp_path)},
+    ) as gateway:
         gateway.wait_until_ready()
         answer = httpx.post(
             f"{gateway.url}/v1/chat/completions",
-            json={"model": "tiny", "messages": question, "temperature": 0},
+            json={"model": "talk", "messages": question, "temperature": 0},
             timeout=60,
         ).json()
-        card = httpx.get(f"{gateway.url}/v1/models/tiny", timeout=10).json()
+        cards = httpx.get(f"{gateway.url}/v1/models", timeout=10).json()["data"]
         assert gateway.stop() == 0
 
     assert "Triton" in answer["choices"][0]["message"]["content"]
-    assert card["max_model_len"] == 512
+    assert [(card["id"], card["max_model_len"]) for card in cards] == [("talk", 512)]

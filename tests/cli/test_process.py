@@ -54,8 +54,10 @@ def until(true: Callable[[], bool], timeout_s: float = 60) -> None:
 
 @pytest.fixture(scope="module")
 def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Its one model says yes."""
-    with running(tmp_path_factory.mktemp("talker"), tokens=["yes"], answer_tokens=1) as gateway:
+    """Its one model says yes; it has an alias that sorts before its name."""
+    folder = tmp_path_factory.mktemp("talker")
+    alias = "--model-option=m:aliases=a"
+    with running(folder, alias, tokens=["yes"], answer_tokens=1) as gateway:
         yield gateway
 
 
@@ -65,6 +67,14 @@ def test_the_printed_curl_line_works(talker: GatewayProcess) -> None:
     [line] = [line for line in printed(talker) if line.startswith("curl ")]
     answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
     assert '"content":"yes"' in answer.stdout
+
+
+def test_the_printed_examples_name_the_model_and_not_an_alias(talker: GatewayProcess) -> None:
+    """The alias is named after it."""
+
+    lines = printed(talker)
+    assert any(line.endswith("with m, a. Ask from a shell:") for line in lines)
+    assert not any('"a"' in line for line in lines)
 
 
 def test_the_printed_python_lines_work(talker: GatewayProcess) -> None:

@@ -1,12 +1,14 @@
 """`model.json` as vLLM's engine arguments."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from openai_frontend.engines.engine import ModelFolder
 from openai_frontend.engines.vllm import arguments
+from tests import hugging_face_cache
 from tests.gateway_process import ROOT
 
 pytestmark = pytest.mark.engine
@@ -51,3 +53,21 @@ def test_log_in_the_gateways_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("VLLM_LOGGING_CONFIG_PATH", "/theirs.json")
     assert read().logging_config is None
+
+
+@pytest.mark.parametrize("revision", ["main", "v2"])
+def test_a_hub_names_tokenizer_is_the_snapshot_of_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    """The gateway reads the same files as the engine, config.json too."""
+    weights = DEMO / "1" / "weights"
+    snapshot = hugging_face_cache.write(tmp_path, "acme/tiny", weights, revision)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    config = SimpleNamespace(tokenizer="acme/tiny", tokenizer_revision=revision)
+    assert arguments.tokenizer_folder(config) == str(snapshot)
+
+
+def test_a_tokenizers_folder_stays_as_it_is(tmp_path: Path) -> None:
+    """It is on this machine."""
+    config = SimpleNamespace(tokenizer=str(tmp_path), tokenizer_revision=None)
+    assert arguments.tokenizer_folder(config) == str(tmp_path)

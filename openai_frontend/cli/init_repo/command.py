@@ -91,7 +91,8 @@ def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
 def _write(asked: Wanted, model: Model, programs: Path) -> list[str]:
     """Which folder is still to be copied to which."""
     copied = nvidia.programs(model, programs)
-    for path in writing.write(asked.repository, model, copied):
+    files = {**writing.contents(model), **copied}
+    for path in writing.write(asked.repository, model, files):
         sys.stdout.write(f"wrote {path}\n")
     for line in nvidia.differences(model, programs):
         sys.stdout.write(f"note: {line}\n")

@@ -24,7 +24,10 @@ def models(wanted: Wanted) -> list[Model]:
 
 
 def _aliases(wanted: Wanted) -> dict[str, Any]:
-    """The hub's name, by which clients may know the model."""
+    """The other names that were asked for, or else the one on the hub."""
+    if wanted.served_names:
+        others = [name for name in dict.fromkeys(wanted.served_names) if name != wanted.name]
+        return {"aliases": others} if others else {}
     on_hub = wanted.folder is None and wanted.model != wanted.name
     return {"aliases": [wanted.model]} if on_hub else {}
 

@@ -126,7 +126,7 @@ def engine_arguments(wanted: Wanted) -> dict[str, Any]:
             "max_loras": len(wanted.loras),
             "max_lora_rank": rank,
         }
-    return arguments
+    return {**arguments, **wanted.engine_arguments}
 
 
 def highest_rank(wanted: Wanted) -> int:

@@ -14,6 +14,8 @@ DTYPES = ("auto", "float16", "bfloat16", "float32")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HUB_NAME = re.compile(rf"(?:{_NAME.pattern}/)?{_NAME.pattern}")
 
+_WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
 # Options that not every kind has a use for
 _KINDS_OF: Mapping[str, Sequence[str]] = {
     "engine_dir": ("tensorrt_llm",),
@@ -53,6 +55,8 @@ class Wanted:
     loras: Mapping[str, Path] = field(default_factory=dict)  # adapter -> its folder, absolute
     nvidia_models: Path | None = None
     force: bool = False
+    served_names: Sequence[str] = ()  # `name` and its aliases; () if nobody named them
+    engine_arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of vLLM's
 
     def engine(self) -> Path:
         """The folder of the engine, for the kind that has one."""
@@ -87,6 +91,11 @@ def wanted(given: Mapping[str, Any]) -> Wanted:
         loras=dict(_lora(text) for text in said.pop("lora", ())),
         **_in_bounds(said),
     )
+
+
+def holds_weights(folder: Path) -> bool:
+    """Whether a model of Hugging Face's form is in the folder."""
+    return any((folder / name).is_file() for name in _WEIGHTS)
 
 
 def is_hub_name(name: str) -> bool:
@@ -137,9 +146,8 @@ def _weights(option: str, model: str) -> tuple[str, Path | None]:
     """A folder of this machine where there is one, else a name on a hub."""
     path = Path(model).expanduser()
     if path.is_dir():
-        names = ("config.json", "tokenizer.json", "tokenizer_config.json")
-        if not any((path / name).is_file() for name in names):
-            raise InvalidOption(option, f"{model} holds none of {', '.join(names)}")
+        if not holds_weights(path):
+            raise InvalidOption(option, f"{model} holds none of {', '.join(_WEIGHTS)}")
         return str(path.resolve()), path.resolve()
     if model.startswith((".", "/", "~")) or not is_hub_name(model):
         raise InvalidOption(option, f"{model} is neither a folder nor a name on a hub")

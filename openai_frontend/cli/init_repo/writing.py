@@ -2,7 +2,7 @@
 nothing.
 """
 
-import os
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,28 +23,32 @@ def refuse_existing(repository: Path, models: Sequence[Model]) -> None:
             raise InvalidOption("--force", f"{repository / model.name} exists; this replaces it")
 
 
-def write(repository: Path, model: Model, programs: Mapping[str, bytes]) -> Iterator[Path]:
+def write(repository: Path, model: Model, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Each file that has been written. OSError where one cannot be."""
     folder = repository / model.name
     (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton loads no model without a version
-    for name, content in {**_texts(model), **programs}.items():
+    for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, content)
         yield path
 
 
-def _texts(model: Model) -> dict[str, bytes]:
-    texts = {"config.pbtxt": _WRITTEN_BY + text_format.write(model.config), **model.files}
+def contents(model: Model, *, written_by: str = _WRITTEN_BY) -> dict[str, bytes]:
+    """What is ours in the model's folder, by path; `written_by` is the first line of each file."""
+    texts = {"config.pbtxt": written_by + text_format.write(model.config), **model.files}
     if model.options:
         options = yaml.safe_dump(dict(model.options), sort_keys=False, allow_unicode=True)
-        texts[FILE] = _WRITTEN_BY + options
+        texts[FILE] = written_by + options
     return {name: text.encode() for name, text in texts.items()}
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all: a server may be polling the repository."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    """Whole or not at all, and not if it is there: a server may be polling the repository."""
+    if path.is_file() and path.read_bytes() == content:
+        return
+    # Containers that share a volume may share process ids.
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         unfinished.write_bytes(content)
         unfinished.replace(path)

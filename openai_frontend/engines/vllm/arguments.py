@@ -6,7 +6,7 @@ import difflib
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,16 @@ def tested_version() -> bool:
     return vllm.__version__.partition("+")[0] in TESTED_VERSIONS
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Raises ValueError for the first that vLLM does not have, with a guess at what was meant."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"vLLM has no engine argument {name!r}{_hint(name, known)}")
+
+
 def engine_arguments(model: ModelFolder) -> Any:
     """Return vLLM's AsyncEngineArgs. Raises ValueError that names model.json and the argument."""
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -84,13 +94,14 @@ def engine_arguments(model: ModelFolder) -> Any:
     if not model.arguments:
         raise ValueError(f"{path}: missing or empty; it must hold vLLM's engine arguments")
     fields = {field.name: field for field in dataclasses.fields(AsyncEngineArgs)}
-    known = list(fields)
+    try:
+        check_names(model.arguments)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     on_cpu = current_platform.is_cpu()
     defaults = ARGUMENTS | (CPU_ARGUMENTS if on_cpu else {})
     given = {}
     for name, value in model.arguments.items():
-        if name not in known:
-            raise ValueError(f"{path}: vLLM has no engine argument {name!r}{_hint(name, known)}")
         switch = isinstance(value, str) and isinstance(fields[name].default, bool)
         given[name] = _SWITCHES.get(value, value) if switch else _resolved(path, name, value)
     if tested_version():
@@ -102,6 +113,20 @@ def engine_arguments(model: ModelFolder) -> Any:
         return AsyncEngineArgs(**defaults | given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def tokenizer_folder(config: Any) -> str:
+    """Where the tokenizer of a vLLM model config is, of a hub's in Hugging Face's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    name = str(config.tokenizer)
+    if Path(name).is_dir():
+        return name
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        found = try_to_load_from_cache(name, file, revision=config.tokenizer_revision)
+        if isinstance(found, str):
+            return str(Path(found).parent)
+    return name
 
 
 def _log() -> dict[str, Any]:

@@ -72,7 +72,7 @@ class VLLMEngine(Engine):
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
             max_model_len=config.max_model_len,
-            tokenizer=str(config.tokenizer),
+            tokenizer=arguments.tokenizer_folder(config),
             tasks=self._tasks,
             owned_by="vllm",
             vocab_size=config.get_vocab_size(),

@@ -1,0 +1,142 @@
+"""The model repository behind `serve MODEL`: made in the user's cache, or the folder itself.
+
+A made repository is named after its content, so another option or model has another folder and
+servers that run at the same time never write different files to the same place.
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from openai_frontend.cli import model_folder
+from openai_frontend.cli.init_repo import writing
+from openai_frontend.cli.init_repo.kinds import models
+from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.wanted import InvalidOption, holds_weights, is_hub_name, wanted
+from openai_frontend.setting_sources import InvalidSettings
+from openai_frontend.settings import Settings
+
+# Engine arguments that have another place
+_ELSEWHERE = {"model": "MODEL", "served_model_name": "--served-model-name"}
+_WRITTEN_BY = "# Written by `openai-frontend serve MODEL`, which replaces changes.\n"
+
+
+def repository(model: str, settings: Settings) -> Path:
+    """The repository to serve for MODEL; it is complete. Raises InvalidSettings."""
+    path = Path(model).expanduser()
+    if path.is_dir() and not holds_weights(path):
+        _check_repository(path, settings)
+        return path
+    if not path.is_dir():
+        _check_hub_name(model, settings)
+    if importlib.util.find_spec("vllm") is None:
+        raise InvalidSettings("MODEL: vLLM is not installed; install openai-frontend[vllm]")
+    try:
+        made = models(wanted(_options(model, settings)))[0]
+    except InvalidOption as error:
+        raise InvalidSettings(str(error)) from None
+    return _written(made)
+
+
+def _check_repository(path: Path, settings: Settings) -> None:
+    if model_folder.is_model(path):
+        raise InvalidSettings(
+            f"MODEL: {path} is one model of a repository. Serve the repository: "
+            f"openai-frontend serve {path.parent}"
+        )
+    if not any(map(model_folder.is_model, model_folder.folders([path]))):
+        raise InvalidSettings(
+            f"MODEL: {path} holds neither weights (config.json) nor models (NAME/config.pbtxt)"
+        )
+    for name in ("served_model_name", "engine_arg"):
+        if getattr(settings, name):
+            raise InvalidSettings(
+                f"{name}: is for weights, but {path} is a model repository. Its models have "
+                "openai_frontend.yaml (aliases) and model.json (engine arguments)"
+            )
+
+
+def _check_hub_name(model: str, settings: Settings) -> None:
+    path = Path(model).expanduser()
+    if path.is_file():
+        raise InvalidSettings(f"MODEL: {model} is a file, not a folder of weights")
+    if model.startswith((".", "/", "~")):
+        raise InvalidSettings(f"MODEL: there is no folder {model}")
+    if "/" in model and is_hub_name(model):
+        return
+    reason = f"there is no folder '{model}', and a name on Hugging Face's hub is ORG/MODEL"
+    for folder in settings.model_repository:
+        if model_folder.is_model(folder / model):
+            reason += f". {folder} has a model '{model}': openai-frontend serve {folder}"
+    raise InvalidSettings(f"MODEL: {reason}")
+
+
+def _options(model: str, settings: Settings) -> Mapping[str, Any]:
+    """As `init-repo` takes them."""
+    names = settings.served_model_name
+    return {
+        "model": model,
+        "repository": Path(),  # the cache's folder is known only with the content
+        "name": names[0].rpartition("/")[2] if names else None,
+        "served_names": names,
+        "engine_arguments": _engine_arguments(settings.engine_arg),
+    }
+
+
+def _engine_arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As model.json takes them: a path of the shell's folder is absolute there."""
+    for name in given:
+        if name in _ELSEWHERE:
+            raise InvalidSettings(f"engine_arg: {name} is given as {_ELSEWHERE[name]}")
+    if given:
+        _check_names(given)
+    return {
+        name: _path(value) if isinstance(value, str) else value for name, value in given.items()
+    }
+
+
+def _check_names(names: Iterable[str]) -> None:
+    # by name, as the backend itself does: nothing depends on engines
+    arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
+    arguments.set_environment()
+    try:
+        arguments.check_names(names)
+    except ValueError as error:
+        raise InvalidSettings(f"engine_arg: {error}") from None
+
+
+def _path(value: str) -> str:
+    if value.startswith(("./", "../", "~/")):
+        return str(Path(value).expanduser().resolve())
+    return value
+
+
+def _written(model: Model) -> Path:
+    files = writing.contents(model, written_by=_WRITTEN_BY)
+    digest = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    cache = _cache()
+    folder = cache / f"{model.name}-{digest.hexdigest()[:16]}"
+    try:
+        # Engine arguments may hold a token for the hub.
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for _ in writing.write(folder, model, files):
+            pass
+    except OSError as error:
+        raise InvalidSettings(
+            f"{error.filename}: {error.strerror}. The repository for MODEL is written to the "
+            "user's cache; XDG_CACHE_HOME names another folder"
+        ) from None
+    return folder
+
+
+def _cache() -> Path:
+    """XDG Base Directory Specification: a relative path is ignored."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(named) if named.startswith("/") else Path.home() / ".cache"
+    return base / "openai-frontend" / "model-repositories"

@@ -1,0 +1,243 @@
+"""`serve MODEL`: the repository that it serves, without starting a server."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from openai_frontend.cli import cached_repository, model_config
+from openai_frontend.cli.cached_repository import repository
+from openai_frontend.cli.command import MISUSED, main
+from openai_frontend.setting_sources import InvalidSettings, load
+from tests import mock_models
+from tests.cli.test_init_repo import DEMO
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, and where the command runs."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def made(model: object, **flags: Any) -> Path:
+    return repository(str(model), load(flags=flags))
+
+
+def only_model(repository: Path) -> Path:
+    [folder] = repository.iterdir()
+    return folder
+
+
+def arguments(folder: Path) -> Any:
+    return json.loads((folder / "1" / "model.json").read_text())
+
+
+def aliases(folder: Path) -> Any:
+    return yaml.safe_load((folder / "openai_frontend.yaml").read_text())["aliases"]
+
+
+def test_a_folder_of_weights_is_served_by_vllm(cache: Path) -> None:
+    """The repository is in the user's cache, has the folder's name, and names the weights."""
+
+    made_repository = made(DEMO)
+
+    folder = only_model(made_repository)
+    assert made_repository.parent == cache / "openai-frontend" / "model-repositories"
+    assert folder.name == "weights"
+    assert model_config.read(folder, None)["backend"] == "inprocess"
+    assert arguments(folder)["model"] == str(DEMO)
+
+
+def test_a_hub_name_is_served_under_both_its_names() -> None:
+    """Requests may use MODEL or ORG/MODEL."""
+
+    folder = only_model(made("meta-llama/Llama-3.1-8B"))
+
+    assert (folder.name, aliases(folder)) == ("Llama-3.1-8B", ["meta-llama/Llama-3.1-8B"])
+    assert arguments(folder)["model"] == "meta-llama/Llama-3.1-8B"
+
+
+def test_served_model_names_replace_the_models_own() -> None:
+    """The first is the model's, the others are aliases."""
+
+    folder = only_model(made("org/m", served_model_name=["gpt-4o", "mine", "gpt-4o"]))
+
+    assert (folder.name, aliases(folder)) == ("gpt-4o", ["mine"])
+
+
+def test_a_served_model_name_may_have_a_slash() -> None:
+    """A folder cannot have one: it has the last part, and the whole name is an alias."""
+
+    folder = only_model(made("org/m", served_model_name=["mine/chat"]))
+
+    assert (folder.name, aliases(folder)) == ("chat", ["mine/chat"])
+
+
+def test_the_same_command_uses_the_same_repository() -> None:
+    """Nothing is written again: a server that polls it would load the model again."""
+
+    first = made(DEMO)
+    before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
+
+    assert made(DEMO) == first
+    assert {path: path.stat().st_mtime_ns for path in first.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    "flags", [{"engine_arg": ["max_model_len=64"]}, {"served_model_name": ["other"]}]
+)
+def test_another_option_makes_another_repository(
+    flags: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that runs with the earlier one keeps its files."""
+
+    monkeypatch.setattr(cached_repository, "_check_names", lambda names: None)  # imports vLLM
+    first = made(DEMO)
+    files = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+
+    assert made(DEMO, **flags) != first
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def test_a_damaged_repository_is_mended() -> None:
+    """A file that somebody changed or removed is written again."""
+
+    first = made(DEMO)
+    config = only_model(first) / "config.pbtxt"
+    expected = config.read_bytes()
+    config.write_text("mine")
+    (only_model(first) / "1" / "model.json").unlink()
+
+    assert made(DEMO) == first
+    assert config.read_bytes() == expected
+    assert arguments(only_model(first))["model"] == str(DEMO)
+
+
+def test_servers_that_start_at_the_same_time_share_one_complete_repository() -> None:
+    """None sees a file that another has half written, and none leaves anything behind."""
+
+    settings = load(flags={"served_model_name": ["m"]})
+
+    def start(_: int) -> str:
+        folder = only_model(repository("org/m", settings))
+        return (folder / "config.pbtxt").read_text() + (folder / "1" / "model.json").read_text()
+
+    with ThreadPoolExecutor(8) as servers:
+        seen = set(servers.map(start, range(64)))
+
+    assert len(seen) == 1
+    left = [path.name for path in only_model(repository("org/m", settings)).iterdir()]
+    assert sorted(left) == ["1", "config.pbtxt"]
+
+
+def test_engine_arguments_are_json_or_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is relative to where the command runs; model.json's would be relative to that."""
+
+    checked: list[str] = []
+    monkeypatch.setattr(cached_repository, "_check_names", checked.extend)
+    given = ["max-model-len=512", "dtype=float16", "enforce_eager=true", "tokenizer=./t"]
+
+    written = arguments(only_model(made("org/m", engine_arg=given)))
+
+    assert written["max_model_len"] == 512
+    assert written["dtype"] == "float16"
+    assert written["enforce_eager"] is True
+    assert written["tokenizer"] == str(Path("t").resolve())
+    assert checked == ["max_model_len", "dtype", "enforce_eager", "tokenizer"]
+
+
+@pytest.mark.engine
+def test_an_unknown_engine_argument_is_named_with_one_that_is_near() -> None:
+    """vLLM's own list decides, before the server listens."""
+
+    with pytest.raises(InvalidSettings, match=r"'max_modl_len'; did you mean 'max_model_len'\?"):
+        made("org/m", engine_arg=["max_modl_len=512"])
+
+
+def test_a_model_repository_is_served_as_it_is(tmp_path: Path) -> None:
+    """Nothing is written anywhere."""
+
+    mock_models.write(tmp_path / "models", "mock")
+
+    assert made("models") == Path("models")
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "message"),
+    [
+        ("nope", {}, "there is no folder 'nope', and a name on Hugging Face's hub is ORG/MODEL$"),
+        ("a/b/c", {}, "there is no folder 'a/b/c', and a name on Hugging Face's hub is ORG/MODEL"),
+        ("mock", {"model_repository": ["models"]}, "models has a model 'mock': openai-frontend "),
+        ("./nope", {}, r"there is no folder \./nope$"),
+        ("/nope/x", {}, "there is no folder /nope/x$"),
+        ("file", {}, "file is a file, not a folder of weights"),
+        ("models/mock", {}, "one model of a repository. Serve the repository: .* serve models$"),
+        ("models/mock/1", {}, r"holds neither weights \(config.json\) nor models"),
+        ("models", {"served_model_name": ["m"]}, "served_model_name: is for weights, but models"),
+        ("models", {"engine_arg": ["a=1"]}, "engine_arg: is for weights, but models is a model"),
+        ("org/m", {"engine_arg": ["model=x"]}, "engine_arg: model is given as MODEL"),
+        ("org/m", {"engine_arg": ["served-model-name=x"]}, "given as --served-model-name"),
+    ],
+)
+def test_what_cannot_be_served_is_named(
+    tmp_path: Path, model: str, flags: dict[str, Any], message: str
+) -> None:
+    """With what to do instead, if it can be known."""
+
+    mock_models.write(tmp_path / "models", "mock")
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(InvalidSettings, match=message):
+        made(model, **flags)
+
+
+def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+    """With the variable that names another."""
+
+    cache.write_text("")
+
+    with pytest.raises(InvalidSettings, match=r"cache/.*: Not a directory\. .*XDG_CACHE_HOME"):
+        made("org/m")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["org/m", "--model-repository", "."], "--model-repository: MODEL is served instead"),
+        (["--served-model-name", "m"], "served_model_name: is for the model of 'serve MODEL'"),
+        (["--engine-arg", "a=1"], "engine_arg: is for the model of 'serve MODEL', and none is"),
+        (["org/m", "--engine-arg", "a"], "--engine-arg: 'a' is not of the form KEY=VALUE"),
+        (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name begins with"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line_and_code_2(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing starts."""
+
+    (tmp_path / "model_repository").mkdir()
+
+    assert main(["serve", *arguments]) == MISUSED
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+
+
+def test_model_goes_before_the_environments_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images set it; what is typed is meant."""
+
+    from openai_frontend.cli import command
+
+    served: list[Any] = []
+    monkeypatch.setenv("OPENAI_FRONTEND_MODEL_REPOSITORY", "/nowhere")
+    monkeypatch.setattr(command, "_serve", lambda settings, read: served.append(settings) or 0)
+
+    assert main(["serve", str(DEMO)]) == 0
+    assert served[0].model_repository == [made(DEMO)]

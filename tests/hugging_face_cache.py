@@ -1,0 +1,16 @@
+"""Hugging Face's cache of downloads, as its library lays it out."""
+
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def write(cache: Path, name: str, weights: Path, revision: str = "main") -> Path:
+    """Puts a folder of weights into the cache under its name on the hub; the snapshot."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / revision).write_text(COMMIT)
+    (repository / "snapshots").mkdir()
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.symlink_to(weights)
+    return snapshot

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from schemas.sampling import INT32_MAX, RequestFields, TokenId
+from schemas.sampling import INT32_MAX, ModelName, RequestFields, TokenId
 from schemas.token_ids import MAY_BE_LONG
 
 # An empty text alone is one that OpenAI embeds, and langchain-openai asks for; in a list it is not.
@@ -25,7 +25,7 @@ class EmbeddingRequest(RequestFields):
     """The body of POST /v1/embeddings."""
 
     input: Input
-    model: str
+    model: ModelName = None
     dimensions: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, Tag
 
 from schemas.embeddings import EmbeddingUsage
-from schemas.sampling import INT32_MAX, RequestFields
+from schemas.sampling import INT32_MAX, ModelName, RequestFields
 from schemas.score import MAX_TEXTS, TextList
 
 
@@ -21,7 +21,7 @@ Document = Annotated[str, Tag("<a string>")] | Annotated[TextDocument, Tag("<an 
 class RerankRequest(RequestFields):
     """The body of POST /v1/rerank, /rerank and /v2/rerank."""
 
-    model: str
+    model: ModelName = None
     query: Document
     documents: Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
     top_n: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None  # 0 is vLLM's "all"
@@ -34,7 +34,7 @@ class TextsRerankRequest(RequestFields):
 
     query: str
     texts: TextList
-    model: str | None = None
+    model: ModelName = None
     return_text: bool | None = None
 
 

@@ -52,6 +52,11 @@ class RequestFields(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
 
+ModelName = Annotated[
+    str | None, Field(description="May be left out where the key may use one model alone.")
+]
+
+
 class StreamOptions(RequestFields):
     """What a stream carries besides text."""
 
@@ -78,7 +83,7 @@ class RepetitionDetection(RequestFields):
 class SamplingFields(RequestFields):
     """Which model answers, how, and in what form. None is the model's default."""
 
-    model: str
+    model: ModelName = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None

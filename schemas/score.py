@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, Tag
 
 from schemas.embeddings import EmbeddingUsage
-from schemas.sampling import RequestFields
+from schemas.sampling import ModelName, RequestFields
 
 MAX_TEXTS = 2048
 
@@ -16,7 +16,7 @@ Texts = Annotated[str, Tag("<a string>")] | Annotated[TextList, Tag("<an array o
 class ScoreRequest(RequestFields):
     """The body of POST /v1/score: one of the four pairs of names that vLLM knows."""
 
-    model: str
+    model: ModelName = None
     text_1: Texts | None = None
     text_2: Texts | None = None
     queries: Texts | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from schemas.chat_completions import ChatCompletionMessageParam
-from schemas.sampling import RequestFields, Scalar, TokenId
+from schemas.sampling import ModelName, RequestFields, Scalar, TokenId
 from schemas.token_ids import MAX_TOKEN_IDS, MAY_BE_LONG
 
 Messages = Annotated[
@@ -18,7 +18,7 @@ Tools = Annotated[list[dict[str, Any]], Field(max_length=128, fail_fast=True)]
 class TokenizeRequest(RequestFields):
     """The body of POST /tokenize: a text or a chat; what follows `messages` is for chats alone."""
 
-    model: str | None = None  # may be left out where there is one model
+    model: ModelName = None
     prompt: str | None = None
     add_special_tokens: bool | None = None  # default: true for a text, false for a chat
     return_token_strs: bool | None = None
@@ -41,7 +41,7 @@ class TokenizeResponse(BaseModel):
 class DetokenizeRequest(RequestFields):
     """The body of POST /detokenize."""
 
-    model: str | None = None
+    model: ModelName = None
     tokens: Annotated[list[TokenId], Field(max_length=MAX_TOKEN_IDS, fail_fast=True), MAY_BE_LONG]
 
 

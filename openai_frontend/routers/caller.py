@@ -3,9 +3,11 @@
 from fastapi import Request
 
 from openai_frontend.access.caller import Caller
+from openai_frontend.access.scopes import SCOPE_OF
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.callers_models import CallersModels, Models
+from openai_frontend.serving.model_lookup import find_model
 
 
 def caller_of(request: Request) -> Caller | None:
@@ -26,13 +28,18 @@ def models_for(request: Request, registry: ModelRegistry) -> Models:
     return registry if caller is None else CallersModels(registry, caller)
 
 
-async def model_for(request: Request, registry: ModelRegistry, name: str) -> ServedModel:
-    """The model that the request names, noted for the metrics: a name that is served. It may have
-    to be loaded first.
+def may_list(request: Request) -> bool:
+    """Whether errors may say which models there are."""
+    caller = caller_of(request)
+    return caller is None or SCOPE_OF["models"] in caller.key.scopes
+
+
+async def model_for(request: Request, registry: ModelRegistry, name: str | None) -> ServedModel:
+    """The model that the request names, or the only one, noted for the metrics: a name that is
+    served. It may have to be loaded first.
     """
     models = models_for(request, registry)
-    await models.bring(name)
-    return noted(request, models.get(name))
+    return noted(request, await find_model(models, name, may_list=may_list(request)))
 
 
 def noted(request: Request, model: ServedModel) -> ServedModel:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
-from openai_frontend.errors import GatewayError
+from openai_frontend.errors import GatewayError, ModelNotFound
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.management import Change, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
@@ -16,6 +16,7 @@ from openai_frontend.routers.openapi import ERRORS, optional_body
 from openai_frontend.serving.callers_models import check_allowed
 from openai_frontend.serving.failure import describe
 from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.model_lookup import with_known_names
 from openai_frontend.serving.request_body import BodyReader
 from schemas.models import Capabilities, Model, ModelChangeRequest, ModelList, ModelProgress
 
@@ -38,7 +39,11 @@ def models_router(registry: ModelRegistry) -> APIRouter:
     @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
     async def retrieve_model(request: Request) -> Response:
         """One model; one that failed to load is shown with its error."""
-        card = models_for(request, registry).card(request.path_params["id"])
+        models, name = models_for(request, registry), request.path_params["id"]
+        try:
+            card = models.card(name)
+        except ModelNotFound as error:
+            raise with_known_names(error, models, name) from None
         return Response(model_of(card).model_dump_json(), media_type="application/json")
 
     return router

@@ -7,7 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.routers.caller import model_for, models_for, noted
+from openai_frontend.routers.caller import may_list, model_for, models_for, noted
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
@@ -48,7 +48,8 @@ class _Documents:
         """The form of text-embeddings-inference, where a lone model needs no name."""
         asked = await self._texts_reader.read_in_turns(await request.body())
         if asked.model is None:
-            model = noted(request, only_ranker(models_for(request, self._registry)))
+            models = models_for(request, self._registry)
+            model = noted(request, only_ranker(models, may_list=may_list(request)))
         else:
             model = await model_for(request, self._registry, asked.model)
         with CancelledOnDisconnect(request.scope):

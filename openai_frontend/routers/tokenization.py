@@ -5,13 +5,13 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.caller import model_for, models_for, noted
+from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.request_body import BodyReader
-from openai_frontend.serving.tokenization import Tokenization, named_or_only, rendered
+from openai_frontend.serving.tokenization import Tokenization, rendered
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import (
@@ -32,13 +32,13 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or of a chat."""
         asked = await texts.read_in_turns(await request.body())
-        model = noted(request, await named_or_only(models_for(request, registry), asked.model))
+        model = await model_for(request, registry, asked.model)
         return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         asked = await tokens.read_in_turns(await request.body())
-        model = noted(request, await named_or_only(models_for(request, registry), asked.model))
+        model = await model_for(request, registry, asked.model)
         return _json(await tokenization.detokenize(asked, model))
 
     for path in ("/tokenize", "/v1/tokenize"):

@@ -3,7 +3,6 @@
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy, Neutral
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.messages import template_messages
@@ -97,18 +96,6 @@ def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
         return InvalidRequest(message, param="prompt", code="missing_required_parameter")
     message = "Use either 'prompt' or 'messages'."
     return InvalidRequest(message, param="messages")
-
-
-async def named_or_only(models: Models, name: str | None) -> ServedModel:
-    """The model of a request that may leave it out where there is one, whatever names it has."""
-    names = [card.name for card in models.cards() if card.stands_for is None]
-    if name is not None:
-        names = [name]
-    if len(names) != 1:
-        message = "Missing required parameter: 'model'."
-        raise InvalidRequest(message, param="model", code="missing_required_parameter")
-    await models.bring(names[0])
-    return models.get(names[0])
 
 
 async def rendered(prompt: Prompt, model: ServedModel) -> RenderedPrompt:

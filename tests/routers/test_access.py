@@ -284,6 +284,49 @@ async def test_which_models_are_listed(world_of, tmp_path):
     assert hidden.text.replace("'b'", "'z'") == missing.text
 
 
+async def test_the_only_model_of_a_key(world_of, tmp_path):
+    """A request without a model uses the one that its key allows, whatever else is loaded."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["b"]))
+    world = await world_of(Settings(keys_file=keys))
+    for name in ("a", "b", "c"):
+        world.model(name=name)
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+
+    answer = await world.client.post("/v1/chat/completions", json=body, headers=bearer("narrow"))
+
+    used = {name for name, model in world.registry.models.items() if model.requests}
+    assert (answer.status_code, used) == (200, {"b"})
+
+
+@pytest.mark.parametrize("model", [None, "allowed-0", "hidden"])
+async def test_whose_names_errors_list(world_of, tmp_path, model):
+    """Errors list the models that the key allows, and no others."""
+    keys = write(tmp_path / "k.yaml", key("narrow", models=["allowed-*"]))
+    world = await world_of(Settings(keys_file=keys))
+    for name in ("allowed-1", "allowed-2", "hidden", "hidden-2"):
+        world.model(name=name)
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+
+    answer = await world.client.post("/v1/chat/completions", json=body, headers=bearer("narrow"))
+
+    message = answer.json()["error"]["message"]
+    assert "'allowed-1', 'allowed-2'" in message
+    assert "hidden-2" not in message
+
+
+@pytest.mark.parametrize("model", [None, "aa"])
+async def test_a_key_that_may_not_list_models(world, model):
+    """Errors list nothing for it."""
+    for name in ("a-model", "b-model"):
+        world.model(name=name)
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+
+    answer = await world.client.post("/v1/chat/completions", json=body, headers=bearer("inference"))
+
+    assert answer.status_code in (400, 404)
+    assert "-model" not in answer.json()["error"]["message"]
+
+
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "hi"}]},

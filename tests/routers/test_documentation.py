@@ -55,6 +55,25 @@ def test_example_runs(gateway, document, path, name):
     assert bool(example.get("stream")) == response.text.endswith("data: [DONE]\n\n")
 
 
+# Of each address the first example; KServe's have the model in their paths.
+WITHOUT_MODEL = [(path, name) for path, name in NAMED if name == next(iter(EXAMPLES[path]))]
+
+
+@pytest.mark.honours("chat.model", "completions.model", "embeddings.model")
+@pytest.mark.parametrize(
+    ("path", "name"), [each for each in WITHOUT_MODEL if not EXAMPLES[each[0]][each[1]].in_path]
+)
+def test_model_is_optional(gateway, document, path, name):
+    """A request without a model uses the only one there is, at every address."""
+    operation = document["paths"][path]["post"]
+    example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
+    del example["model"]
+
+    response = httpx.post(f"{gateway.url}{path}", json=example)
+
+    assert response.status_code == 200, response.text
+
+
 def test_addresses_run(gateway, document):
     """Every address that takes no body answers, with the document's examples in its path."""
     failed = []

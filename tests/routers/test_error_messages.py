@@ -20,7 +20,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "array_above_max_length": {"stop": ["x"] * 17},
     "string_above_max_length": {"safety_identifier": "x" * 129},
     "empty_array": {"messages": []},
-    "missing_required_parameter": {"model": ...},
+    "missing_required_parameter": {"messages": ...},
     "unsupported_parameter": {"audio": {"format": "wav", "voice": "alloy"}},
     "context_length_exceeded": {"max_tokens": 9},
 }

@@ -143,7 +143,7 @@ def test_the_only_model_that_ranks(tasks, expected):
     """A request without a model goes to the one cross-encoder, or else to the one that embeds."""
     models = registry(**tasks)
 
-    assert only_ranker(models) is models.models[expected]
+    assert only_ranker(models, may_list=True) is models.models[expected]
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,6 @@ def test_the_only_model_that_ranks(tasks, expected):
 def test_no_model_or_several(tasks):
     """Where it is not clear which model is meant, the request must name it."""
     with pytest.raises(InvalidRequest) as refused:
-        only_ranker(registry(**tasks))
+        only_ranker(registry(**tasks), may_list=True)
 
     assert (refused.value.param, refused.value.code) == ("model", "missing_required_parameter")

@@ -1,0 +1,112 @@
+"""Which model a request means, and what it is told if that is not clear."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest, ModelNotFound
+from openai_frontend.models.card import ModelCard
+from openai_frontend.serving.model_lookup import MAX_LISTED, find_model
+
+
+@dataclass
+class Models:
+    """Cards of these names; `get` gives the name back."""
+
+    names: list[str]
+    stands_for: dict[str, str] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)
+
+    async def bring(self, name: str) -> None:
+        """They are all loaded."""
+
+    def get(self, name: str) -> Any:
+        if name not in self.names:
+            raise ModelNotFound(f"The model '{name}' does not exist.", param="model")
+        return name
+
+    def card(self, name: str) -> ModelCard:
+        return ModelCard(
+            name=name,
+            created=1,
+            owned_by="tests",
+            ready=True,
+            stands_for=self.stands_for.get(name),
+            parent=self.parents.get(name),
+        )
+
+    def cards(self) -> list[ModelCard]:
+        return [self.card(name) for name in self.names]
+
+
+async def found(models: Models, name: str | None = None, *, may_list: bool = True) -> Any:
+    return await find_model(models, name, may_list=may_list)
+
+
+ONE_MODEL = [
+    (Models(["a"]), "a"),
+    (Models(["alias", "model", "model@1", "model@2"], dict.fromkeys(
+        ["alias", "model@1", "model@2"], "model")), "model"),
+    (Models(["alias", "other-alias"], {"alias": "model", "other-alias": "model"}), "alias"),
+    (Models(["base", "base:french"], parents={"base:french": "base"}), "base"),
+    (Models(["base:french"], parents={"base:french": "base"}), "base:french"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [None, ""])
+@pytest.mark.parametrize(("models", "expected"), ONE_MODEL)
+async def test_a_request_without_a_model(models, expected, name):
+    """It uses the only model, whatever names, versions and adapters that has."""
+    assert await found(models, name) == expected
+
+
+async def test_a_request_that_names_its_model():
+    """It uses that one, however many there are."""
+    assert await found(Models(["a", "b"]), "b") == "b"
+
+
+@pytest.mark.parametrize(
+    ("names", "may_list", "told"),
+    [
+        (["a", "b"], True, "Name one of the available models: 'a', 'b'."),
+        (["a", "b"], False, "Several models are available."),
+        ([], True, "No model is available."),
+    ],
+)
+async def test_a_request_without_a_model_where_it_is_not_clear(names, may_list, told):
+    """It is a 400 that lists the models, for those who may list models."""
+    with pytest.raises(InvalidRequest) as refused:
+        await found(Models(names), may_list=may_list)
+
+    assert refused.value.message == f"Missing required parameter: 'model'. {told}"
+    assert (refused.value.param, refused.value.code) == ("model", "missing_required_parameter")
+
+
+@pytest.mark.parametrize(
+    ("name", "may_list", "told"),
+    [
+        ("lama-8b", True, " Did you mean 'llama-8b'? Available models: 'llama-8b', 'qwen'."),
+        ("gpt-4o", True, " Available models: 'llama-8b', 'qwen'."),
+        ("lama-8b", False, ""),
+    ],
+)
+async def test_an_unknown_model(name, may_list, told):
+    """Its 404 suggests the closest name and lists the models, for those who may list models."""
+    with pytest.raises(ModelNotFound) as refused:
+        await found(Models(["llama-8b", "qwen"]), name, may_list=may_list)
+
+    assert refused.value.message == f"The model '{name}' does not exist.{told}"
+    assert refused.value.param == "model"
+
+
+async def test_many_models():
+    """An error lists a few of them, and says how many more there are."""
+    names = [f"model-{number:03}" for number in range(MAX_LISTED + 5)]
+
+    with pytest.raises(ModelNotFound) as refused:
+        await found(Models(names), "x" * 100_000)
+
+    message = refused.value.message.removeprefix(f"The model '{'x' * 100_000}' does not exist.")
+    assert message.count("'model-") == MAX_LISTED
+    assert message.endswith("and 5 more (GET /v1/models lists all).")

@@ -63,6 +63,30 @@ class Bucket:
         return self._level
 
 
+class Reservation:
+    """The tokens that one request has reserved before it is admitted, until its work uses them."""
+
+    __slots__ = ("_quota", "_tokens")
+
+    def __init__(self, quota: "Quota") -> None:
+        self._quota = quota
+        self._tokens = 0
+
+    def take(self, tokens: int) -> None:
+        """Raises RateLimited where they are not there."""
+        self._quota.reserve(tokens)
+        self._tokens += tokens
+
+    def use(self) -> int:
+        """The work begins: who does it settles so many tokens; 0 where none are left."""
+        tokens, self._tokens = self._tokens, 0
+        return tokens
+
+    def release(self) -> None:
+        """The request is over: what no work has used comes back."""
+        self._quota.settle(reserved=self.use(), used=0)
+
+
 class Quota:
     """One key's requests, tokens and places. It outlives a reload of the keys file."""
 

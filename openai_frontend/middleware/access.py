@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.access.caller import Caller
 from openai_frontend.access.key_ring import KeyRing
-from openai_frontend.access.quota import Quota, Standing
+from openai_frontend.access.quota import Quota, Reservation, Standing
 from openai_frontend.access.scopes import SCOPE_OF, Area
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
 from openai_frontend.middleware.refusal import send_failure
@@ -83,9 +83,11 @@ class Access:
         except RateLimited as refusal:
             await _refuse(refusal, scope, send)
             return
+        reservation = scope["state"]["reservation"] = Reservation(quota)
         try:
             await self._app(scope, receive, send)
         finally:
+            reservation.release()
             quota.end()
 
 

@@ -161,6 +161,9 @@ class ServedModel(CoreModel):
         """Whose turn a request of this priority waits for: nobody in particular has sent it."""
         return Turn(priority=priority) if priority else NOBODYS
 
+    def reserve(self, first: GenerationRequest | EmbeddingRequest | ScoreRequest) -> None:
+        """Called with a request's first work before it waits for a place; nobody is charged."""
+
     def supports(self, field: str) -> bool:
         """True where the model can honour this field of GenerationRequest or SamplingParams; a
         priority, where Triton's queue in front of it has levels.

@@ -25,7 +25,9 @@ def is_stranger(request: Request) -> bool:
 def models_for(request: Request, registry: ModelRegistry) -> Models:
     """The models that this request may name, each at its caller's cost."""
     caller = caller_of(request)
-    return registry if caller is None else CallersModels(registry, caller)
+    if caller is None:
+        return registry
+    return CallersModels(registry, caller, request.scope["state"].get("reservation"))
 
 
 def may_list(request: Request) -> bool:

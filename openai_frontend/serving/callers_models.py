@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from openai_frontend.access.caller import Caller
-from openai_frontend.access.quota import UNSTATED_LENGTH
+from openai_frontend.access.quota import UNSTATED_LENGTH, Reservation
 from openai_frontend.errors import ModelHidden
 from openai_frontend.generation import (
     CompletionDelta,
@@ -18,6 +18,8 @@ from openai_frontend.generation import (
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.queueing.turn import Turn
+
+Work = GenerationRequest | EmbeddingRequest | ScoreRequest
 
 
 class Models(Protocol):
@@ -50,9 +52,13 @@ def check_allowed(caller: Caller | None, name: str) -> None:
 class CallersModels:
     """Of all models those that the caller's key allows."""
 
-    def __init__(self, models: Models, caller: Caller) -> None:
+    def __init__(
+        self, models: Models, caller: Caller, reservation: Reservation | None = None
+    ) -> None:
+        """`reservation` is the request's; None where it asks no model for work."""
         self._models = models
         self._caller = caller
+        self._reservation = reservation or Reservation(caller.quota)
 
     async def bring(self, name: str) -> None:
         """Nobody's request loads a model that it may not use."""
@@ -62,7 +68,7 @@ class CallersModels:
     def get(self, name: str) -> ServedModel:
         """The model, whose work is charged to the caller."""
         check_allowed(self._caller, name)
-        model = CallersModel(self._models.get(name), self._caller)
+        model = CallersModel(self._models.get(name), self._caller, self._reservation)
         return cast(ServedModel, model)  # it has whatever the model has
 
     def card(self, name: str) -> ModelCard:
@@ -78,14 +84,15 @@ class CallersModels:
 class CallersModel:
     """A served model at work for one request of a caller. All else of it is the model's own.
 
-    Tokens are reserved before they are used. The first work of a request must find them there; what
-    else belongs to the same request (its other choices, its other texts) is owed where it does not,
-    so that no request fails half-way.
+    Tokens are reserved before they are used, and before the request waits for a place. The first
+    work of a request must find them there; what else belongs to the same request (its other
+    choices, its other texts) is owed where it does not, so that no request fails half-way.
     """
 
-    def __init__(self, model: ServedModel, caller: Caller) -> None:
+    def __init__(self, model: ServedModel, caller: Caller, reservation: Reservation) -> None:
         self._model = model
         self._caller = caller
+        self._reservation = reservation
         self._begun = False
 
     def __getattr__(self, name: str) -> Any:
@@ -94,6 +101,12 @@ class CallersModel:
     def turn(self, priority: int) -> Turn:
         """The key's, behind whose other requests this one waits."""
         return Turn(self._caller.key.digest, self._caller.priority(priority))
+
+    def reserve(self, first: Work) -> None:
+        """Reserves what the first work of a request may use. Raises RateLimited."""
+        if self._caller.quota.counts_tokens:
+            self._reservation.take(self._cost(first))
+            self._begun = True
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """As the model's own, in the key's place and with the key's part of the cache."""
@@ -112,7 +125,7 @@ class CallersModel:
         """An answer that its client cuts off is charged as it was reserved, or as it was counted if
         that is more. One that fails is charged as counted.
         """
-        usage, reserved = request.usage, self._reserve(self._cost(request))
+        usage, reserved = request.usage, self._reserve(request)
         failed = False
         try:
             async for burst in deltas:
@@ -128,10 +141,12 @@ class CallersModel:
                 charged = max(charged, reserved)
             self._caller.quota.settle(reserved=reserved, used=charged)
 
-    def _cost(self, request: GenerationRequest) -> int:
-        """Tokens that the request may use."""
-        prompt_tokens = _prompt_tokens(request)
-        return request.sequences * (prompt_tokens + self._answer_tokens(request, prompt_tokens))
+    def _cost(self, work: Work) -> int:
+        """Tokens that it may use."""
+        prompt_tokens = _prompt_tokens(work)
+        if not isinstance(work, GenerationRequest):
+            return prompt_tokens
+        return work.sequences * (prompt_tokens + self._answer_tokens(work, prompt_tokens))
 
     def _answer_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
         asked, context = request.sampling_params.max_tokens, self._model.max_model_len
@@ -142,7 +157,7 @@ class CallersModel:
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """As the model's own."""
-        reserved = self._reserve(len(request.prompt_token_ids or ()))
+        reserved = self._reserve(request)
         result = await self._model.embed(request)
         used = result.prompt_tokens or reserved
         self._caller.quota.settle(reserved=reserved, used=used)
@@ -150,20 +165,24 @@ class CallersModel:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """As the model's own."""
-        reserved = self._reserve(len(request.prompt_token_ids))
+        reserved = self._reserve(request)
         result = await self._model.score(request)
         used = result.prompt_tokens or reserved
         self._caller.quota.settle(reserved=reserved, used=used)
         return result
 
-    def _reserve(self, tokens: int) -> int:
-        self._caller.quota.reserve(tokens, must=self._begun)
-        self._begun = True
+    def _reserve(self, work: Work) -> int:
+        """The tokens to settle in the end: those that `reserve` has taken, or its own."""
+        tokens = self._reservation.use()
+        if not tokens:
+            tokens = self._cost(work)
+            self._caller.quota.reserve(tokens, must=self._begun)
+            self._begun = True
         return tokens
 
 
-def _prompt_tokens(request: GenerationRequest) -> int:
+def _prompt_tokens(work: Work) -> int:
     """Of a text that only the model itself tokenizes, a guess: four characters each."""
-    if request.prompt_token_ids is not None:
-        return len(request.prompt_token_ids)
-    return len(request.prompt or "") // 4
+    if isinstance(work, ScoreRequest) or work.prompt_token_ids is not None:
+        return len(work.prompt_token_ids or ())
+    return len(work.prompt or "") // 4

@@ -115,11 +115,13 @@ class ChatCompletions:
         entries = prompt_logprobs_told(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, request, told, asked.held)
+        requests = _choices(first if reading is None else for_reader(first, reading, model), n)
+        model.reserve(requests[0])
         return Answer(
             id=id,
             model=model,
             places=self._admission.of(model),
-            requests=_choices(first if reading is None else for_reader(first, reading, model), n),
+            requests=requests,
             n=n,
             details=told,
             echo=[prefilled_text(request.messages)] if request.echo else [],

@@ -77,6 +77,7 @@ class Completions:
             prompt_id = f"{id}-{at}" if len(prompts) > 1 else id
             first = first_request(prompt_id, prompt, params, request, told, held)
             requests += choices_of(first, n)
+        model.reserve(requests[0])
         return Answer(
             id=id,
             model=model,

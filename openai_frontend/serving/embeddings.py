@@ -90,6 +90,7 @@ class Embeddings:
             read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
             return render(at, result.embedding, as_base64=as_base64)
 
+        model.reserve(embedding_request(id, prompts[0]))
         data = await run_batch(places, embed, range(len(prompts)), model.turn(0))
         return data, read
 

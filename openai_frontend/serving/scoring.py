@@ -91,6 +91,7 @@ class Scoring:
             await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
             return await model.score(request)
 
+        model.reserve(requests[0])
         results = await run_batch(self._admission.of(model), score, requests, model.turn(0))
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
@@ -111,6 +112,7 @@ class Scoring:
             await self._turns.take(embedding_cost_us(prompts[at]))
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
+        model.reserve(embedding_request(id, prompts[0]))
         places = self._admission.of(model)
         results = await run_batch(places, embed, range(len(prompts)), model.turn(0))
         vectors = {

@@ -70,6 +70,9 @@ class FakeModel:
     def turn(self, priority: int) -> Turn:
         return Turn(priority=priority)
 
+    def reserve(self, first: object) -> None:
+        """Nobody is charged."""
+
     def supports(self, field: str) -> bool:
         if self._supports is not None:
             return self._supports(field)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.access.quota import UNSTATED_LENGTH
+from openai_frontend.access.quota import UNSTATED_LENGTH, Reservation
 from openai_frontend.errors import ModelNotFound, RateLimited
 from openai_frontend.generation import (
     CompletionDelta,
@@ -30,7 +30,7 @@ PROMPT = [1] * 100
 def charged(model, **fields):
     """A model for one request of a key with a limit, and the key's quota; time stands still."""
     who = caller(key("k", tokens_per_minute=LIMIT, **fields), FakeClock())
-    return CallersModel(model, who), who.quota
+    return CallersModel(model, who, Reservation(who.quota)), who.quota
 
 
 def used(quota):
@@ -233,6 +233,7 @@ async def test_whose_turn_it_is():
 async def test_a_key_without_token_limits():
     """The model's own deltas come, through nothing."""
     fake: Any = FakeModel()
-    generation: Any = CallersModel(fake, caller(key("k"))).generate(request())
+    free = caller(key("k"))
+    generation: Any = CallersModel(fake, free, Reservation(free.quota)).generate(request())
 
     assert generation.__qualname__ == "FakeModel.generate"

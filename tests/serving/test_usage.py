@@ -11,6 +11,7 @@ import pytest
 
 from openai_frontend import request_record
 from openai_frontend.access.caller import Caller
+from openai_frontend.access.quota import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.serving.callers_models import CallersModel
@@ -59,7 +60,7 @@ async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     token = request_record.current.set(record)
     async with mock_models.serving(folder, tool_parser={"m": "hermes"}) as models:
         model = models.get("m")
-        yield Accounts(CallersModel(model, who), who, record, model.metrics)
+        yield Accounts(CallersModel(model, who, Reservation(who.quota)), who, record, model.metrics)
     request_record.current.reset(token)
 
 

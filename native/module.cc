@@ -6,6 +6,7 @@
 
 #include "backend.h"
 #include "buffer.h"
+#include "decode_stream.h"
 #include "error.h"
 #include "inference.h"
 #include "library.h"
@@ -73,5 +74,6 @@ NB_MODULE(_core, module) {
   triton::bind_trace(module);
   triton::bind_inference(module);
   triton::bind_backend(module);
+  triton::bind_decode_stream(module);
   triton::bind_text_stream(module);
 }

@@ -120,8 +120,6 @@ class ExecutionSink:
         """The way of plain text without Python; None where more than text is wanted."""
         if not self._plain or self._interval > 1:
             return None
-        if self._text is not None:
-            self._counted += self._text.take_count()
         self._text = TextStream(self._execution, step, tokenizer)
         return self._text
 

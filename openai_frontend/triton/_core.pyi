@@ -321,6 +321,21 @@ def take_cancelled_executions() -> list[tuple[Any, Execution]]:
     (host, execution) for each one cancelled since the last call; each is told once.
     """
 
+class BoundedDecodeStream:
+    """
+    A tokenizers.DecodeStream whose steps cost the same however many ids complete no character.
+    """
+
+    def __init__(self, make: Callable[[list[int]], Any], decode: Callable[[list[int]], str]) -> None:
+        """
+        `make(ids)` returns a tokenizers.DecodeStream that continues after those ids.
+        """
+
+    def step(self, tokenizer: Any, token_id: int, /) -> str | None:
+        """
+        The text that the id completes. After 16 ids without text: what is known of it.
+        """
+
 class TextStream:
     """One request whose tokens become responses of plain text."""
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm import running
+from openai_frontend.engines.vllm import detokenizing, running
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.triton import failures
 from tests.gateway_process import ROOT
@@ -92,6 +92,21 @@ def test_collected_and_given_up_by_the_engine(token_ids, code):
     collector.put(output([], "abort"))
 
     assert ends(sink) == code
+
+
+def test_answer_to_half_a_character_does_not_repeat_the_prompt(tokenizer):
+    """A prompt of token ids may end within a character: the answer begins with that character."""
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    *prompt, last = tokenizer.encode("Do you speak français, é")
+    request = constrained()
+    request.prompt_token_ids = prompt
+    detokenizer = FastIncrementalDetokenizer(tokenizer, request)
+
+    detokenizing.bound(detokenizer, prompt)
+
+    assert tokenizer.decode(prompt).endswith("\ufffd")
+    assert detokenizer.decode_next(last) == "é"
 
 
 def output(token_ids: list[int], finish_reason: str | None = None) -> Any:

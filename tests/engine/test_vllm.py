@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 MODELS = ["demo", "demo-async-llm"]
 both = pytest.mark.parametrize("model", MODELS)
 
+SPLIT_CHARACTER = 130  # the demo's token of a byte that begins a character
+
 QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -62,6 +64,22 @@ async def test_whole_and_streamed_answers_are_equal(server: Server, model: str):
     whole = await answer(server, model, QUESTION, return_token_ids=True, stream=False)
 
     assert whole == streamed
+
+
+async def test_tokens_without_text_are_the_same_text_every_way(server: Server):
+    """Bytes that complete no character become U+FFFD in streams, whole answers and those with log
+    probabilities alike, before the answer ends.
+    """
+    first_byte = {"allowed_token_ids": [SPLIT_CHARACTER], "max_tokens": 64, "ignore_eos": True}
+
+    answers = [
+        await answer(server, "demo", QUESTION, **first_byte, **more)
+        for more in ({}, {"stream": False}, {"logprobs": 1}, {"return_token_ids": True})
+    ]
+
+    texts = [each.text for each in answers]
+    assert set(texts[0]) == {"\ufffd"}
+    assert texts == [texts[0]] * 4
 
 
 @both

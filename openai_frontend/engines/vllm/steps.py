@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats, Sample
-from openai_frontend.engines.vllm import conversion, inputs, outputs, samples
+from openai_frontend.engines.vllm import conversion, detokenizing, inputs, outputs, samples
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
 from openai_frontend.engines.vllm.scheduler_stats import PREEMPTIONS
@@ -202,6 +202,8 @@ class StepLoop:
                 return
         collector = Collector(sink, request)
         self._processor.add_request(request, None, None, 0, collector)
+        state = self._processor.request_states[request.request_id]
+        detokenizing.bound(state.detokenizer, request.prompt_token_ids)
         self._collected[request.request_id] = sink
 
     def _start(self) -> None:

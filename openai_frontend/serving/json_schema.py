@@ -148,14 +148,26 @@ def _check_node(node: Schema, where: _Place) -> None:
 
 def _check_references(schema: Any, nodes: Sequence[tuple[_Place, Schema]]) -> None:
     followed: set[str] = set()
+    referring = _around_references(nodes)
     for where, node in nodes:
         if "$ref" in node:
             _follow(schema, node, _Place(where, ".$ref"), followed)
-        if node is not schema and "$id" in node and next(references(node), None) is not None:
+        if node is not schema and "$id" in node and id(where) in referring:
             _refuse(
                 _Place(where, ".$id"),
                 "references start from the whole schema, not from a part of it",
             )
+
+
+def _around_references(nodes: Sequence[tuple[_Place, Schema]]) -> set[int]:
+    """The ids of the places of all parts that have a `$ref` in them, each found once."""
+    found: set[int] = set()
+    for where, node in nodes:
+        place: _Place | str = where if "$ref" in node else ""
+        while isinstance(place, _Place) and id(place) not in found:
+            found.add(id(place))
+            place = place.within
+    return found
 
 
 def _follow(schema: Any, node: Schema, where: _Place, followed: set[str]) -> None:

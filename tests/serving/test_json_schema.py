@@ -136,3 +136,29 @@ def test_references():
     schema = {"$ref": "#/a", "a": {}, "items": {"anyOf": [{"$ref": "#"}]}}
 
     assert sorted(references(schema)) == ["#", "#/a"]
+
+
+class Counted(dict[str, Any]):
+    """A part of a schema that counts how often it is looked at."""
+
+    looks = 0
+
+    def __contains__(self, key: object) -> bool:
+        Counted.looks += 1
+        return super().__contains__(key)
+
+    def items(self) -> Any:
+        Counted.looks += 1
+        return super().items()
+
+
+def test_nested_ids_are_looked_at_once_each():
+    """Each part of a schema is looked at a fixed number of times, however many `$id`s it is in."""
+    schema = Counted({"type": "integer"})
+    for _ in range(MAX_NESTING - 1):
+        schema = Counted({"$id": "a", "items": schema})
+    Counted.looks = 0
+
+    check_schema(schema, PLACE)
+
+    assert Counted.looks <= 8 * MAX_NESTING

@@ -9,6 +9,7 @@ _TOLD_TO_PAGES = [
     "openai-processing-ms",
     "retry-after",
     "retry-after-ms",
+    "x-adjusted-parameters",
     "x-request-id",
     "x-should-retry",
     *(

@@ -153,6 +153,10 @@ class ServedModel(CoreModel):
         """Whether the model's chat template takes something of this name."""
         return self.prompts is not None and self.prompts.template_knows(name)
 
+    def template_accepts(self, name: str, value: str) -> bool:
+        """Whether the model's chat template renders with this value of a variable."""
+        return self.prompts is None or self.prompts.template_accepts(name, value)
+
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
         """The prompt by which the model fills the gap between two texts, if it was made for it."""
         return self._builder().fill_in_the_middle(prefix, suffix)

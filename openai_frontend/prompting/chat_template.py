@@ -85,10 +85,26 @@ class ChatTemplate:
         self._names = _names(source)
         self._shape = _try_out(source, self._render)
         self._warned = False
+        self._accepted: dict[tuple[str, str], bool] = {}
 
     def knows(self, name: str) -> bool:
         """Whether the template takes something of this name."""
         return name in self._names
+
+    def accepts(self, name: str, value: str) -> bool:
+        """Whether a small chat renders with this value of a variable, as it does without any."""
+        tried = self._accepted.get((name, value))
+        if tried is None:
+            tried = self._renders(**{name: value}) or not self._renders()
+            self._accepted[name, value] = tried
+        return tried
+
+    def _renders(self, **variables: str) -> bool:
+        try:
+            self.render([_QUESTION], template_kwargs=variables)
+        except InvalidRequest:
+            return False
+        return True
 
     def render(
         self,

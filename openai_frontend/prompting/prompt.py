@@ -91,6 +91,11 @@ class PromptBuilder:
         """Whether one of the templates takes something of this name."""
         return any(template.knows(name) for template in self._templates.values())
 
+    def template_accepts(self, name: str, value: str) -> bool:
+        """Whether each of the templates that take something of this name renders with the value."""
+        known = [template for template in self._templates.values() if template.knows(name)]
+        return all(template.accepts(name, value) for template in known)
+
     def chat(
         self,
         messages: Sequence[Message],

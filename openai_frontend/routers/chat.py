@@ -1,5 +1,7 @@
 """POST /v1/chat/completions."""
 
+from collections.abc import Mapping
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
@@ -35,10 +37,18 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
         chat_request = await reader.read_in_turns(await read_body(request.receive))
         model = await model_for(request, registry, chat_request.model)
         answer = await chat.prepare(chat_request, model)
+        told = _adjusted(answer.adjusted)
         if chat_request.stream:
-            return EventStream(chunks(answer), answer.bursts(), streams)
+            headers = [(name.encode(), value.encode()) for name, value in told.items()]
+            return EventStream(chunks(answer), answer.bursts(), streams, headers)
         with CancelledOnDisconnect(request.scope):
             completion = await complete(answer)
-        return Response(orjson.dumps(completion), media_type="application/json")
+        return Response(orjson.dumps(completion), headers=told, media_type="application/json")
 
     return router
+
+
+def _adjusted(fields: Mapping[str, str]) -> dict[str, str]:
+    """The header that names hints which the model could not get as the request has them."""
+    told = ", ".join(f"{name}={value}" for name, value in fields.items())
+    return {"x-adjusted-parameters": told} if told else {}

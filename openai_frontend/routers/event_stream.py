@@ -7,7 +7,7 @@ way: its frames come ready from below, and leave from the callback that they com
 from contextlib import aclosing
 
 from openai_frontend.routers.outlet import Outlet
-from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
+from openai_frontend.routers.streamed_response import Headers, StreamedResponse, StreamLimits
 from openai_frontend.serving.admission import Bursts
 from openai_frontend.serving.endings import ChunkStream
 
@@ -19,8 +19,10 @@ class EventStream(StreamedResponse):
     time to first token.
     """
 
-    def __init__(self, chunks: ChunkStream, bursts: Bursts, limits: StreamLimits) -> None:
-        super().__init__(limits)
+    def __init__(
+        self, chunks: ChunkStream, bursts: Bursts, limits: StreamLimits, headers: Headers = ()
+    ) -> None:
+        super().__init__(limits, headers)
         self._chunks = chunks
         self._bursts = bursts
 

@@ -5,7 +5,7 @@ Not Starlette's StreamingResponse: its task group costs more than the stream's o
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -23,6 +23,8 @@ HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),  # nginx would hold the events back
 ]
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +45,9 @@ class StreamedResponse(Response, ABC):
     # (docs/decisions/0024-keep-alive-comments.md)
     comments: ClassVar[bool] = True
 
-    def __init__(self, limits: StreamLimits) -> None:
+    def __init__(self, limits: StreamLimits, headers: Headers = ()) -> None:
         self.status_code = 200
-        self.raw_headers = HEADERS
+        self.raw_headers = [*HEADERS, *headers]
         self.background = None
         self._limits = limits
         self._started = False
@@ -63,7 +65,7 @@ class StreamedResponse(Response, ABC):
         if not self._started:
             self._started = True
             outlet.begin(self._send({"type": "http.response.start", "status": 200,
-                                     "headers": HEADERS}))  # fmt: skip
+                                     "headers": self.raw_headers}))  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Middleware looks at the start of a response alone; what follows need not pass it.

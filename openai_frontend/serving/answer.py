@@ -52,6 +52,7 @@ class Answer:
     details: Details = field(default_factory=Details)
     echo: Sequence[str] = ()  # what stands before each prompt's answers; empty: nothing
     reading: AnswerReading | None = None  # None: the text is the answer, as it comes
+    adjusted: Mapping[str, str] = field(default_factory=dict)  # hints that the model got otherwise
     created: int = field(default_factory=lambda: int(time.time()))
 
     def bursts(self) -> Bursts:

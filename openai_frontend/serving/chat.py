@@ -1,5 +1,6 @@
 """Chat completions: request to answer, answer to ChatCompletion or chunks. No HTTP, no bytes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +67,8 @@ class ChatCompletions:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         self._admission.of(model).check(model.turn(request.priority or 0))
         tools = self._check(request, model)
-        prompt = await self._render(request, model, tools)
+        hints = template_variables(request, model, self._policy)
+        prompt = await self._render(request, model, tools, hints.values)
         check_request_fields(request, model, special_tokens=False)
         max_tokens = room_for_answer(
             _max_tokens(request),
@@ -79,8 +81,7 @@ class ChatCompletions:
         read = is_read(tools, model)
         text = prompt_text(request, prompt, model) if read else None
         continued = bool(request.continue_final_message)
-        variables = template_variables(request, model) if read else {}
-        opened = model.reading.reasoning_open(text, continued=continued, variables=variables)
+        opened = model.reading.reasoning_open(text, continued=continued, variables=hints.values)
         held = constraint(
             request,
             tools,
@@ -90,8 +91,9 @@ class ChatCompletions:
         )
         special_tokens = read and wants_special_tokens(model)
         asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
-        reading = answer_reading(request, tools, held, text, model, variables) if read else None
-        return self._answer(request, model, prompt, asked, reading)
+        reading = answer_reading(request, tools, held, text, model, hints.values) if read else None
+        answer = self._answer(request, model, prompt, asked, reading)
+        return replace(answer, adjusted=hints.adjusted) if hints.adjusted else answer
 
     def _answer(
         self,
@@ -130,7 +132,9 @@ class ChatCompletions:
 
     async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Prompt:
         """What the model reads; raises for fields that this model or server cannot honour."""
-        return await self._render(request, model, self._check(request, model))
+        tools = self._check(request, model)
+        hints = template_variables(request, model, self._policy)
+        return await self._render(request, model, tools, hints.values)
 
     def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
         self._policy.check(request, NEUTRAL_IN_CHAT)
@@ -143,7 +147,11 @@ class ChatCompletions:
         return tools
 
     async def _render(
-        self, request: ChatCompletionRequest, model: ServedModel, tools: Tools
+        self,
+        request: ChatCompletionRequest,
+        model: ServedModel,
+        tools: Tools,
+        variables: Mapping[str, Any],
     ) -> Prompt:
         prompt = await model.render_chat(
             template_messages(request.messages, self._policy),
@@ -151,7 +159,7 @@ class ChatCompletions:
             documents=request.documents,
             add_generation_prompt=_add_generation_prompt(request),
             continue_final_message=bool(request.continue_final_message),
-            template_kwargs=template_variables(request, model),
+            template_kwargs=variables,
             add_special_tokens=bool(request.add_special_tokens),
             truncation=truncation(request, model, answer_tokens=_max_tokens(request) or 1),
         )

@@ -72,6 +72,7 @@ class FieldPolicy:
     def __init__(self, unknown_fields: UnknownFieldsPolicy) -> None:
         self._unknown_fields = unknown_fields
         self._warned: set[str] = set()
+        self._adjusted: set[tuple[str, str]] = set()  # fields and models
 
     def check(self, request: SamplingFields, neutral: Neutral) -> None:
         """Raises for a field that cannot be honoured: dropping it would be a lie to the caller."""
@@ -124,6 +125,21 @@ class FieldPolicy:
                 message = f"Unknown parameter: '{name}'."
                 raise InvalidRequest(message, param=name, code="unknown_parameter")
             self._warn(name[:64])
+
+    def adjusted(self, field: str, used: str, model: str) -> None:
+        """A hint that the model does not support is replaced, or ignored; refused by "reject"."""
+        if self._unknown_fields == "reject":
+            message = f"Unsupported value: '{field}' is not supported with this model."
+            raise InvalidRequest(message, param=field, code="unsupported_value")
+        if self._unknown_fields == "warn" and (field, model) not in self._adjusted:
+            self._adjusted.add((field, model))
+            logger.warning(
+                "model %s: its chat template does not support a request's %s; used=%s (logged once "
+                "for each model and field)",
+                model,
+                field,
+                used,
+            )
 
     def _warn(self, name: str) -> None:
         if name in self._warned or len(self._warned) >= _MAX_WARNED:

@@ -150,6 +150,23 @@ def test_malformed_arguments_are_logged_once(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+EFFORTS = "{% if effort not in ['low', none] %}{{ raise_exception('no') }}{% endif %}"
+
+
+@pytest.mark.parametrize(("value", "accepted"), [("low", True), ("minimal", False)])
+def test_a_template_accepts_the_values_that_it_renders_with(value: str, accepted: bool) -> None:
+    """A template that raises for a value of a variable does not accept it."""
+
+    source = "{% set effort = effort | default(none) %}" + EFFORTS + PLAIN
+    assert ChatTemplate(source, {}).accepts("effort", value) is accepted
+
+
+def test_a_template_that_refuses_any_small_chat_accepts_every_value() -> None:
+    """Trying it out says nothing of the value."""
+
+    assert ChatTemplate("{{ raise_exception('no') }}{{ effort }}", {}).accepts("effort", "low")
+
+
 def test_objects_that_a_template_shows_are_not_told() -> None:
     """A failure whose words show an object of the process is told in general words."""
     source = "{{ raise_exception(namespace | string) }}"

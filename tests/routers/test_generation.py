@@ -32,6 +32,18 @@ async def test_chat(world):
     assert completion.choices[0].message.content == "Hello"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_hints_that_the_model_does_not_support(world, stream):
+    """The answer comes, and a header says what was ignored."""
+    world.model()
+
+    response = await world.chat(stream=stream, reasoning_effort="low", verbosity="high")
+
+    assert response.status_code == 200
+    told = response.headers["x-adjusted-parameters"]
+    assert told == "reasoning_effort=ignored, verbosity=ignored"
+
+
 @pytest.mark.honours("completions.prompt", "completions.model")
 async def test_completion(world):
     """A prompt is continued in the form that openai-python reads."""

@@ -48,6 +48,7 @@ class FakeModel:
         answers: Sequence[CompletionDelta] = (),  # the whole answers to the second request, third..
         document_start: int | None = 2,  # the token before a text
         template_variables: frozenset[str] = frozenset(),  # what its chat template knows
+        template_values: frozenset[str] | None = None,  # what it renders with; None: any
         reading: Reading = PLAIN,
     ) -> None:
         self.reading = reading
@@ -66,6 +67,7 @@ class FakeModel:
         self._answers = answers
         self._document_start = document_start
         self._template_variables = template_variables
+        self._template_values = template_values
 
     def turn(self, priority: int) -> Turn:
         return Turn(priority=priority)
@@ -85,6 +87,9 @@ class FakeModel:
 
     def template_knows(self, name: str) -> bool:
         return name in self._template_variables
+
+    def template_accepts(self, name: str, value: str) -> bool:
+        return self._template_values is None or value in self._template_values
 
     async def tokenize(
         self, text: str, *, add_special_tokens: bool = True, truncation: Truncation | None = None

@@ -24,6 +24,12 @@ async def prepare(model: FakeModel, **fields: Any) -> Answer:
     return await CHAT.prepare(request, model)  # type: ignore[arg-type]
 
 
+async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> Answer:
+    chat = ChatCompletions(Limits(), policy, Admission(99))
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], **fields}
+    return await chat.prepare(ChatCompletionRequest.model_validate(body), model)  # type: ignore[arg-type]
+
+
 INTERVALS = [
     ({}, "", (5, False)),
     ({"stream_interval": 3}, "", (3, False)),
@@ -174,6 +180,7 @@ VARIABLES: list[tuple[dict[str, Any], set[str], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.honours("chat.reasoning_effort", "chat.verbosity")
 @pytest.mark.parametrize(("fields", "known", "expected"), VARIABLES)
 async def test_template_variables(fields, known, expected):
     """Effort and verbosity are what the template knows them as; the request's own word wins."""
@@ -185,16 +192,55 @@ async def test_template_variables(fields, known, expected):
     assert expected == options["template_kwargs"]
 
 
+HINTS = [{"reasoning_effort": "high"}, {"verbosity": "high"}]
+
+
 @pytest.mark.refuses("chat.reasoning_effort", "chat.verbosity")
-@pytest.mark.parametrize("fields", [{"reasoning_effort": "high"}, {"verbosity": "high"}], ids=str)
-async def test_variables_that_the_template_does_not_know(fields):
-    """An effort that changes nothing would be a promise not kept."""
+@pytest.mark.parametrize("fields", HINTS, ids=str)
+async def test_hints_that_the_template_does_not_know_are_refused_on_request(fields):
+    """With `--unknown-fields reject` a hint that changes nothing is an error."""
     [name] = fields
 
     with pytest.raises(InvalidRequest) as refused:
         await prepare(FakeModel(), **fields)
 
-    assert (name, "unsupported_parameter") == (refused.value.param, refused.value.code)
+    assert (name, "unsupported_value") == (refused.value.param, refused.value.code)
+
+
+CLAMPED = [
+    ("minimal", {"low", "medium", "high"}, "low"),
+    ("max", {"low", "medium", "high"}, "high"),
+    ("low", {"none", "high"}, "none"),
+    ("medium", {"none", "high"}, "high"),
+    ("high", set(), "high"),
+]
+
+
+@pytest.mark.parametrize(("asked", "accepted", "used"), CLAMPED)
+async def test_effort_is_clamped(asked, accepted, used):
+    """The template gets the nearest effort that it renders with."""
+    model = FakeModel(
+        template_variables=frozenset({"reasoning_effort"}), template_values=frozenset(accepted)
+    )
+    policy = FieldPolicy("warn")
+
+    answer = await prepared_by(policy, model, reasoning_effort=asked)
+
+    assert model.rendered[0][1]["template_kwargs"] == {"reasoning_effort": used}
+    assert answer.adjusted == ({} if used == asked else {"reasoning_effort": used})
+
+
+async def test_adjusted_hints_are_logged_once_for_each_model(caplog):
+    """The line names the model, the field and what is used."""
+    policy = FieldPolicy("warn")
+
+    for _ in range(2):
+        await prepared_by(policy, FakeModel(), verbosity="low")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "model fake: its chat template does not support a request's verbosity; used=ignored "
+        "(logged once for each model and field)"
+    ]
 
 
 PREFILLED = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "He"}]

@@ -75,6 +75,7 @@ def entrance_of(settings: Settings) -> Entrance | None:
     """Who may come in; None: everybody. Raises InvalidEntrance."""
     return entrance(
         keys_file=settings.keys_file,
+        api_keys=[key.sha256 for key in settings.api_key],
         jwt_jwks=settings.jwt_jwks,
         jwt_issuer=settings.jwt_issuer,
         jwt_audience=settings.jwt_audience,

@@ -41,14 +41,16 @@ def _checked_name(name: str) -> str:
 
 def _items(value: Any) -> Any:
     """A setting's text has commas where the file has a list."""
-    return value.split(",") if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def _pairs(value: Any) -> Any:
     """A setting's text has `name=value` where the file has a mapping."""
     if not isinstance(value, str):
         return value
-    pairs = [item.partition("=") for item in value.split(",")]
+    pairs = [item.strip().partition("=") for item in value.split(",")]
     if not all(name and found and text for name, found, text in pairs):
         raise ValueError(f"'{value}' is not of the form NAME=PATH,...")
     if len({name for name, _, _ in pairs}) < len(pairs):

@@ -38,8 +38,8 @@ def load(
         sources.update({name: f"{config}: {name}" for name in values})
     _warn_of_unknown(environment)
     for option in options():
-        if option.environment in environment:
-            values[option.name] = environment[option.environment]
+        if environment.get(option.environment, "").strip():  # Compose's ${VAR:-} is empty
+            values[option.name] = environment[option.environment].strip()
             sources[option.name] = option.environment
         if option.name in flags:
             values[option.name] = flags[option.name]
@@ -86,4 +86,8 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     name, *inner = (str(part) for part in problem["loc"])
     where = "".join(f"[{part}]" for part in inner)
     reason = problem["msg"].removeprefix("Value error, ")
-    return f"{sources.get(name, name)}{where}: {reason} (got {problem['input']!r})"
+    got = "" if name in _SECRET else f" (got {problem['input']!r})"
+    return f"{sources.get(name, name)}{where}: {reason}{got}"
+
+
+_SECRET = {option.name for option in options() if option.secret}

@@ -3,6 +3,7 @@
 A flag is repeated, an environment variable has commas, YAML has lists and mappings.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -27,15 +28,20 @@ EVERY_MODEL = "*"
 
 # `json_schema_extra` of a setting whose value a running server takes up anew on SIGHUP
 RELOADS: dict[str, JsonValue] = {"reloads": True}
+# The same of a setting whose value no message may show
+SECRET: dict[str, JsonValue] = {"secret": True}
 
 
 def _items(value: Any) -> list[Any]:
     """The items of an environment variable's text, of a repeated flag, or of a file's list."""
     if isinstance(value, str):
-        return value.split(",")
+        return [item.strip() for item in value.split(",") if item.strip()]
     if not isinstance(value, list):
         raise ValueError("expected a list")
-    return value
+    items = [item.strip() if isinstance(item, str) else item for item in value]
+    if "" in items:
+        raise ValueError("a value is empty")
+    return items
 
 
 def _split(item: Any, separator: str, form: str) -> tuple[str, str]:
@@ -46,7 +52,7 @@ def _split(item: Any, separator: str, form: str) -> tuple[str, str]:
 
 
 def _list(value: Any) -> Any:
-    return _items(value) if isinstance(value, str) else value
+    return _items(value) if isinstance(value, str | list) else value
 
 
 def _by_scope(value: Any) -> Any:
@@ -179,6 +185,29 @@ def _hosts(value: list[str]) -> list[str]:
 
 _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 
+
+@dataclass(frozen=True)
+class ApiKey:
+    """What is kept of an API key."""
+
+    sha256: str  # 64 hexadecimal digits
+
+
+def _api_keys(value: Any) -> list[ApiKey]:
+    """No message shows a key."""
+    return [item if isinstance(item, ApiKey) else _api_key(item) for item in _items(value)]
+
+
+def _api_key(key: Any) -> ApiKey:
+    if not isinstance(key, str):
+        raise ValueError("an API key is text; quote it")
+    if not _API_KEY.fullmatch(key):
+        raise ValueError("an API key has characters other than visible ASCII")
+    return ApiKey(hashlib.sha256(key.encode()).hexdigest())
+
+
+_API_KEY = re.compile(r"[!-~]+")  # what an Authorization header can carry
+
 UNIX = "unix"  # the peer of a Unix socket, which has no address
 
 
@@ -193,6 +222,7 @@ Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]
 Hosts = Annotated[list[str], _parsed(_list), AfterValidator(_hosts)]
+ApiKeys = Annotated[list[ApiKey], _parsed(_api_keys)]
 Networks = Annotated[list[str], _parsed(_list), AfterValidator(_networks)]
 Paths = Annotated[list[Path], _parsed(_list), Field(min_length=1)]
 ScopedSettings = Annotated[dict[str, dict[str, str]], _parsed(_by_scope)]
@@ -214,6 +244,7 @@ _FORMS: Mapping[Any, str] = {
     float: "NUMBER",
     bool: "",
     Path: "PATH",
+    ApiKey: "KEY",
     RateLimiterResource: RESOURCE_FORM,
 }
 

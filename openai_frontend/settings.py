@@ -12,7 +12,7 @@ from openai_frontend import model_options
 from openai_frontend.limit_settings import Connections, Engines, Limits, LimitSettings
 from openai_frontend.log_settings import Log, LogSettings, Traces
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import RELOADS, ByModel, Origins, ParserByModel
+from openai_frontend.setting_values import RELOADS, SECRET, ApiKeys, ByModel, Origins, ParserByModel
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -76,7 +76,13 @@ class Access(BaseModel):
     keys_file: Path | None = Field(
         default=None,
         description="YAML or JSON file of API keys (docs/access.md), written by `openai-frontend "
-        "keys add`. Without one, whoever reaches the port may use the server.",
+        "keys add`. Without any key, whoever reaches the port may use the server.",
+    )
+    api_key: ApiKeys = Field(
+        default=[],
+        description="API key that opens everything; may be given again. Other users of the machine "
+        "see a flag in the list of processes: prefer OPENAI_FRONTEND_API_KEY or keys_file.",
+        json_schema_extra=SECRET,
     )
     jwt_jwks: str | None = Field(
         default=None,

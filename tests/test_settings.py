@@ -1,5 +1,6 @@
 """One table feeds flags, environment and YAML; the stronger source wins and mistakes are named."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from openai_frontend.setting_sources import InvalidSettings, load
 from openai_frontend.setting_table import options
 from openai_frontend.setting_values import RateLimiterResource
 from openai_frontend.settings import Settings
+
+SECRET = "sk-canary-8d1f"
 
 
 def yaml_file(folder: Path, text: str) -> Path:
@@ -238,3 +241,71 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
 
     with pytest.raises(InvalidSettings, match=r"cors.origin: '.*' is not of the form https://HOST"):
         load(flags={"cors_origin": [origin]})
+
+
+@pytest.mark.parametrize("text", ["", " "])
+@pytest.mark.parametrize("name", ["MODEL_REPOSITORY", "LOAD_MODEL", "KEYS_FILE", "PORT"])
+def test_an_empty_variable_is_not_set(name: str, text: str) -> None:
+    """Compose's `${VAR:-}` makes one."""
+
+    assert load(environment={f"OPENAI_FRONTEND_{name}": text}) == Settings()
+
+
+def test_an_empty_variable_leaves_the_files_value(tmp_path: Path) -> None:
+    """It does not go before the file."""
+
+    config = yaml_file(tmp_path, "port: 8000")
+    assert load(environment={"OPENAI_FRONTEND_PORT": ""}, config=config).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("load_model", "a, b ,", ["a", "b"]),
+        ("model_repository", " a , b", [Path("a"), Path("b")]),
+        ("backend_config", "vllm:a=1, vllm:b=2", {"vllm": {"a": "1", "b": "2"}}),
+        ("tool_parser", "hermes, a=none", {"*": "hermes", "a": "none"}),
+        (
+            "rate_limiter_resource",
+            "r:4, s:1",
+            [RateLimiterResource("r", 4), RateLimiterResource("s", 1)],
+        ),
+    ],
+)
+def test_spaces_around_commas_do_not_count(name: str, text: str, value: object) -> None:
+    """Nor does a comma at the end."""
+
+    assert getattr(load(environment={f"OPENAI_FRONTEND_{name.upper()}": text}), name) == value
+
+
+@pytest.mark.parametrize("name", ["load_model", "model_repository", "api_key", "engine_arg"])
+def test_an_empty_flag_of_a_list_is_refused(name: str) -> None:
+    """A shell writes it for a variable that is not set."""
+
+    with pytest.raises(InvalidSettings, match=r": a value is empty"):
+        load(flags={name: [""]})
+
+
+def test_only_the_digest_of_an_api_key_is_kept() -> None:
+    """From each source, and without the key in the settings' text."""
+
+    settings = load(environment={"OPENAI_FRONTEND_API_KEY": f"{SECRET}, sk-b"})
+
+    assert [key.sha256 for key in settings.api_key] == [
+        hashlib.sha256(key.encode()).hexdigest() for key in (SECRET, "sk-b")
+    ]
+    assert settings == load(flags={"api_key": [SECRET, "sk-b"]})
+    assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[f"{SECRET} b"], [f"{SECRET}\u00e9"], {SECRET: 1}, [[SECRET]], 5, [f"{SECRET}\n{SECRET}"]],
+)
+def test_no_message_shows_an_api_key(value: object) -> None:
+    """Whatever is wrong with it."""
+
+    with pytest.raises(InvalidSettings, match=r"^--api-key: ") as refused:
+        load(flags={"api_key": value})
+    assert SECRET not in str(refused.value)
+    assert "got" not in str(refused.value)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Protocol
 
 from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.access.keys import Key
 from openai_frontend.access.keys_file import InvalidKeysFile
+from openai_frontend.access.scopes import SCOPES
 from openai_frontend.access.watched_keys import WatchedKeys
 
 
@@ -40,27 +42,37 @@ class Entrance:
 def entrance(
     *,
     keys_file: Path | None,
+    api_keys: Sequence[str] = (),
     jwt_jwks: str | None,
     jwt_issuer: str | None,
     jwt_audience: str | None,
 ) -> Entrance | None:
-    """From the settings of the same names; None where everybody may come in.
+    """From the settings; None if everybody may come in. `api_keys`: SHA-256 digests.
 
     Raises InvalidEntrance.
     """
-    ring, followed = KeyRing(()), list[Followed]()
+    general = _general_keys(api_keys)
+    ring, followed = KeyRing(general), list[Followed]()
     if keys_file is not None:
-        keys = _keys(keys_file)
+        keys = _keys(keys_file, general)
         ring = keys.ring
         followed.append(keys)
     if jwt_jwks is not None:
         followed.append(_tokens(ring, jwt_jwks, jwt_issuer, jwt_audience))
-    return Entrance(ring, followed) if followed else None
+    return Entrance(ring, followed) if general or followed else None
 
 
-def _keys(path: Path) -> WatchedKeys:
+def _general_keys(digests: Sequence[str]) -> list[Key]:
+    """Keys for everything. Their names have a colon, so no key of a file has the same."""
+    return [
+        Key(name=f"api_key:{number}", digest=digest, scopes=frozenset(SCOPES))
+        for number, digest in enumerate(digests, 1)
+    ]
+
+
+def _keys(path: Path, general: Sequence[Key]) -> WatchedKeys:
     try:
-        return WatchedKeys(path)
+        return WatchedKeys(path, general)
     except InvalidKeysFile as error:
         raise InvalidEntrance(f"keys_file: {error}") from None
 

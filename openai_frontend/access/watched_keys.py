@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import logging
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from openai_frontend.access import keys_file
 from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.access.keys import Key
 from openai_frontend.access.keys_file import InvalidKeysFile
 
 logger = logging.getLogger(__name__)
@@ -20,12 +22,16 @@ _Mark = tuple[int, int, int]  # of a file's content: it changes with it
 class WatchedKeys:
     """The keys of a file as it is now; while it is broken, as it was."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises InvalidKeysFile where there are no keys to begin with."""
+    def __init__(self, path: Path, general: Sequence[Key] = ()) -> None:
+        """`general` keys are in force beside the file's; if one is in both, the file decides.
+
+        Raises InvalidKeysFile where there are no keys to begin with.
+        """
         self._path = path
+        self._general = general
         self._mark = _mark(path)
         self._asked = asyncio.Event()
-        self.ring = KeyRing(keys_file.read(path))
+        self.ring = KeyRing([*general, *keys_file.read(path)])
         _warn_of_writers(path)
 
     def reload_soon(self) -> None:
@@ -53,7 +59,7 @@ class WatchedKeys:
         except InvalidKeysFile as error:
             logger.error("%s; the keys that were read before stay in force", error)
             return
-        self.ring.replace(keys)
+        self.ring.replace([*self._general, *keys])
         logger.info("%s: %d keys are in force", self._path, len(self.ring))
 
 

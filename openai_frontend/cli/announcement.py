@@ -152,5 +152,5 @@ def exposure_warning(host: str) -> str | None:
         return None
     return (
         f"listening on {host or 'every address'} without API keys: "
-        "whoever reaches this port can use the models (--keys-file, docs/access.md)"
+        "whoever reaches this port can use the models (--api-key, --keys-file, docs/access.md)"
     )

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+# Options with values that no message may show: a word that is left over may be one of them
+_SECRET = frozenset({"--api-key"})
+
 
 class OneLineParser(argparse.ArgumentParser):
     """Its commands are of this class too, so that each refuses what is not its own."""
@@ -20,12 +23,14 @@ class OneLineParser(argparse.ArgumentParser):
         """Nothing is left over: what is not known is refused by the command that was given it."""
         known, rest = super().parse_known_args(args, namespace)
         if rest:
-            self.error(self._unknown(rest[0]))
+            self.error(self._unknown(rest[0], args or ()))
         return known, rest
 
-    def _unknown(self, word: str) -> str:
+    def _unknown(self, word: str, args: Sequence[str]) -> str:
         name = word.partition("=")[0]
         if not name.startswith("-"):
+            if _SECRET.intersection(each.partition("=")[0] for each in args):
+                return "one argument too many; repeat --api-key for each key"
             return f"one argument too many: '{word}'"
         return f"there is no option {name}{_guess(name, self._option_string_actions)}"
 

@@ -116,3 +116,20 @@ async def test_following_by_itself(path):
             await asyncio.sleep(0.005)
     following.cancel()
     assert opens(watched, "a") is None
+
+
+async def test_general_keys_stay_while_the_file_changes(path):
+    """They are in force beside the file's, before and after."""
+    watched = WatchedKeys(path, [key("general")])
+    before = [opens(watched, each) for each in ("general", "a")]
+    write(path, key("b"))
+    await watched.look()
+
+    assert before == ["general", "a"]
+    assert [opens(watched, each) for each in ("general", "a", "b")] == ["general", None, "b"]
+
+
+def test_the_file_decides_on_a_key_that_is_general_too(path):
+    """It may limit the key, which a command line cannot."""
+    watched = WatchedKeys(path, [key("api_key:1", secret="a")])
+    assert opens(watched, "a") == "a"

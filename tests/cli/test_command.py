@@ -96,6 +96,20 @@ def test_a_wrong_word_is_one_line_and_code_2(
     assert said.endswith(" --help)\n")
 
 
+@pytest.mark.parametrize("flags", [["--api-key", "a"], ["--api-key=a"]])
+def test_a_word_after_an_api_key_is_not_shown(
+    flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be another key: vLLM's flag takes several."""
+
+    with pytest.raises(SystemExit):
+        main(["serve", "org/m", *flags, "sk-canary"])
+    assert capsys.readouterr().err == (
+        "openai-frontend serve: one argument too many; repeat --api-key for each key "
+        "(see openai-frontend serve --help)\n"
+    )
+
+
 def test_an_interrupt_before_anything_runs_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

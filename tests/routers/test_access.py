@@ -89,6 +89,45 @@ async def test_with_the_right_key(world):
     assert closed == []
 
 
+@pytest.fixture
+async def with_api_key(world_of, keys_file):
+    """Two general keys beside a file of keys."""
+    settings = {"api_key": ["sk-general", "sk-second"], "health_without_key": False}
+    return await world_of(Settings(**settings, keys_file=keys_file))
+
+
+@pytest.mark.parametrize("secret", ["sk-general", "sk-second"])
+async def test_with_an_api_key_of_the_settings(with_api_key, secret):
+    """Every address opens to it."""
+    got = await answers(with_api_key, lambda scope: bearer(secret))
+
+    assert [at for at, each in got.items() if each.status_code == 401] == []
+    closed = [at for at, each in got.items() if denied(each, 403, "insufficient_permissions")]
+    assert closed == []
+
+
+async def test_api_keys_and_a_keys_file(with_api_key):
+    """Keys of both open, others do not."""
+    secrets = ["sk-general", "models", "nobody's"]
+    got = [
+        (await with_api_key.client.get("/v1/models", headers=bearer(each))).status_code
+        for each in secrets
+    ]
+
+    assert got == [200, 200, 401]
+
+
+async def test_an_api_key_without_a_keys_file(world_of):
+    """It closes the server to everybody else."""
+    client = (await world_of(Settings(api_key=["sk-general"]))).client
+    got = [
+        (await client.get("/v1/models", headers=headers)).status_code
+        for headers in ({}, bearer("sk-general"))
+    ]
+
+    assert got == [401, 200]
+
+
 ODD_HOSTS = ["a/x?", "a#", "a@b", "test/health/live", "localhost", "", "[::1]", "test:9000"]
 
 

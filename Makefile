@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model lock clean
+.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -20,7 +20,7 @@ setup: ## .venv with every locked package and the extension
 setup-clients: setup ## the clients that the tests drive, each in its environment
 	@$(PYTHON) -m scripts.setup --clients
 
-serve: setup ## the server, on the demo model; ARGS adds options
+serve: setup ## the server, on the demo models; ARGS adds options
 	$(BIN)/openai-frontend serve --model-repository model_repository $(ARGS)
 
 test: setup-clients ## all tests; ARGS="-k name" for some
@@ -67,6 +67,9 @@ bench: setup ## the benchmarks; ARGS chooses
 
 demo-model: setup ## train the demo model anew
 	$(BIN)/python scripts/train_demo_model.py $(ARGS)
+
+demo-embedding: setup ## train the demo embedding model anew
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.train_demo_embedding $(ARGS)
 
 lock: setup ## resolve pyproject.toml into requirements/; ARGS=--keep keeps the pins
 	$(BIN)/python -m scripts.setup.lock $(ARGS)

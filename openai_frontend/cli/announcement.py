@@ -4,7 +4,7 @@ import json
 import logging
 import shlex
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -107,7 +107,6 @@ class _Example:
 _NO_KEY = ', api_key="none"'
 _KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # where OpenAI's SDK looks for it, too
 
-# The first kind that a model can do is the one to try
 _EXAMPLES = {
     "chat": _Example("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
     "completions": _Example("completions", {"prompt": "Triton is"}, "choices[0].text"),
@@ -116,34 +115,38 @@ _EXAMPLES = {
 
 
 def ready(place: Place, models: Mapping[str, Collection[str]], *, keys: bool = False) -> str:
-    """The address, and a curl line and three lines of Python for one model, which work as they
-    are; where the server asks for a key, with that of the environment.
+    """The address, and for each endpoint that a model can answer a curl line and a line of Python.
 
+    The lines work as they are. If the server asks for a key, they use the one of the environment.
     `models`: name -> what it can do, in the words of `/v1/models`.
     """
     if not models:
         return f"Listening on {place}, but no model can serve; 'openai-frontend check' says why.\n"
-    found = f"Ready on {place} with {', '.join(models)}."
+    ready_line = f"Ready on {place} with {', '.join(models)}."
+    examples = list(_examples(models))
+    if not examples:
+        return f"{ready_line}\n"
+    shell = [example.curl(place, model, keys=keys) for example, model in examples]
+    client = place.client("" if keys else _NO_KEY)
+    python = [*client, *(example.python(model) for example, model in examples)]
+    asking = "Ask with a key in OPENAI_API_KEY" if keys else "Ask"
+    return "\n".join(
+        [f"{ready_line} {asking} from a shell:", "", *shell, "", "or from Python:", "", *python, ""]
+    )
+
+
+def _examples(models: Mapping[str, Collection[str]]) -> Iterator[tuple[_Example, str]]:
+    """Each example that a model can answer, with the first such model."""
     for kind, example in _EXAMPLES.items():
-        for model, capabilities in models.items():
-            if kind in capabilities:
-                asking = "Ask with a key in OPENAI_API_KEY" if keys else "Ask"
-                return _with_example(
-                    f"{found} {asking} from a shell:",
-                    example.curl(place, model, keys=keys),
-                    [*place.client("" if keys else _NO_KEY), example.python(model)],
-                )
-    return f"{found}\n"
+        model = next((name for name, abilities in models.items() if kind in abilities), None)
+        if model is not None:
+            yield example, model
 
 
 def status(models: Collection[str], unready: Collection[str]) -> str:
     """What a service manager shows: one line."""
     serving = f"Serving {', '.join(models) or 'no model'}"
     return serving if not unready else f"{serving}; not ready: {', '.join(sorted(unready))}"
-
-
-def _with_example(found: str, curl: str, python: Sequence[str]) -> str:
-    return "\n".join([found, "", curl, "", "or from Python:", "", *python, ""])
 
 
 def exposure_warning(host: str) -> str | None:

@@ -24,6 +24,11 @@ def topic_names(section: str) -> list[str]:
     return list(_tables()[section])
 
 
+def held_out(section: str, name: str) -> list[str]:
+    """The questions about this topic that are only used to score a model."""
+    return list(_tables()[section][name]["held_out"])
+
+
 def topic(section: str, name: str, rng: random.Random, split: Split) -> Exchange:
     """A question about this topic in one of its phrasings."""
     entry = _tables()[section][name]

@@ -157,10 +157,11 @@ def tensors(
     return ids, weights
 
 
-def _rate(step: int, recipe: Recipe) -> float:
-    if step < recipe.warm_up_steps:
-        return (step + 1) / recipe.warm_up_steps
-    done = (step - recipe.warm_up_steps) / (recipe.steps - recipe.warm_up_steps)
+def rate(step: int, warm_up_steps: int, steps: int) -> float:
+    """Share of the learning rate: a linear warm-up, then half a cosine down to 0."""
+    if step < warm_up_steps:
+        return (step + 1) / warm_up_steps
+    done = (step - warm_up_steps) / (steps - warm_up_steps)
     return 0.5 * (1 + math.cos(math.pi * done))
 
 
@@ -183,7 +184,7 @@ def train(
     started, running = time.monotonic(), 0.0
     for step, batch in enumerate(lessons(documents, recipe)):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * _rate(step, recipe)
+            group["lr"] = recipe.learning_rate * rate(step, recipe.warm_up_steps, recipe.steps)
         ids, weights = tensors(batch, pad, recipe.prompt_weight)
         loss = _loss(model, ids, weights)
         optimizer.zero_grad(set_to_none=True)

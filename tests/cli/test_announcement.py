@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import subprocess
 import time
 
@@ -117,22 +118,27 @@ def test_the_snippet_is_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("models", "path", "model"),
+    ("models", "examples"),
     [
-        ({"a": ["embeddings"], "b": ["completions", "chat"]}, "chat/completions", "b"),
-        ({"a": ["embeddings"], "b": ["completions"]}, "completions", "b"),
-        ({"a": ["rerank"], "b": ["embeddings"]}, "embeddings", "b"),
+        ({"a": ["embeddings"]}, {"embeddings": "a"}),
+        ({"a": ["rerank"], "b": ["completions"]}, {"completions": "b"}),
+        (
+            {"a": ["embeddings"], "b": ["completions", "chat"], "c": ["chat"]},
+            {"chat/completions": "b", "completions": "b", "embeddings": "a"},
+        ),
     ],
 )
-def test_the_example_is_one_that_a_model_can_answer(
-    models: dict[str, list[str]], path: str, model: str
+def test_each_endpoint_has_an_example_with_a_model_that_can_answer(
+    models: dict[str, list[str]], examples: dict[str, str]
 ) -> None:
-    """A model of vectors is not asked to chat."""
+    """The ready message asks the first model of each kind, from a shell and from Python."""
 
     text = announcement.ready(announcement.Place("http://h:9/v1"), models)
-    assert text.startswith("Ready on http://h:9/v1 with a, b. Ask")
-    assert f"curl http://h:9/v1/{path} " in text
-    assert f'client.{path.replace("/", ".")}.create(model="{model}"' in text
+
+    shown = re.findall(r'^curl http://h:9/v1/(\S+) .*"model": "(\w+)"', text, re.M)
+    called = re.findall(r'client\.(\S+)\.create\(model="(\w+)"', text)
+    assert dict(shown) == examples
+    assert {method.replace(".", "/"): model for method, model in called} == examples
 
 
 def test_where_a_key_is_asked_for_the_example_has_one() -> None:

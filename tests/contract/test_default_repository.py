@@ -1,0 +1,78 @@
+"""`model_repository` as `make serve` serves it: both demo models on one port."""
+
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from tests.gateway_process import ROOT, GatewayProcess
+
+pytestmark = pytest.mark.engine
+
+LONG = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "stream": True} | {
+    "ignore_eos": True,
+    "max_tokens": 1900,
+}
+
+
+@pytest.fixture(scope="module")
+def default_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """The last test of this module ends it."""
+    log = tmp_path_factory.mktemp("default") / "log"
+    with GatewayProcess(ROOT / "model_repository", log) as process:
+        process.wait_until_ready()
+        yield process
+
+
+@pytest.fixture
+def default_client(default_gateway: GatewayProcess) -> Iterator[openai.OpenAI]:
+    url = f"{default_gateway.url}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def test_chat_and_completions_are_answered(default_client):
+    """The demo model answers a chat and completes a text."""
+    messages = [{"role": "user", "content": "What is Triton?"}]
+    chat = default_client.chat.completions.create(model="demo", messages=messages)
+    completion = default_client.completions.create(model="demo", prompt="Triton is", max_tokens=8)
+
+    assert "NVIDIA" in chat.choices[0].message.content
+    assert completion.choices[0].text
+
+
+def test_sentences_about_the_same_thing_have_near_embeddings(default_client):
+    """The vectors have length 1, and two sentences about the weather are nearer than a third."""
+    texts = ["Will it rain tonight?", "Showers are expected.", "The striker scored a goal."]
+    answer = default_client.embeddings.create(model="demo-embedding", input=texts)
+
+    rain, showers, football = (np.array(item.embedding) for item in answer.data)
+    assert [rain @ rain, showers @ showers] == pytest.approx([1, 1], abs=1e-4)
+    assert rain @ showers > 0.5 > rain @ football
+
+
+def test_the_ready_message_has_an_example_of_each_endpoint(default_gateway):
+    """A curl line each for chat, completions and embeddings."""
+    lines = [line for line in default_gateway.output().splitlines() if line.startswith("curl ")]
+
+    paths = [line.split()[1].removeprefix(f"{default_gateway.url}/v1/") for line in lines]
+    assert paths == ["chat/completions", "completions", "embeddings"]
+
+
+def test_ctrl_c_lets_a_stream_end(default_gateway):
+    """A stream that runs when Ctrl-C comes is answered to its end, then the process exits with
+    0.
+    """
+    with httpx.stream("POST", f"{default_gateway.url}/v1/chat/completions", json=LONG) as response:
+        lines = response.iter_lines()
+        next(lines)
+        engines = default_gateway.engine_processes()
+        default_gateway.interrupt_group()
+        last = [line for line in lines if line][-1]
+
+    assert last == "data: [DONE]"
+    assert default_gateway.wait() == 0
+    assert len(engines) == 2
+    assert [engine for engine in engines if engine.is_running()] == []

@@ -62,11 +62,13 @@ nb::tuple advance_all(const nb::list& outputs, const nb::dict& streams) {
 
 }  // namespace
 
-TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer)
+TextStream::TextStream(nb::object execution, nb::object step, nb::object tokenizer,
+                       nb::object on_no_text)
     : held_(std::move(execution)),
       execution_(nb::cast<Execution*>(held_)),
       step_(std::move(step)),
-      tokenizer_(std::move(tokenizer)) {}
+      tokenizer_(std::move(tokenizer)),
+      on_no_text_(std::move(on_no_text)) {}
 
 bool TextStream::advance(nb::handle output) {
   if (!attribute(output, names().finish_reason).is_none()) return false;
@@ -86,6 +88,7 @@ bool TextStream::advance(nb::handle output) {
   ++count_;
   // A token may be a part of a character.
   if (text.is_none() || (PyUnicode_Check(text.ptr()) && PyUnicode_GET_LENGTH(text.ptr()) == 0)) {
+    on_no_text_();
     return true;
   }
   execution_->send_bytes("text_output", text, false);
@@ -98,9 +101,11 @@ void bind_text_stream(nb::module_& module) {
   using nb::literals::operator""_a;
   nb::class_<TextStream>(module, "TextStream",
                          "One request whose tokens become responses of plain text.")
-      .def(nb::init<nb::object, nb::object, nb::object>(), "execution"_a, "step"_a, "tokenizer"_a,
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object>(), "execution"_a, "step"_a,
+           "tokenizer"_a, "on_no_text"_a,
            nb::sig("def __init__(self, execution: Execution, step: typing.Callable[[typing.Any, "
-                   "int], str | None], tokenizer: typing.Any) -> None"))
+                   "int], str | None], tokenizer: typing.Any, on_no_text: typing.Callable[[], "
+                   "None]) -> None"))
       .def("take_count", &TextStream::take_count, "Tokens since the last call.")
       .def_ro("begun", &TextStream::begun, "Whether a token has come.");
   module.def("advance_all", &advance_all, "outputs"_a, "streams"_a,

@@ -15,8 +15,8 @@ class Execution;
 class TextStream {
  public:
   // `step(tokenizer, token id)` gives the text that a token completes, or None
-  // (tokenizers.DecodeStream.step).
-  TextStream(nb::object execution, nb::object step, nb::object tokenizer);
+  // (tokenizers.DecodeStream.step); `on_no_text()` is called for each of the latter.
+  TextStream(nb::object execution, nb::object step, nb::object tokenizer, nb::object on_no_text);
 
   // Sends what an output of the engine's adds. False where there is more to it than one token:
   // nothing has been done then. `output` has what vLLM's EngineCoreOutput has.
@@ -31,6 +31,7 @@ class TextStream {
   Execution* execution_;
   nb::object step_;
   nb::object tokenizer_;
+  nb::object on_no_text_;
   int64_t count_ = 0;
 };
 

@@ -156,12 +156,11 @@ class EngineHost:
         """Return once the engine has answered something small."""
         await self._engine.warm_up()
 
-    @property
-    def unsent(self) -> int:
-        """Deltas of answers that are sent whole, or in larger pieces: none of Triton's responses
-        tells of them yet.
+    def unsent(self, begun: bool) -> int:
+        """Return how many deltas made no response; for a request that has begun to answer, those of
+        streams alone.
         """
-        return self._unsent.deltas
+        return self._unsent.streamed if begun else self._unsent.streamed + self._unsent.whole
 
     def failure(self) -> str | None:
         """Say why the engine can serve no more; None while it can."""

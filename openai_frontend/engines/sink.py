@@ -28,12 +28,17 @@ def fail(execution: Execution, error: Exception) -> None:
 
 
 class Unsent:
-    """Counts, for a whole engine, the deltas that wait for the rest of their answers."""
+    """Counts, for a whole engine, the deltas that made no response."""
 
-    __slots__ = ("deltas",)
+    __slots__ = ("streamed", "whole")
 
     def __init__(self) -> None:
-        self.deltas = 0
+        self.streamed = 0  # without text, or gathered for a larger piece
+        self.whole = 0  # of answers that are sent whole
+
+    def count_streamed(self) -> None:
+        """Count a delta of a stream."""
+        self.streamed += 1
 
 
 class ExecutionSink:
@@ -108,11 +113,13 @@ class ExecutionSink:
             self._counted += len(token_ids)
             if self._interval > 1:
                 self._gather(text, len(token_ids))
-            elif text:  # a token may be a part of a character
+            elif text:
                 try:
                     self._execution.send_bytes("text_output", text)
                 except UnicodeEncodeError:
                     self._send_text(text)
+            else:  # a token may be a part of a character
+                self._unsent.streamed += 1
 
     def text_stream(
         self, step: Callable[[Any, int], str | None], tokenizer: Any
@@ -120,7 +127,7 @@ class ExecutionSink:
         """The way of plain text without Python; None where more than text is wanted."""
         if not self._plain or self._interval > 1:
             return None
-        self._text = TextStream(self._execution, step, tokenizer)
+        self._text = TextStream(self._execution, step, tokenizer, self._unsent.count_streamed)
         return self._text
 
     def send(self, delta: CompletionDelta) -> None:
@@ -135,15 +142,17 @@ class ExecutionSink:
         elif self._plain:
             if delta.text:
                 self._send_text(delta.text)
+            else:
+                self._unsent.streamed += 1
         elif self._stream:
             self._execution.send(self._outputs(delta))
         else:
-            self._unsent.deltas += 1
+            self._unsent.whole += 1
             self._collected.append(delta)
 
     def _gather(self, text: str, tokens: int) -> None:
         """Send text once as many tokens have come as the request wants for each response."""
-        self._unsent.deltas += 1
+        self._unsent.streamed += 1
         if text:
             self._held.append(text)
         self._due -= tokens

@@ -339,7 +339,7 @@ class BoundedDecodeStream:
 class TextStream:
     """One request whose tokens become responses of plain text."""
 
-    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any) -> None: ...
+    def __init__(self, execution: Execution, step: Callable[[Any, int], str | None], tokenizer: Any, on_no_text: Callable[[], None]) -> None: ...
 
     def take_count(self) -> int:
         """Tokens since the last call."""

@@ -31,9 +31,9 @@ class EngineControl:
         changing = self._server.is_changing()
         self._server.unhealthy -= await asyncio.to_thread(self._stubs.find, changing=changing)
 
-    def unsent(self, name: str) -> int:
-        """What an engine in this process has made that no response of Triton's tells yet."""
-        return sum(host.unsent for host in inprocess.hosts(name))
+    def unsent(self, name: str, begun: bool) -> int:
+        """Tokens of an engine in this process that made no response, see `Watchdog`."""
+        return sum(host.unsent(begun) for host in inprocess.hosts(name))
 
     def failures(self, names: frozenset[str]) -> dict[str, str]:
         """Of these models, those whose engine has died: why."""

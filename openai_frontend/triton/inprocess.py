@@ -53,9 +53,8 @@ class EngineHost(Protocol):
     async def probe(self) -> None:
         """Returns once the engine has answered something."""
 
-    @property
-    def unsent(self) -> int:
-        """Deltas that no response of Triton's tells yet."""
+    def unsent(self, begun: bool) -> int:
+        """Tokens that made no response; for requests that have begun, those of streams alone."""
 
     def failure(self) -> str | None:
         """Why the engine can serve no more, or None while it can."""

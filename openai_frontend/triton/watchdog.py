@@ -55,10 +55,14 @@ class Watchdog:
     """One for the process; `look` is called in even steps."""
 
     def __init__(
-        self, patience: Callable[[str], Patience], unseen: Callable[[str], int], *, every_s: float
+        self,
+        patience: Callable[[str], Patience],
+        unseen: Callable[[str, bool], int],
+        *,
+        every_s: float,
     ) -> None:
-        """`unseen` counts what a model's engine has made that no response tells yet: the tokens of
-        answers that come whole.
+        """`unseen(model, begun)` counts the tokens of its engine that made no response: those of
+        whole answers only for a request that has not begun to answer.
         """
         self._patience = patience
         self._unseen = unseen
@@ -82,8 +86,7 @@ class Watchdog:
 
     def _note(self, stream: Watched, now_s: float, late_s: float) -> None:
         received = stream.received
-        # Before its first response a request waits as long as the engine works on whole answers.
-        count = (received, 0 if received else self._unseen(stream.model_name))
+        count = (received, self._unseen(stream.model_name, received > 0))
         if stream.seen == count:
             stream.since_s += late_s
             return

@@ -1,6 +1,7 @@
 """Tokens that become responses without Python, and those that Python has to see."""
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +28,12 @@ def decoded(tokenizer: Any, token_id: int) -> str | None:
     return None if token_id % 2 else tokenizer[token_id]
 
 
-def stream_of(request: Request, texts: list[Any]) -> Any:
+def stream_of(
+    request: Request, texts: list[Any], on_no_text: Callable[[], None] = lambda: None
+) -> Any:
     """As an engine keeps it."""
-    return SimpleNamespace(native=_core.TextStream(request.execution, decoded, texts))
+    native = _core.TextStream(request.execution, decoded, texts, on_no_text)
+    return SimpleNamespace(native=native)
 
 
 def output(
@@ -55,6 +59,16 @@ async def test_tokens(ask):
     assert request.taken() == [b"zero", b"zwei", b"zero"]
     native = streams["r"].native
     assert (native.begun, native.take_count(), native.take_count()) == (True, 5, 0)
+
+
+async def test_tokens_without_text_are_reported(ask):
+    """Each token that makes no response is reported at once: it shows that the engine works."""
+    reported: list[bool] = []
+    streams = {"r": stream_of(await ask(), TEXTS, lambda: reported.append(True))}
+
+    _core.advance_all([output("r", [token]) for token in (0, 1, 2, 4, 0)], streams)
+
+    assert len(reported) == 2
 
 
 async def test_many_streams(ask):

@@ -27,10 +27,13 @@ class World:
 
     def __init__(self, patience: Patience | None = None) -> None:
         self.now_s = 0.0
-        self.unsent = 0
+        self.unsent = {"whole": 0, "streamed": 0}
         self.requests: list[Request] = []
         chosen = patience or Patience()
-        self.watchdog = Watchdog(lambda _: chosen, lambda _: self.unsent, every_s=EVERY_S)
+        self.watchdog = Watchdog(lambda _: chosen, self.unseen, every_s=EVERY_S)
+
+    def unseen(self, model_name: str, begun: bool) -> int:
+        return self.unsent["streamed"] + (0 if begun else self.unsent["whole"])
 
     def begin(self, model_name: str = "m") -> Request:
         self.requests.append(Request(model_name))
@@ -86,16 +89,39 @@ def test_work_on_whole_answers_is_a_sign_of_life():
     world = World()
     world.begin()
     for _ in range(80):
-        world.unsent += 1
+        world.unsent["whole"] += 1
         assert world.pass_time(EVERY_S) == []
 
     assert world.pass_time(5.25) == [("first_token", True)]
 
 
+def test_streamed_tokens_without_response_are_a_sign_of_life():
+    """A stream whose tokens make no response waits as long as its engine makes some."""
+    world = World()
+    world.begin().received = 1
+    for _ in range(40):
+        world.unsent["streamed"] += 1
+        assert world.pass_time(EVERY_S) == []
+
+    assert world.pass_time(2.25) == [("between_tokens", True)]
+
+
+def test_whole_answers_do_not_excuse_a_silent_stream():
+    """A stream that has begun is not kept waiting by the whole answers of its engine."""
+    world = World()
+    world.begin().received = 1
+    fired: list[tuple[str, bool]] = []
+    for _ in range(10):
+        world.unsent["whole"] += 1
+        fired += world.pass_time(EVERY_S)
+
+    assert [kind for kind, _ in fired] == ["between_tokens"]
+
+
 def test_old_work_is_no_sign_of_life():
     """What the engine had collected before the request came does not count."""
     world = World()
-    world.unsent = 1000
+    world.unsent["whole"] = 1000
     world.begin()
 
     assert world.pass_time(6) == [("first_token", True)]

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from openai_frontend.setting_values import (
     RELOADS,
+    SECRET,
     Arguments,
     BytesByDevice,
     FractionByDevice,
@@ -34,6 +35,7 @@ class Models(BaseModel):
         default={},
         description="Engine argument of vLLM for the model of `serve MODEL`, such as "
         "max_model_len=8192; the value is JSON or text; may be given again.",
+        json_schema_extra=SECRET,  # hf_token is one
     )
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
         default="none",

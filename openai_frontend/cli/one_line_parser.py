@@ -1,7 +1,7 @@
 """argparse whose refusals are one line, which says what may have been meant."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -11,6 +11,9 @@ _SECRET = frozenset({"--api-key"})
 
 class OneLineParser(argparse.ArgumentParser):
     """Its commands are of this class too, so that each refuses what is not its own."""
+
+    # What to do instead of an option that other programs have
+    advise: Callable[[str], str | None] | None = None
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with code 2."""
@@ -32,6 +35,8 @@ class OneLineParser(argparse.ArgumentParser):
             if _SECRET.intersection(each.partition("=")[0] for each in args):
                 return "one argument too many; repeat --api-key for each key"
             return f"one argument too many: '{word}'"
+        if self.advise is not None and (advice := self.advise(name)) is not None:
+            return f"there is no option {name}; {advice}"
         return f"there is no option {name}{_guess(name, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

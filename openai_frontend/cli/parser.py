@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli import keys
+from openai_frontend.cli import foreign_flags, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.one_line_parser import OneLineParser
 from openai_frontend.cli.top import options as top_options
@@ -69,6 +69,7 @@ def _add_serve(commands: Commands) -> None:
         help="a folder of weights, a name on Hugging Face's hub (ORG/MODEL), or a model "
         "repository; --model-repository if none",
     )
+    serve.advise = foreign_flags.here
     _add_settings(serve, options())
 
 

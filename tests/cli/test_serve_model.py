@@ -152,14 +152,6 @@ def test_engine_arguments_are_json_or_text(monkeypatch: pytest.MonkeyPatch) -> N
     assert checked == ["max_model_len", "dtype", "enforce_eager", "tokenizer"]
 
 
-@pytest.mark.engine
-def test_an_unknown_engine_argument_is_named_with_one_that_is_near() -> None:
-    """vLLM's own list decides, before the server listens."""
-
-    with pytest.raises(InvalidSettings, match=r"'max_modl_len'; did you mean 'max_model_len'\?"):
-        made("org/m", engine_arg=["max_modl_len=512"])
-
-
 def test_a_model_repository_is_served_as_it_is(tmp_path: Path) -> None:
     """Nothing is written anywhere."""
 

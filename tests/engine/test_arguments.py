@@ -1,13 +1,16 @@
 """`model.json` as vLLM's engine arguments."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from openai_frontend.cli import cached_repository, foreign_flags
 from openai_frontend.engines.engine import ModelFolder
 from openai_frontend.engines.vllm import arguments
+from openai_frontend.setting_sources import InvalidSettings, load
 from tests import hugging_face_cache
 from tests.gateway_process import ROOT
 
@@ -71,3 +74,18 @@ def test_a_tokenizers_folder_stays_as_it_is(tmp_path: Path) -> None:
     """It is on this machine."""
     config = SimpleNamespace(tokenizer=str(tmp_path), tokenizer_revision=None)
     assert arguments.tokenizer_folder(config) == str(tmp_path)
+
+
+def test_an_unknown_engine_argument_of_serve_is_named_with_one_that_is_near() -> None:
+    """vLLM's own list decides, before the server listens."""
+    settings = load(flags={"engine_arg": ["max_modl_len=512"]})
+    with pytest.raises(InvalidSettings, match=r"'max_modl_len'; did you mean 'max_model_len'\?"):
+        cached_repository.repository("org/m", settings)
+
+
+def test_every_engine_argument_that_serve_advises_exists() -> None:
+    """The table of other servers' flags follows vLLM."""
+    advised = {*foreign_flags._ENGINE_ARGUMENTS.values(), *foreign_flags._SAME_ARGUMENTS}
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    assert advised - {field.name for field in dataclasses.fields(AsyncEngineArgs)} == set()

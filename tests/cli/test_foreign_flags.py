@@ -1,0 +1,63 @@
+"""Flags of vLLM and llama.cpp, and what `serve` says of them."""
+
+import re
+
+import pytest
+
+from openai_frontend.cli import foreign_flags, main
+from openai_frontend.setting_table import options
+
+FLAGS = {option.flag for option in options()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "org/m"], "there is no option --model; give MODEL without a flag: openai-fr"),
+        (["--max-model-len", "9"], "use --engine-arg max_model_len=... (with 'serve MODEL')"),
+        (["--max_model_len=9"], "use --engine-arg max_model_len=... (with 'serve MODEL')"),
+        (["--no-enable-prefix-caching"], "use --engine-arg enable_prefix_caching=false"),
+        (["-tp", "2"], "there is no option -tp; use --engine-arg tensor_parallel_size=..."),
+        (["-c", "4096"], "there is no option -c; use --engine-arg max_model_len=..."),
+        (["-ngl", "99"], "it is not needed: vLLM puts the whole model on the GPU"),
+        (["--tool-call-parser", "x"], "use --tool-parser; most models need none (docs/tools.md)"),
+        (["--enable-auto-tool-choice"], "it is not needed: tool calls work if"),
+        (["--ssl-keyfile", "x"], "there is no option --ssl-keyfile; use --tls-key"),
+        (["--alias", "x"], "there is no option --alias; use --served-model-name"),
+    ],
+)
+def test_a_flag_of_another_server_is_named_as_it_is_here(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On one line."""
+
+    with pytest.raises(SystemExit):
+        main(["serve", "org/m", *arguments])
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_only_serve_gives_this_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    """Other commands have options of their own."""
+
+    with pytest.raises(SystemExit):
+        main(["check", "--model", "m"])
+    assert "did you mean --model-option?" in capsys.readouterr().err
+
+
+def test_every_option_that_is_advised_exists() -> None:
+    """The table has no names of its own."""
+
+    named = set(re.findall(r"--[a-z-]+", " ".join(foreign_flags._OTHER.values())))
+    assert named - FLAGS == set()
+
+
+def test_no_option_of_ours_is_in_the_table() -> None:
+    """Nobody would ever see its row."""
+
+    same = {f"--{name.replace('_', '-')}" for name in foreign_flags._SAME_ARGUMENTS}
+    assert (
+        FLAGS & (foreign_flags._OTHER.keys() | foreign_flags._ENGINE_ARGUMENTS.keys() | same)
+        == set()
+    )

@@ -133,7 +133,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             *([] if lasting.demand is None else [Middleware(HeldModels)]),
             Middleware(Failures),
             Middleware(ContentEncoding),
-            Middleware(ContentType),
+            Middleware(ContentType, area_of=areas.find),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
             Middleware(Shortcut, endpoints=direct),
         ],

@@ -69,7 +69,7 @@ class Access:
             return None
         caller = self._ring.find(_secret(scope["headers"]))
         if area is None:
-            raise NotPermitted("No key opens this address.")
+            raise NotPermitted("No API key gives access to this address.")
         if area != "nowhere":  # else the router says that there is no such address
             caller.check(SCOPE_OF[area])
         return caller

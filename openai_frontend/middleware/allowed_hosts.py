@@ -6,13 +6,13 @@ that address; the Host header still tells the page's name.
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware.crowd import HEALTH_PATHS
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import refused
+from openai_frontend.serving.failure import Failure, refused
 
 # What programs of the same machine call it, containers' too, where nobody has named it. No address
 # on the internet can have one of these names, nor can a page's address become another one's.
@@ -22,10 +22,14 @@ LOCAL = ("localhost", "*.localhost", "host.docker.internal", "host.containers.in
 # addresses (`a@b`, `a/x?`, `a#`) is read by each program in its own way.
 _HOST = re.compile(rb"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
-_REFUSED = refused(
+_MISSING = refused(400, "The Host header is missing.", "invalid_host")
+_MALFORMED = refused(
+    400, "The Host header must be one host name or address, with or without port.", "invalid_host"
+)
+_NOT_ALLOWED = refused(
     400,
-    "This server is not called by that name (header Host); who runs it can allow the name "
-    "(--allowed-host).",
+    "The server does not accept the host name in the Host header. To accept it, start the server "
+    "with --allowed-host NAME.",
     "invalid_host",
 )
 
@@ -43,26 +47,25 @@ class AllowedHosts:
         self._endings = tuple(name[1:].encode() for name in allowed if name.startswith("*."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or self._allows(scope):
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await send_failure(scope, send, _REFUSED)
+            await send_failure(scope, send, refusal)
 
-    def _allows(self, scope: Scope) -> bool:
-        is_health_check = scope["path"] in HEALTH_PATHS
-        host = _host(scope["headers"])
-        if host is None:
-            return is_health_check
+    def _refusal(self, scope: Scope) -> Failure | None:
+        if scope["path"] in HEALTH_PATHS:
+            return None
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        if not given:  # HTTP/1.0 has no Host header, and no browser speaks it
+            return None if scope.get("http_version") == "1.0" else _MISSING
+        read = _HOST.fullmatch(given[0]) if len(given) == 1 else None
+        if read is None:
+            return _MALFORMED
+        host = read[1].lower().rstrip(b".")
         known = host in self._names or host.endswith(self._endings)
         known = known or (self._addresses and _is_address(host))
-        return known or is_health_check
-
-
-def _host(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Lower case, without port; None where there is none, or not one alone, or a strange one."""
-    given = [value for name, value in headers if name == b"host"]
-    read = _HOST.fullmatch(given[0]) if len(given) == 1 else None
-    return read[1].lower().rstrip(b".") if read else None
+        return None if known else _NOT_ALLOWED
 
 
 def _is_address(host: bytes) -> bool:

@@ -25,7 +25,11 @@ class BodyRoom:
     def take(self, length: int) -> None:
         """Raises ServerOverloaded where there is none."""
         if self.held + length > self.max_bytes:
-            raise ServerOverloaded("The server holds as many bytes of requests as it may.")
+            message = (
+                f"The request bodies that the server holds reached their limit of "
+                f"{self.max_bytes} bytes (--max-held-body-bytes). Retry later."
+            )
+            raise ServerOverloaded(message)
         self.held += length
 
 

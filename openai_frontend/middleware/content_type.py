@@ -10,6 +10,7 @@ browser has sent it, for a browser says where a form is from.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from openai_frontend.middleware.access import AreaOf
 from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.failure import Failure, refused
@@ -20,13 +21,14 @@ FORM = b"application/x-www-form-urlencoded"
 
 _REFUSED = refused(
     415,
-    "Unsupported Content-Type: send the request body as 'application/json'.",
+    "Unsupported Content-Type: send the request body as JSON, with the header "
+    "-H 'Content-Type: application/json'.",
     "unsupported_content_type",
 )
 _REFUSED_BY_KSERVE = refused(
     415,
-    "Unsupported Content-Type: send the request body as 'application/json', or "
-    "'application/octet-stream' where tensors follow the JSON.",
+    "Unsupported Content-Type: send the request body as JSON, with the header "
+    "-H 'Content-Type: application/json', or as 'application/octet-stream' if tensors follow it.",
     "unsupported_content_type",
 )
 
@@ -34,12 +36,13 @@ _REFUSED_BY_KSERVE = refused(
 class ContentType:
     """Lets JSON pass, and bodies that say nothing of their type."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, area_of: AreaOf) -> None:
         self._app = app
+        self._area_of = area_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = _refusal(scope)
-        if refusal is None:
+        if refusal is None or self._area_of(scope) == "nowhere":  # the router's to refuse
             await self._app(scope, receive, send)
         else:
             await send_failure(scope, send, refusal)

@@ -1,9 +1,16 @@
 """What browsers are told of web pages from elsewhere; Starlette's own middleware does it."""
 
+import logging
 from collections.abc import Sequence
 
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openai_frontend.middleware.refusal import send_failure
+from openai_frontend.serving.failure import refused
+
+logger = logging.getLogger(__name__)
 
 _TOLD_TO_PAGES = [
     "openai-processing-ms",
@@ -21,12 +28,12 @@ _TOLD_TO_PAGES = [
 
 
 def cors(origins: Sequence[str]) -> list[Middleware]:
-    """To stand before the keys, for a browser asks first and has none then; nothing for no origin.
+    """To stand before the keys, for a browser asks first and has none then.
 
     Never with cookies: what a page may do, it may do by a key that it knows.
     """
     if not origins:
-        return []
+        return [Middleware(PreflightRefusal)]
     return [
         Middleware(
             CORSMiddleware,
@@ -37,3 +44,38 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             expose_headers=_TOLD_TO_PAGES,
         )
     ]
+
+
+_REFUSED = refused(
+    403,
+    "This server does not allow web pages of other origins to use it (CORS). To allow the page's "
+    "origin, start the server with --cors-origin ORIGIN.",
+    "cors_origin_not_allowed",
+)
+_PREFLIGHT_HEADERS = {b"origin", b"access-control-request-method"}
+
+
+class PreflightRefusal:
+    """Refuses CORS preflight requests where no origin is allowed, and names the setting."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._logged = False  # once: whoever reaches the port can send such requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _is_preflight(scope):
+            await self._app(scope, receive, send)
+            return
+        if not self._logged:
+            self._logged = True
+            logger.warning(
+                "refused a CORS preflight request of a browser; --cors-origin allows a web page's "
+                "origin to use the API"
+            )
+        await send_failure(scope, send, _REFUSED)
+
+
+def _is_preflight(scope: Scope) -> bool:
+    if scope["type"] != "http" or scope["method"] != "OPTIONS":
+        return False
+    return {name for name, _ in scope["headers"]} >= _PREFLIGHT_HEADERS

@@ -21,7 +21,7 @@ class Crowd:
 
     def __init__(self, app: ASGIApp, max_connections: int) -> None:
         self._app = app
-        self._told = f"The server has {max_connections} connections, and takes no more."
+        self._told = f"The server reached its limit of {max_connections} connections. Retry later."
         self._refuse = RequestId(self._send_refusal)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,17 +1,13 @@
 """Sends clients elsewhere once the process is to end. Ends nothing itself."""
 
-from collections.abc import Callable
-from typing import Literal
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.access.scopes import Area
 from openai_frontend.errors import ServerDraining
 from openai_frontend.life import Life
+from openai_frontend.middleware.access import AreaOf
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.failure import describe
-
-AreaOf = Callable[[Scope], Area | Literal["nowhere"] | None]
 
 # Who supervises the process looks on until it is gone.
 _ANSWERED_TO_THE_END: tuple[Area, ...] = ("health", "metrics")

@@ -37,8 +37,8 @@ LINGER_S = 1.0
 Late = Literal["head", "body"]
 
 _LATE: Mapping[Late, Failure] = {
-    "head": refused(408, "The request's headers did not come in time.", "request_head_timeout"),
-    "body": refused(408, "The request's body did not come in time.", "request_body_timeout"),
+    "head": refused(408, "The request headers did not arrive in time.", "request_head_timeout"),
+    "body": refused(408, "The request body did not arrive in time.", "request_body_timeout"),
 }
 
 

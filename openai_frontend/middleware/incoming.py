@@ -13,8 +13,9 @@ from openai_frontend.serving.failure import Failure, refused
 
 MALFORMED = refused(400, "Invalid HTTP request received.", "invalid_http")
 
-_TOO_LARGE = refused(431, "The request's headers are too large.", "request_headers_too_large")
-_TOO_MANY_CHUNKS = refused(413, "The request's body has too many chunks.", "request_too_large")
+_TOO_MANY_HEADERS = refused(
+    431, f"The request has more than {MAX_HEADERS} headers.", "request_headers_too_large"
+)
 
 _CODED = b"transfer-encoding"
 _VERSIONS = ("1.1", "1.0")  # the parser also takes 0.9, which has no headers, and 2.0
@@ -45,14 +46,18 @@ class Incoming:
     def url(self, url: bytes) -> None:
         """A piece of the address."""
         self._head_bytes += len(url)
-        if self._head_bytes > min(self._limits.max_header_bytes, MAX_REQUEST_LINE_BYTES):
-            self._refuse(_TOO_LARGE)
+        limit = min(self._limits.max_header_bytes, MAX_REQUEST_LINE_BYTES)
+        if self._head_bytes > limit:
+            message = f"The URL of the request is longer than {limit} bytes."
+            self._refuse(refused(414, message, "request_url_too_long"))
 
     def header(self, name: bytes, value: bytes, *, before: int) -> None:
         """One more, or a line behind a body; `before` are held already."""
         self._head_bytes += len(name) + len(value)
-        if self._head_bytes > self._limits.max_header_bytes or before >= MAX_HEADERS:
-            self._refuse(_TOO_LARGE)
+        if before >= MAX_HEADERS:
+            self._refuse(_TOO_MANY_HEADERS)
+        if self._head_bytes > self._limits.max_header_bytes:
+            self._refuse_large_head()
         if len(name) == len(_CODED) and name.lower() == _CODED:
             self._check_coding(value)
 
@@ -65,13 +70,14 @@ class Incoming:
         """One more piece of a body."""
         self._chunks += 1
         if self._chunks > self._limits.max_body_chunks:
-            self._refuse(_TOO_MANY_CHUNKS)
+            message = f"The request body has more than {self._limits.max_body_chunks} chunks."
+            self._refuse(refused(413, message, "request_too_large"))
 
     def untold(self, length: int) -> None:
         """Bytes of a head that the parser has read and not told of yet."""
         self._untold_bytes += length
         if self._untold_bytes > self._limits.max_header_bytes:
-            self._refuse(_TOO_LARGE)
+            self._refuse_large_head()
 
     def _check_coding(self, value: bytes) -> None:
         """Nothing but "chunked", once: the parser also takes `gzip, chunked`, and two headers, of
@@ -80,6 +86,11 @@ class Incoming:
         if self._is_coded or value.strip().lower() != b"chunked":
             self._refuse(MALFORMED)
         self._is_coded = True
+
+    def _refuse_large_head(self) -> NoReturn:
+        limit = self._limits.max_header_bytes
+        message = f"The request headers are larger than {limit} bytes (--max-header-bytes)."
+        self._refuse(refused(431, message, "request_headers_too_large"))
 
     def _refuse(self, failure: Failure) -> NoReturn:
         self.refusal = failure

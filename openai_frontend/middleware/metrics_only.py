@@ -8,7 +8,7 @@ from openai_frontend.serving.failure import refused
 
 PATH = "/metrics"
 
-_NOT_HERE = refused(404, "This port has /metrics alone.", "unknown_url")
+_NOT_HERE = refused(404, "This port serves only /metrics.", "unknown_url")
 
 
 class MetricsOnly:

@@ -10,6 +10,7 @@ REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
     413: "Content Too Large",
+    414: "URI Too Long",
     431: "Request Header Fields Too Large",
 }
 

@@ -1,7 +1,9 @@
 """A request's raw bytes, read once into its schema. Never sees HTTP."""
 
 import asyncio
+import json
 import mmap
+from codecs import BOM_UTF8
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -31,11 +33,13 @@ class BodyReader(Generic[Fields]):
 
     def read(self, body: bytes) -> Fields:
         """The request, or InvalidRequest in OpenAI's words for the first thing that is wrong."""
+        body = _utf8(body)
         check_json_size(body)
         return self._read(body)
 
     def read_in_thread(self, body: bytes) -> Fields:
         """The same for a long body, by the steps of `read_in_turns`, beside the event loop."""
+        body = _utf8(body)
         check_json_size(body)
         if len(body) > _AT_ONCE_BYTES:
             _check_memory(body)
@@ -52,6 +56,7 @@ class BodyReader(Generic[Fields]):
         """
         if len(body) <= _AT_ONCE_BYTES:
             return self.read(body)
+        body = _utf8(body)
         for _ in size_checks(body):
             await asyncio.sleep(0)
         _check_memory(body)
@@ -70,6 +75,25 @@ class BodyReader(Generic[Fields]):
         except ValidationError as error:
             problems = error.errors(include_url=False)
         raise invalid_request(problems)
+
+
+def _utf8(body: bytes) -> bytes:
+    """Without the byte order mark that Windows PowerShell and some editors write.
+
+    Raises InvalidRequest for UTF-16 and UTF-32, which PowerShell writes too.
+    """
+    if body[:1] == b"{" and body[1:2] != b"\0":
+        return body
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8-sig":
+        return body[len(BOM_UTF8) :]
+    if encoding != "utf-8":
+        message = (
+            "We could not parse the JSON body of your request: it is encoded as "
+            f"{encoding[:6].upper()}. Send it as UTF-8."
+        )
+        raise InvalidRequest(message, code="json_invalid")
+    return body
 
 
 def _check_is_json(body: bytes) -> None:

@@ -55,6 +55,32 @@ async def test_not_one_name(hosts):
     assert await status(*hosts) == 400
 
 
+@pytest.mark.parametrize(
+    ("hosts", "told"),
+    [
+        ([], "The Host header is missing."),
+        ([b"a", b"a"], "The Host header must be one host name"),
+        ([b"a@b"], "The Host header must be one host name"),
+        ([b"evil.example"], "--allowed-host"),
+    ],
+)
+async def test_what_is_wrong(hosts, told):
+    """The refusal says whether the name is missing, malformed or not allowed."""
+    sent = await call(APP, headers=[(b"host", host) for host in hosts])
+
+    assert told in json.loads(sent.body)["error"]["message"]
+
+
+async def test_http_1_0():
+    """HTTP/1.0 has no Host header, so its requests need none; one that is sent is looked at."""
+    got = [
+        (await call(APP, headers=headers, scope={"http_version": "1.0"})).status
+        for headers in ([], [(b"host", b"evil.example")])
+    ]
+
+    assert got == [200, 400]
+
+
 async def test_refusal():
     """It is the error envelope, and repeats nothing of the name."""
     sent = await call(APP, headers=[(b"host", b"evil.example")])

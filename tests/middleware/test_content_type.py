@@ -5,6 +5,8 @@ import pytest
 from openai_frontend.middleware.content_type import ContentType
 from tests.middleware.asgi import call, echo
 
+APP = ContentType(echo, area_of=lambda _: "inference")
+
 REFUSED = [
     b"text/plain",
     b"text/plain;application/json",
@@ -19,7 +21,7 @@ REFUSED = [
 async def test_other_types(given):
     """What says that it is no JSON is refused unread, so that a web page cannot send it."""
 
-    sent = await call(ContentType(echo), headers=[(b"content-type", given)], body=[])
+    sent = await call(APP, headers=[(b"content-type", given)], body=[])
 
     code = json.loads(sent.body)["error"]["code"]
     assert (sent.status, code) == (415, "unsupported_content_type")
@@ -32,7 +34,7 @@ READ = [b"application/json", b"application/json; charset=utf-8", b"Application/J
 async def test_json(headers):
     """JSON passes, and so does a body that does not say what it is."""
 
-    sent = await call(ContentType(echo), headers=headers, body=[b"x"])
+    sent = await call(APP, headers=headers, body=[b"x"])
 
     assert (sent.status, sent.body) == (200, b"x")
 
@@ -41,7 +43,7 @@ async def test_requests_without_a_body():
     """The type of what is not there does not matter."""
     headers = [(b"content-type", b"text/plain")]
 
-    sent = await call(ContentType(echo), headers=headers, scope={"method": "GET"})
+    sent = await call(APP, headers=headers, scope={"method": "GET"})
 
     assert sent.status == 200
 
@@ -55,9 +57,7 @@ FROM_A_PAGE = [(b"origin", b"null"), (b"referer", b"http://x/"), (b"sec-fetch-si
 async def test_what_triton_clients_send(given):
     """Under KServe's addresses tensors are octets, and `curl -d` calls its JSON a form."""
 
-    sent = await call(
-        ContentType(echo), headers=[given], body=[b"x"], scope={"path": "/v2/models/m/infer"}
-    )
+    sent = await call(APP, headers=[given], body=[b"x"], scope={"path": "/v2/models/m/infer"})
 
     assert (sent.status, sent.body) == (200, b"x")
 
@@ -74,6 +74,22 @@ async def test_what_triton_clients_send(given):
 async def test_what_pages_send(path, headers):
     """A form from a page, plain text, and either at Cohere's address are refused unread."""
 
-    sent = await call(ContentType(echo), headers=headers, body=[], scope={"path": path})
+    sent = await call(APP, headers=headers, body=[], scope={"path": path})
 
     assert sent.status == 415
+
+
+async def test_no_such_address():
+    """Where there is no address, the router says so, whatever the type of the body."""
+    app = ContentType(echo, area_of=lambda _: "nowhere")
+
+    sent = await call(app, headers=[FORM], body=[b"x"], scope={"path": "/api/chat"})
+
+    assert sent.status == 200
+
+
+async def test_refusal_says_what_to_send():
+    """It has the option of curl that would be right."""
+    sent = await call(APP, headers=[FORM], body=[])
+
+    assert b"-H 'Content-Type: application/json'" in sent.body

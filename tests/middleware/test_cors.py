@@ -50,12 +50,23 @@ async def test_other_origins():
     assert "access-control-allow-origin" not in sent.headers
 
 
-async def test_off_by_default():
-    """Then a browser's question is a request without a key as any other."""
-    sent = await preflight(guarded([]), PAGE)
+async def test_off_by_default(caplog):
+    """Then a preflight request is refused; answer and log name the setting, the log once."""
+    app = guarded([])
+    for _ in range(2):
+        sent = await preflight(app, PAGE)
+
+    assert sent.status == 403
+    assert b"--cors-origin" in sent.body
+    assert caplog.text.count("--cors-origin") == 1
+    assert "access-control-allow-origin" not in sent.headers
+
+
+async def test_options_of_no_browser():
+    """Without the headers of a preflight request it is a request without a key as any other."""
+    sent = await call(guarded([]), scope={"method": "OPTIONS", "path": "/v1/x"})
 
     assert sent.status == 401
-    assert "access-control-allow-origin" not in sent.headers
 
 
 async def test_the_request_itself():

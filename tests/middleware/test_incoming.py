@@ -27,7 +27,7 @@ AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
     "url": (
         lambda incoming: incoming.url(b"x" * MAX_REQUEST_LINE_BYTES),
         lambda incoming: incoming.url(b"x"),
-        431,
+        414,
     ),
     "header": (
         lambda incoming: incoming.header(b"a", b"x" * 9_999, before=0),
@@ -83,3 +83,28 @@ def test_the_next_request(what):
     most(incoming)
 
     assert incoming.refusal is None
+
+
+MESSAGES: dict[str, tuple[Told, str]] = {
+    "url": (AT_THE_LIMIT["url"][1], "The URL of the request is longer than 8192 bytes."),
+    "headers": (AT_THE_LIMIT["headers"][1], "The request has more than 100 headers."),
+    "header": (
+        lambda incoming: incoming.header(b"a", b"x" * 10_000, before=0),
+        "The request headers are larger than 10000 bytes (--max-header-bytes).",
+    ),
+    "chunks": (chunks(4), "The request body has more than 3 chunks."),
+}
+
+
+@pytest.mark.parametrize("what", MESSAGES)
+def test_which_limit(what):
+    """The message names the limit that was reached."""
+    tell, message = MESSAGES[what]
+    incoming = Incoming(LIMITS)
+    incoming.url(b"x" * (MAX_REQUEST_LINE_BYTES if what == "url" else 1))
+
+    with pytest.raises(RequestRefused):
+        tell(incoming)
+
+    assert incoming.refusal is not None
+    assert incoming.refusal.message == message

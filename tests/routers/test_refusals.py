@@ -79,8 +79,8 @@ REFUSED = {
     "empty body": (chat(b""), 400, "json_invalid"),
     "half a body": (chat(BODY[:-1]), 400, "json_invalid"),
     "UTF-16": (chat(BODY.decode().encode("utf-16")), 400, "json_invalid"),
+    "long address": (request("GET /" + "x" * 9000), 414, "request_url_too_long"),
     "no UTF-8": (chat(BODY.replace(b"hi", b"\xff")), 400, "json_invalid"),
-    "byte order mark": (chat(b"\xef\xbb\xbf" + BODY), 400, "json_invalid"),
     "lone surrogate": (chat(BODY.replace(b"hi", rb"\ud800")), 400, "json_invalid"),
     "array": (chat(b"[]"), 400, "invalid_type"),
     "deep arrays": (chat(b"[" * 50_000), 400, "json_invalid"),
@@ -138,6 +138,20 @@ def test_head_of_a_post_route(gateway):
     response = exchange(gateway.port, request("HEAD /v1/chat/completions"))
 
     assert (response.status, response.body) == (405, b"")
+
+
+def test_byte_order_mark(gateway):
+    """A body with UTF-8's byte order mark is read as one without."""
+    response = exchange(gateway.port, chat(b"\xef\xbb\xbf" + BODY))
+
+    assert response.status == 200
+
+
+def test_http_1_0_without_a_host(gateway):
+    """A request by HTTP/1.0 has no Host header, and is served."""
+    response = exchange(gateway.port, b"GET /v1/models HTTP/1.0\r\n\r\n")
+
+    assert response.status == 200
 
 
 def test_slash_at_the_end(gateway):

@@ -65,6 +65,35 @@ async def test_wrong_route(world, method, path, status, code):
     assert (status, code) == (response.status_code, response.json()["error"]["code"])
 
 
+HINTS = [
+    ("/chat/completions", "Did you mean /v1/chat/completions?"),
+    ("/v1/v1/chat/completions", "Did you mean /v1/chat/completions?"),
+    ("/openai/v1/models/a", "Did you mean /v1/models/a?"),
+    ("/V1/Models", "Did you mean /v1/models?"),
+    ("//v1/models", "Did you mean /v1/models?"),
+    ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
+    ("/models", "Did you mean /v1/models?"),
+    ("/v1/responses", "OpenAI's Responses API is not served: use POST /v1/chat/completions."),
+    ("/v1/messages", "Anthropic's Messages API is not served: use POST /v1/chat/completions."),
+    ("/api/chat", "Ollama's API is not served: use POST /v1/chat/completions."),
+]
+
+
+@pytest.mark.parametrize(("path", "hint"), HINTS)
+async def test_what_an_unknown_address_may_mean(world, path, hint):
+    """The 404 suggests the address that was meant, or what is served in its place."""
+    response = await world.client.post(f"http://localhost{path}", json={})
+
+    assert response.json()["error"]["message"] == f"Invalid URL (POST {path}). {hint}"
+
+
+async def test_an_address_like_no_other(world):
+    """Nothing is suggested where nothing is near."""
+    response = await world.client.get("/v1/audio/speech")
+
+    assert response.json()["error"]["message"] == "Invalid URL (GET /v1/audio/speech)"
+
+
 async def test_wrong_method_tells_the_right_one(world):
     """A 405 carries the allow header."""
     response = await world.client.get("/v1/chat/completions")

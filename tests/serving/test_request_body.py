@@ -1,4 +1,5 @@
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 import pytest
@@ -194,7 +195,6 @@ MALFORMED = [
     b"{",
     b"hello",
     b"\xff\xfe{}",
-    b"\xef\xbb\xbf" + chat_body(),
     chat_body() + b"x",
     b'{"model": "\\ud800"}',
     b'{"model": "m", "messages": [{"role": "user", "content": "\\udc00 lone"}]}',
@@ -334,3 +334,31 @@ async def test_a_long_body_is_refused_the_same(body):
         await COMPLETIONS.read_in_turns(body)
     at_once = refusal(COMPLETIONS, body)
     assert (at_once.message, at_once.param) == (in_turns.value.message, in_turns.value.param)
+
+
+@pytest.mark.parametrize(
+    ("codec", "name"),
+    [
+        ("utf-16", "UTF-16"), ("utf-16-le", "UTF-16"), ("utf-16-be", "UTF-16"),
+        ("utf-32", "UTF-32"), ("utf-32-be", "UTF-32"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("length", [1, 30_000])
+async def test_other_encodings(codec, name, length):
+    """The error for a body in another encoding names it, with a byte order mark or without."""
+    body = chat_body(user="x" * length).decode().encode(codec)
+    for read in (CHAT.read, CHAT.read_in_thread):
+        with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
+            read(body)
+    with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
+        await CHAT.read_in_turns(body)
+
+
+@pytest.mark.parametrize("length", [1, 300])
+async def test_byte_order_mark(length):
+    """UTF-8's is skipped, in short bodies and long ones."""
+    body = BOM_UTF8 + chat_body(messages=[USER] * length)
+
+    read = [CHAT.read(body), CHAT.read_in_thread(body), await CHAT.read_in_turns(body)]
+
+    assert [len(each.messages) for each in read] == [length] * 3

@@ -16,7 +16,7 @@ from tests.fuzz.draw import Draw, pieces
 
 _PROTOCOL = guarded_protocol(ConnectionLimits())
 _TURNS = 12  # of the loop, in which an answer is made
-_REFUSED = ([b"400"], [b"431"])
+_REFUSED = ([b"400"], [b"414"], [b"431"])
 _LONGEST = 4096  # far below the limit, which is counted differently for whole heads
 
 Seen = list[tuple[str, bytes, list[tuple[bytes, bytes]], bytes]]

@@ -56,6 +56,7 @@ from openai_frontend.routers.tokenization import render_router, tokenization_rou
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
+from openai_frontend.serving.details import StreamDefaults
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
@@ -218,9 +219,11 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     )
     policy = FieldPolicy(settings.unknown_fields)
     admission = lasting.admission
-    interval = settings.stream_interval
-    chat = ChatCompletions(limits, policy, admission, stream_interval=interval)
-    completions = Completions(limits, policy, admission, stream_interval=interval)
+    defaults = StreamDefaults(
+        interval=settings.stream_interval, force_usage=settings.force_include_usage
+    )
+    chat = ChatCompletions(limits, policy, admission, stream_defaults=defaults)
+    completions = Completions(limits, policy, admission, stream_defaults=defaults)
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, keep_alive_s=settings.stream_keep_alive_s
     )

@@ -153,6 +153,12 @@ class Answers(BaseModel):
         "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
         json_schema_extra=RELOADS,
     )
+    force_include_usage: bool = Field(
+        default=False,
+        description="End every stream with a usage chunk, as if each request set "
+        "`stream_options.include_usage`.",
+        json_schema_extra=RELOADS,
+    )
 
 
 class Settings(TritonSettings, LogSettings, LimitSettings, Answers, Prompting, Access, Listening):

@@ -41,7 +41,9 @@ class Asked:
         return cls(
             choices=_prompts(body.get("prompt")) * (body.get("n") or 1),
             include_usage=bool(options.get("include_usage")),
-            continuous_usage=bool(options.get("continuous_usage_stats")),
+            continuous_usage=bool(
+                options.get("include_usage") and options.get("continuous_usage_stats")
+            ),
             obfuscation=bool(options.get("include_obfuscation")),
             logprobs=logprobs is not None and logprobs is not False,
         )
@@ -181,15 +183,16 @@ class StreamRules:
         rule(head["object"] == wanted, f"the object is {head['object']}")
 
     def _check_usage_field(self, event: Event) -> None:
-        asked = self._asked
-        if not (asked.include_usage or asked.continuous_usage):
+        if not self._asked.include_usage:
             rule("usage" not in event, "usage that nobody asked for")
             return
-        rule("usage" in event or not asked.include_usage, "a chunk has no usage field")
-        usage = event.get("usage")
-        if event["choices"] and not asked.continuous_usage:
-            rule(usage is None, "usage before the end")
-        elif usage is not None:
+        rule("usage" in event, "a chunk has no usage field")
+        usage = event["usage"]
+        if event["choices"]:
+            counted = self._asked.continuous_usage
+            rule(counted or usage is None, "usage before the end")
+            rule(not counted or usage is not None, "a chunk without the counts so far")
+        if usage is not None:
             rule(usage["completion_tokens"] >= self._completion_tokens, "usage goes backwards")
             self._completion_tokens = usage["completion_tokens"]
 

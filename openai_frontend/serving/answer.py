@@ -24,7 +24,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.admission import Bursts, Deltas, Places
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
-from openai_frontend.serving.details import Details
+from openai_frontend.serving.details import Details, counts_on
 from openai_frontend.serving.reading import AnswerReading, ReadDelta
 from openai_frontend.serving.sampling import (
     REQUEST_NAMES,
@@ -193,7 +193,9 @@ def check_request_fields(
     reads_ids = model.supports("prompt_token_ids")  # else its own tokenizer does as it does
     if request.add_special_tokens not in (None, special_tokens) and not reads_ids:
         raise unsupported("add_special_tokens")
-    if _counts_on(request) and not any(map(model.supports, ("return_token_ids", "running_counts"))):
+    if counts_on(request.stream_options) and not any(
+        map(model.supports, ("return_token_ids", "running_counts"))
+    ):
         raise unsupported("stream_options.continuous_usage_stats")
     given = {
         "priority": request.priority,
@@ -202,11 +204,6 @@ def check_request_fields(
         "prompt_logprobs": request.prompt_logprobs is not None,
     }
     check_supported([name for name, value in given.items() if value], model)
-
-
-def _counts_on(request: SamplingFields) -> bool:
-    options = request.stream_options
-    return options is not None and bool(options.continuous_usage_stats)
 
 
 def prompt_logprobs_told(params: SamplingParams, prompt_tokens: int, model: ServedModel) -> int:

@@ -18,7 +18,12 @@ from openai_frontend.serving.answer import (
     prompt_logprobs_told,
 )
 from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.details import details, wire_prompt_logprobs
+from openai_frontend.serving.details import (
+    NO_DEFAULTS,
+    StreamDefaults,
+    details,
+    wire_prompt_logprobs,
+)
 from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.limits import Limits
@@ -55,11 +60,10 @@ class ChatCompletions:
         policy: FieldPolicy,
         admission: Admission,
         *,
-        stream_interval: int = 1,
+        stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
-        """`stream_interval` is for requests that do not say how many tokens an event has."""
         self._limits = limits
-        self._interval = stream_interval
+        self._stream_defaults = stream_defaults
         self._policy = policy
         self._admission = admission
 
@@ -108,7 +112,7 @@ class ChatCompletions:
             request,
             model,
             logprobs=asked.logprobs,
-            interval=self._interval,
+            defaults=self._stream_defaults,
             read=reading is not None,
         )
         params = sampling_params(request, asked, model)

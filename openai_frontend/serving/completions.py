@@ -20,7 +20,13 @@ from openai_frontend.serving.answer import (
     prompt_logprobs_told,
 )
 from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.details import Details, details, wire_prompt_logprobs
+from openai_frontend.serving.details import (
+    NO_DEFAULTS,
+    Details,
+    StreamDefaults,
+    details,
+    wire_prompt_logprobs,
+)
 from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
 from openai_frontend.serving.fields import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.limits import Limits
@@ -50,11 +56,10 @@ class Completions:
         policy: FieldPolicy,
         admission: Admission,
         *,
-        stream_interval: int = 1,
+        stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
-        """`stream_interval` is for requests that do not say how many tokens an event has."""
         self._limits = limits
-        self._interval = stream_interval
+        self._stream_defaults = stream_defaults
         self._policy = policy
         self._admission = admission
 
@@ -90,7 +95,7 @@ class Completions:
         )
 
     def _details(self, request: CompletionRequest, model: ServedModel) -> Details:
-        told = details(request, model, logprobs=request.logprobs, interval=self._interval)
+        told = details(request, model, logprobs=request.logprobs, defaults=self._stream_defaults)
         return replace(told, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def render(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:

@@ -61,6 +61,17 @@ _FIELDS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDefaults:
+    """The server's settings for streams whose requests do not say otherwise."""
+
+    interval: int = 1  # tokens for each event
+    force_usage: bool = False  # every stream ends with the counts
+
+
+NO_DEFAULTS = StreamDefaults()
+
+
 class Gatherer(Protocol):
     """The model, as far as it is asked here."""
 
@@ -73,14 +84,15 @@ def details(
     model: Gatherer,
     *,
     logprobs: int | None,
-    interval: int = 1,
+    defaults: StreamDefaults = NO_DEFAULTS,
     read: bool = False,
 ) -> Details:
-    """What the fields of either kind of request ask for; `interval` where it does not say one.
+    """What the fields of either kind of request ask for.
 
     `read`: a parser reads the answer, for which the engine tells every token.
     """
-    if logprobs is None and interval == 1 and not request.model_fields_set & _FIELDS:
+    said = logprobs is not None or request.model_fields_set & _FIELDS
+    if not said and defaults == NO_DEFAULTS:
         return _NOTHING
     if request.logprob_token_ids and logprobs is None:
         message = "Invalid 'logprob_token_ids': 'logprobs' must be asked for where it is used."
@@ -92,16 +104,21 @@ def details(
         prompt_logprobs=request.prompt_logprobs is not None,
         tokens_as_ids=bool(request.return_tokens_as_token_ids),
         token_ids=bool(request.return_token_ids),
-        include_usage=bool(options.include_usage),
-        continuous_usage=bool(options.continuous_usage_stats),
+        include_usage=bool(options.include_usage) or defaults.force_usage,
+        continuous_usage=counts_on(options),
         obfuscate=bool(options.include_obfuscation),
-        interval=request.stream_interval or interval,
+        interval=request.stream_interval or defaults.interval,
         service_tier=request.service_tier is not None,
         metadata=request.metadata,
     )
     alone = logprobs is None and not (read or told.token_ids or told.continuous_usage)
     gathers = alone and told.interval > 1 and model.supports("stream_interval")
     return replace(told, gathered=gathers) if gathers else told
+
+
+def counts_on(options: StreamOptions | None) -> bool:
+    """Whether every chunk has the counts so far. As in vLLM, `include_usage` must ask for any."""
+    return options is not None and bool(options.include_usage and options.continuous_usage_stats)
 
 
 def wire_prompt_logprobs(

@@ -84,6 +84,8 @@ class ChunkStream:
 
     def start(self) -> bytes:
         """What leaves before any token: nothing for completions that echo nothing."""
+        if self._details.continuous_usage:
+            self._frames.usage_so_far(self._tally.usage().model_dump())
         choices = range(len(self._answer.requests))
         prompts = [self._prompt_fields(choice) for choice in choices]
         opening = self._frames.opening(prompts)

@@ -5,6 +5,7 @@ A pytest plugin. A broken rule fails the test in which it came, also where its c
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -79,8 +80,10 @@ class Exchange:
 def _rules(request: Any) -> StreamRules | None:
     if request.url.path not in EVENTS:
         return None
-    body = orjson.loads(request.content)
-    return StreamRules(Asked.by(body), chat="chat" in request.url.path)
+    asked = Asked.by(orjson.loads(request.content))
+    if request.extensions.get("force_include_usage"):  # the server's setting, which no body tells
+        asked = replace(asked, include_usage=True)
+    return StreamRules(asked, chat="chat" in request.url.path)
 
 
 def _read_along(request: Any, response: Any, tee: Callable[..., Any]) -> Any:

@@ -198,13 +198,14 @@ def test_obfuscation(client):
 @pytest.mark.honours("chat.stream_options.continuous_usage_stats")
 def test_usage_on_every_chunk(client):
     """Counts so far grow by the tokens of each chunk."""
-    chunks = chat(
-        client, stream=True, max_tokens=6, stream_options={"continuous_usage_stats": True}
-    )
+    options = {"include_usage": True, "continuous_usage_stats": True}
 
-    counts = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage]
-    assert counts[-1] == 6
+    chunks = [*chat(client, stream=True, max_tokens=6, stream_options=options)]
+
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert (counts[0], counts[-1]) == (0, 6)
     assert counts == sorted(counts)
+    assert len({chunk.usage.prompt_tokens for chunk in chunks}) == 1
 
 
 @pytest.mark.honours("chat.service_tier", "chat.metadata")

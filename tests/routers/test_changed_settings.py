@@ -17,6 +17,7 @@ from openai_frontend.triton import Options
 from tests.access.key_files import key, write
 from tests.cli import test_taking_up
 from tests.routers.conftest import served
+from tests.routers.test_stream_options import streamed
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -48,7 +49,8 @@ OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
 
 # By tests of their own, below and elsewhere
 OTHERS = {
-    "cors_origin", "access_log", "stream_interval", "max_streams", "max_queue", "queue_timeout_s",
+    "cors_origin", "access_log", "stream_interval", "force_include_usage", "max_streams",
+    "max_queue", "queue_timeout_s",
     "trace_ratio", "trace_follows_caller", "stream_keep_alive_s", "stream_buffer_bytes",
     "trusted_proxy",
 }  # fmt: skip
@@ -154,6 +156,15 @@ async def test_tokens_for_each_event(world):
     await world.chat(stream=True)
 
     assert [request.stream_interval for request in model.requests] == [1, 10]
+
+
+async def test_forced_usage(world):
+    """The next stream ends with the counts."""
+    change(world.app, Settings(force_include_usage=True))
+
+    *_, usage = await streamed(world, "chat", forced=True)
+
+    assert usage["usage"]["completion_tokens"] == 5
 
 
 WAITS: list[tuple[dict[str, Any], str]] = [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.generation import CompletionDelta
+from openai_frontend.settings import Settings
 from tests.serving.fake_model import last
 
 ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -17,15 +18,16 @@ ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def streamed(world: Any, prefix: str, **fields: Any) -> list[Any]:
-    """The chunks of a stream of five tokens."""
+async def streamed(world: Any, prefix: str, *, forced: bool = False, **fields: Any) -> list[Any]:
+    """The chunks of a stream of five tokens; `forced`: its usage, by the server's setting."""
     world.model(
         [[CompletionDelta(letter, token_ids=(1,))] for letter in "abcd"]
         + [[last("e", completion=5)]]
     )
     path, required = ENDPOINTS[prefix]
     body = {"model": "fake", "stream": True, **required, **fields}
-    response = await world.client.post(path, json=body)
+    extensions = {"force_include_usage": forced}  # for those who read along
+    response = await world.client.post(path, json=body, extensions=extensions)
     return [json.loads(part[6:]) for part in response.text.split("\n\n")[:-2]]
 
 
@@ -66,9 +68,31 @@ async def test_continuous_usage(world, prefix):
 
     chunks = await streamed(world, prefix, stream_options=options)
 
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["usage"]]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
-    assert len(counts) >= 5
+    assert chunks[0]["usage"]["prompt_tokens"] == 2
+
+
+@pytest.mark.parametrize("include_usage", [False, None])
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_continuous_usage_without_usage(world, prefix, include_usage):
+    """As in vLLM, no chunk has counts unless `include_usage` asks for them."""
+    options = {"include_usage": include_usage, "continuous_usage_stats": True}
+
+    chunks = await streamed(world, prefix, stream_options=options)
+
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream_options": {"include_usage": False}}])
+@pytest.mark.parametrize("prefix", ENDPOINTS)
+async def test_force_include_usage(world_of, prefix, fields):
+    """With the setting every stream ends with the counts, whatever the request says."""
+    world = await world_of(Settings(force_include_usage=True))
+
+    *_, usage = await streamed(world, prefix, forced=True, **fields)
+
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], 5)
 
 
 @pytest.mark.honours("chat.stream_interval", "completions.stream_interval")

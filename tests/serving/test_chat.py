@@ -8,6 +8,7 @@ from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueF
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
 from openai_frontend.serving.chat import ChatCompletions, complete
+from openai_frontend.serving.details import StreamDefaults
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
 from schemas.chat_completions import ChatCompletionRequest
@@ -30,20 +31,25 @@ async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> A
     return await chat.prepare(ChatCompletionRequest.model_validate(body), model)  # type: ignore[arg-type]
 
 
+FIVE = StreamDefaults(interval=5)
 INTERVALS = [
     ({}, "", (5, False)),
     ({"stream_interval": 3}, "", (3, False)),
     ({}, "stream_interval", (1, True)),
     ({"return_token_ids": True}, "", (1, True)),
     ({"logprobs": True}, "", (1, True)),
-    ({"stream_options": {"continuous_usage_stats": True}}, "", (1, True)),
+    (
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        "",
+        (1, True),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "unsupported", "expected"), INTERVALS)
 async def test_interval(fields, unsupported, expected):
     """An engine that can gathers plain text; the server's interval is for requests without one."""
-    chat = ChatCompletions(Limits(), FieldPolicy("reject"), Admission(99), stream_interval=5)
+    chat = ChatCompletions(Limits(), FieldPolicy("reject"), Admission(99), stream_defaults=FIVE)
     body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "stream": True}
     request = ChatCompletionRequest.model_validate({**body, **fields})
 

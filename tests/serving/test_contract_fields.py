@@ -119,6 +119,7 @@ NO_PART = {
     "chat_template_kwargs",
 }  # fmt: skip
 
+COUNTS_ON = {"include_usage": True, "continuous_usage_stats": True}
 _BEAMS = {"length_penalty", "use_beam_search"}
 _FORMS = {
     "ebnf", "guided_choice", "guided_grammar", "guided_json", "guided_regex", "regex",
@@ -268,11 +269,11 @@ async def test_what_the_api_documents_as_default_is_never_refused(name: str) -> 
         ("python", {"top_p": 0}, "top_p"),
         (
             "llmapi",
-            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            {"stream": True, "stream_options": COUNTS_ON},
             "stream_options.continuous_usage_stats",
         ),
-        ("vllm", {"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
-        ("bls", {"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
+        ("vllm", {"stream": True, "stream_options": COUNTS_ON}, None),
+        ("bls", {"stream": True, "stream_options": COUNTS_ON}, None),
         ("llmapi", {"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     ],
 )

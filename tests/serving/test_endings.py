@@ -159,7 +159,7 @@ def test_continuous_usage():
         answer(details=Details(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
     )
 
-    sent = stream.feed(
+    sent = stream.start() + stream.feed(
         0,
         [
             CompletionDelta("a", token_ids=[7]),
@@ -169,7 +169,7 @@ def test_continuous_usage():
     )
 
     counted = [event["usage"]["completion_tokens"] for event in events(sent)]
-    assert counted == [1, 3, 4, 4]
+    assert counted == [0, 1, 3, 4, 4]
     assert {2} == {event["usage"]["prompt_tokens"] for event in events(sent)}
 
 

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -25,6 +25,9 @@ serve: setup ## the server, on the demo models; ARGS adds options
 
 test: setup-clients ## all tests; ARGS="-k name" for some
 	$(BIN)/python -m pytest $(ARGS)
+
+test-newest: setup ## tests of the gateway without vLLM, with the newest packages in range
+	$(BIN)/python -m scripts.newest $(ARGS)
 
 lint: typecheck ## ruff, mypy, the import contracts, clang-format
 	$(BIN)/ruff check .

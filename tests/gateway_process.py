@@ -15,18 +15,14 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("openai-frontend")
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])),
-}
+_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class GatewayProcess:
     """`openai-frontend serve` on a free port of 127.0.0.1; use it with `with`. A text in place of
     the repository is MODEL.
 
-    It can import this project's tests: engines may be among them.
+    Its environment has this project's tests on the path: engines may be among them.
     """
 
     def __init__(

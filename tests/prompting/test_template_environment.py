@@ -46,7 +46,7 @@ DIALECT = {
     "set block": "{% set x %}{% for m in messages %}{{ m.role }}{% endfor %}{% endset %}{{ x }}",
     "concatenation": "{{ 1 ~ none ~ missing ~ [1] ~ true }}{{ [1] + [2] }}{{ 'ab' * 2 }}"
     "{{ 7 % 4 }}",
-    "lookups": "{{ messages[1].items }}{{ messages[1]['items'] }}"
+    "lookups": "{{ messages[1].items is callable }}{{ messages[1]['items'] }}"
     "{{ messages[0].nothing is defined }}",
     "methods": "{{ 'a-b'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'x%s' | format(1) }}"
     "{{ '{}'.format('y') }}{{ messages[0].get('role') }}",

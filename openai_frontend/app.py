@@ -125,7 +125,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             *_proxies(settings),
             Middleware(RequestId),
             *_records(settings, lasting.tracing),
-            Middleware(RequestNormalization),
+            Middleware(RequestNormalization, root_path=settings.root_path),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
             *cors(settings.cors_origin),
@@ -149,9 +149,11 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
     app.include_router(
         operations_router(partial(_families, metrics, registry), lasting.server.metrics)
     )
-    document = Document(app, open_areas=None if keys is None else open_areas)
+    document = Document(
+        app, open_areas=None if keys is None else open_areas, root_path=settings.root_path
+    )
     app.include_router(documentation_router(document, registry))
-    app.include_router(root_router())
+    app.include_router(root_router(settings.root_path))
     direct.update(endpoints(app.routes))
     areas.read(app.routes)
     return app

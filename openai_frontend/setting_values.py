@@ -218,6 +218,26 @@ def _networks(value: list[str]) -> list[str]:
     return value
 
 
+# What our own paths start with: below such a root path it would not be clear what to drop
+OWN_SEGMENTS = frozenset({
+    "v1", "v2", "docs", "detokenize", "favicon.ico", "health", "healthz", "metrics", "openapi.json",
+    "ping", "rerank", "score", "tokenize", "version",
+})  # fmt: skip
+
+
+def _root_path(value: str) -> str:
+    """Without a slash at the end; a lone slash is none."""
+    path = value.rstrip("/")
+    if path and not _ROOT_PATH.fullmatch(path):
+        raise ValueError(f"'{value}' is not of the form /PATH")
+    if path and path.split("/")[1] in OWN_SEGMENTS:
+        raise ValueError(f"'{value}' starts like a path of the API itself")
+    return path
+
+
+_ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+")
+
+RootPath = Annotated[str, AfterValidator(_root_path)]
 Names = Annotated[list[str], _parsed(_list)]
 ModelNames = Annotated[list[Name], _parsed(_list)]
 Origins = Annotated[list[str], _parsed(_list), AfterValidator(_origins)]

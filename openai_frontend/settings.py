@@ -12,7 +12,15 @@ from openai_frontend import model_options
 from openai_frontend.limit_settings import Connections, Engines, Limits, LimitSettings
 from openai_frontend.log_settings import Log, LogSettings, Traces
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_values import RELOADS, SECRET, ApiKeys, ByModel, Origins, ParserByModel
+from openai_frontend.setting_values import (
+    RELOADS,
+    SECRET,
+    ApiKeys,
+    ByModel,
+    Origins,
+    ParserByModel,
+    RootPath,
+)
 from openai_frontend.triton_settings import (
     Backends,
     Cache,
@@ -45,6 +53,11 @@ class Listening(BaseModel):
         default=None,
         description="PEM file of authorities: clients must show a certificate of theirs. It is "
         "read again when it changes.",
+    )
+    root_path: RootPath = Field(
+        default="",
+        description="Path under which a reverse proxy serves the API, such as `/llm`, whether or "
+        "not the proxy drops it. `/openapi.json` and the links of `/` start with it.",
     )
     kserve: bool = Field(
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."

@@ -309,3 +309,18 @@ def test_no_message_shows_an_api_key(value: object) -> None:
         load(flags={"api_key": value})
     assert SECRET not in str(refused.value)
     assert "got" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("/llm", "/llm"), ("/a/b-c.d/", "/a/b-c.d"), ("/", ""), ("", "")]
+)
+def test_root_path(given: str, expected: str) -> None:
+    """A slash at its end means nothing."""
+    assert Settings(root_path=given).root_path == expected
+
+
+@pytest.mark.parametrize("given", ["llm", "/a b", "/a//b", "/../a", "/a?b", "/v1", "/docs/x"])
+def test_root_paths_that_cannot_be(given: str) -> None:
+    """One that is no path is refused, and one that starts like the API's own paths."""
+    with pytest.raises(ValidationError, match=r"is not of the form|starts like a path of the API"):
+        Settings(root_path=given)

@@ -222,7 +222,7 @@ def _uvicorn_config(
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
-        http=guarded_protocol(connection_limits(settings), metrics),
+        http=guarded_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
         headers=security_headers(tls=settings.tls_certificate is not None),
         proxy_headers=False,  # `trusted_proxy` says who is believed
         ws="none",

@@ -47,6 +47,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     limits = ConnectionLimits()
     counts: ConnectionCounts = Uncounted()
+    app_root_path = ""  # uvicorn would put its own `root_path` before every path
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -71,7 +72,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         connections, limits = len(self.connections), self.limits
         if connections > limits.max_connections:
             self.counts.rejected("", "connections")
-            self.app = Crowd(self.app, limits.max_connections)
+            self.app = Crowd(self.app, limits.max_connections, self.app_root_path)
             if connections > limits.most_connections:
                 transport.abort()
 
@@ -278,8 +279,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
 
 def guarded_protocol(
-    limits: ConnectionLimits, counts: ConnectionCounts | None = None
+    limits: ConnectionLimits, counts: ConnectionCounts | None = None, *, root_path: str = ""
 ) -> type[GuardedHttpProtocol]:
     """The protocol class with its limits, for `uvicorn.Config(http=...)`."""
-    held_to = {"limits": limits, "counts": counts or Uncounted()}
+    held_to = {"limits": limits, "counts": counts or Uncounted(), "app_root_path": root_path}
     return type("GuardedHttpProtocol", (GuardedHttpProtocol,), held_to)

@@ -117,9 +117,12 @@ def _kserve_stream(event: type[BaseModel]) -> Json:
 class Document:
     """The OpenAPI document of an application, once all of its routes are there."""
 
-    def __init__(self, app: FastAPI, *, open_areas: Collection[Area] | None = None) -> None:
+    def __init__(
+        self, app: FastAPI, *, open_areas: Collection[Area] | None = None, root_path: str = ""
+    ) -> None:
         """`open_areas` need no key; None: nothing does."""
         self._app = app
+        self._root_path = root_path
         self._open_areas = open_areas
         self._written: Json | None = None
         self._lock = threading.Lock()
@@ -131,6 +134,8 @@ class Document:
                 self._written = _written(self._app)
                 if self._open_areas is not None:
                     _add_security(self._written, self._app, self._open_areas)
+                if self._root_path:
+                    self._written["servers"] = [{"url": self._root_path}]
         document = copy.deepcopy(self._written)
         for path, _, operation in _operations(document):
             _add_examples(operation, EXAMPLES.get(path, {}), models)

@@ -2,7 +2,10 @@
 
 import pytest
 
-from openai_frontend.middleware.request_normalization import RequestNormalization
+from openai_frontend.middleware.request_normalization import (
+    RequestNormalization,
+    normalized_path,
+)
 from tests.middleware.asgi import call
 
 SEEN = [
@@ -28,3 +31,22 @@ async def test_what_is_seen(method, path, seen_method, seen_path):
     await call(RequestNormalization(app), scope={"method": method, "path": path})
 
     assert seen == [(seen_method, seen_path)]
+
+
+BELOW = [
+    ("/llm/v1/models", "/v1/models"),
+    ("/v1/models", "/v1/models"),
+    ("/llm/v1/models/", "/v1/models"),
+    ("/llm", "/"),
+    ("/llm/", "/"),
+    ("/", "/"),
+    ("/llm//v1/models", "//v1/models"),
+    ("/llmx/v1/models", "/llmx/v1/models"),
+    ("/llm/llm/v1/models", "/llm/v1/models"),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), BELOW)
+def test_root_path(path, expected):
+    """It is dropped once, where the proxy has not dropped it already."""
+    assert normalized_path(path, "/llm") == expected

@@ -3,6 +3,7 @@ import pytest
 
 from openai_frontend import __version__
 from openai_frontend.middleware.crowd import HEALTH_PATHS
+from openai_frontend.setting_values import OWN_SEGMENTS
 
 
 @pytest.mark.honours("models.list")
@@ -134,6 +135,13 @@ async def test_not_ready_names_the_models(world):
 async def test_health_paths(world):
     """What passes host checks and full servers are the routes of health, and no others."""
     assert {route.path for route in world.app.routes if route.area == "health"} == HEALTH_PATHS
+
+
+async def test_first_segments(world):
+    """What a root path may not start with is what the routes start with."""
+    firsts = {route.path.split("/")[1] for route in world.app.routes} - {""}
+
+    assert firsts == OWN_SEGMENTS
 
 
 async def test_metrics(world):

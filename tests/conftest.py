@@ -13,6 +13,7 @@ from tests import mock_models
 
 pytest_plugins = [
     "tests.process_state",
+    "tests.blocking_calls",
     "tests.conformance.plugin",
     "tests.conformance.wire",
     "tests.conformance.gateway",

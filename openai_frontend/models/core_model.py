@@ -11,7 +11,7 @@ from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavaila
 from openai_frontend.models.use import ModelUse
 from openai_frontend.queueing.core_queue import NO_QUEUE, CoreQueue
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
-from openai_frontend.triton import ResponseStream, Server
+from openai_frontend.triton import NOT_READY, ResponseStream, Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class CoreModel:
     def failure(self) -> str:
         """Why the model cannot serve, once it cannot."""
         failure = self.server.model_failure(self.model_name, self.version)
-        return failure or "it is not ready"
+        return failure or NOT_READY
 
     def begin(
         self,

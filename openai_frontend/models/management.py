@@ -89,7 +89,7 @@ class ModelManagement:
         entries = self._server.model_index()
         return [entry for entry in entries if entry.state == "READY" or not ready_only]
 
-    def load(
+    async def load(
         self,
         name: str,
         *,
@@ -101,7 +101,7 @@ class ModelManagement:
 
         Raises NotPermitted, InvalidRequest (no name), ModelNotFound, Conflict.
         """
-        self._check(name)
+        await self._check(name)
         if (config is not None or model_files) and not self._overrides:
             raise NotPermitted(
                 "Clients may not send a model's config or files to this server: the setting "
@@ -111,16 +111,16 @@ class ModelManagement:
         work = self._registry.load(name, config=config, model_files=model_files)
         return Change(name, self._registry, _told(name, "loaded", work))
 
-    def unload(self, name: str, *, parts: bool = True) -> Change:
+    async def unload(self, name: str, *, parts: bool = True) -> Change:
         """Begins to unload a model, with `parts` those of an ensemble that no other one has.
 
         Raises as `load`; a model that is not loaded is no error.
         """
-        self._check(name)
+        await self._check(name)
         work = self._registry.unload(name, parts=parts)
         return Change(name, self._registry, _told(name, "unloaded", work))
 
-    def _check(self, name: str) -> None:
+    async def _check(self, name: str) -> None:
         if not self._enabled:
             raise NotPermitted(
                 "Clients may not load or unload models of this server: the setting "
@@ -135,10 +135,15 @@ class ModelManagement:
                 "'model_control_mode' is 'explicit'.",
                 code="model_control_mode",
             )
-        if name not in {entry.name for entry in self._server.model_index()}:
+        if not self._is_in_a_repository(name):
+            await self._server.refresh()  # its folder may be newer than the snapshot
+        if not self._is_in_a_repository(name):
             message = f"The model '{name}' is in no repository."
             raise ModelNotFound(message, param="model")
         self._registry.changes.check(name)
+
+    def _is_in_a_repository(self, name: str) -> bool:
+        return any(entry.name == name for entry in self._server.model_index())
 
 
 async def _told(name: str, done: str, work: Coroutine[Any, Any, None]) -> None:

@@ -297,7 +297,8 @@ class ModelRegistry:
             name: reason for name, reason in self._snapshot.failures.items() if reason != NOT_LOADED
         }
         dead = {name: self._server.model_failure(name) for name in self._snapshot.loaded}
-        return failures | {name: reason for name, reason in dead.items() if reason is not None}
+        failures |= {name: reason for name, reason in dead.items() if reason is not None}
+        return failures | self._server.unready_models()
 
     def close(self) -> None:
         """End the threads that build prompts."""

@@ -82,6 +82,7 @@ class SnapshotTaking:
 
     def take(self, before: Snapshot) -> Snapshot:
         """The models now; those of before are kept where they have not changed."""
+        self._server.look()
         versions, reasons = _states(self._server.model_index())
         names = versions.keys() | reasons.keys()
         draft = _Draft(before, names=names, loaded=frozenset(versions))
@@ -99,11 +100,17 @@ class SnapshotTaking:
             except NotServable as error:
                 draft.refused[name] = error.message
             except GatewayError as error:
-                went = name in versions and not self._server.model_is_ready(name)
-                draft.fail(name, NOT_LOADED if went else error.message)
+                draft.fail(name, NOT_LOADED if self._went(name, versions) else error.message)
             except OSError as error:  # a folder that this user may not look into
                 draft.fail(name, str(error))
         return draft.finished()
+
+    def _went(self, name: str, versions: Mapping[str, Sequence[int]]) -> bool:
+        """Whether the model was unloaded since the index was read."""
+        if name not in versions:
+            return False
+        self._server.look()
+        return name not in _states(self._server.model_index())[0]
 
     def _options(self, name: str) -> ModelOptions:
         folder = folder_facts.model_folder(name, self._server.options.model_repositories)

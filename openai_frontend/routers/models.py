@@ -1,7 +1,7 @@
 """GET /v1/models and /v1/models/{id}; POST .../load and .../unload."""
 
 import dataclasses
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
@@ -57,13 +57,13 @@ def management_router(
     reader = BodyReader(ModelChangeRequest)
     extra = optional_body(ModelChangeRequest, ModelProgress)
 
-    async def answer(request: Request, begin: Callable[[str], Change]) -> Response:
+    async def answer(request: Request, begin: Callable[[str], Awaitable[Change]]) -> Response:
         body = await request.body()
         asked = reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
         name: str = request.path_params["id"]
         check_allowed(caller_of(request), name)
-        change = begin(name)
+        change = await begin(name)
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")
         await change.done()

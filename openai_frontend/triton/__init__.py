@@ -3,10 +3,12 @@
 from openai_frontend.triton._core import relay_counts
 from openai_frontend.triton.library import LibraryNotFound
 from openai_frontend.triton.options import Options
+from openai_frontend.triton.readiness import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.responses import InferenceResponse, ResponseStream, Tensor
-from openai_frontend.triton.server import ModelIndexEntry, Server
+from openai_frontend.triton.server import Server
 
 __all__ = [
+    "NOT_READY",
     "InferenceResponse",
     "LibraryNotFound",
     "ModelIndexEntry",

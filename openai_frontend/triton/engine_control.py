@@ -95,6 +95,7 @@ class EngineControl:
         """
         if hosts := inprocess.hosts(name):
             await self._server.outlast(_restarted(list(hosts)))
+            await self._server.refresh(name)
             return
         config = self._config(name)
         self._stubs.give_up(self._stubs.of(config))  # one that hangs would keep its memory

@@ -3,7 +3,7 @@ cannot be called back.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,16 +14,25 @@ from openai_frontend.triton.settling import Settling
 UNLOAD_POLL_S = 0.02  # short against any unload
 _INTERRUPT_EVERY_S = 0.2
 
-InThread = Callable[[Callable[[_core.Server], None]], Coroutine[Any, Any, None]]
+# A change of the core's models, and the name of the model; None where there may be several
+InThread = Callable[[Callable[[_core.Server], None], str | None], Coroutine[Any, Any, None]]
 
 
 class ModelControl:
     """The changes of one core's models. Used on the event loop."""
 
-    def __init__(self, in_thread: InThread, states: Callable[[str], Collection[str]]) -> None:
-        """`in_thread` calls the core on a thread; `states` gives those of a model's versions."""
+    def __init__(
+        self,
+        in_thread: InThread,
+        states: Callable[[str], Collection[str]],
+        refresh: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`in_thread` calls the core on a thread; `states` gives those of a model's versions, as of
+        the last change or `refresh`.
+        """
         self._in_thread = in_thread
         self._states = states
+        self._refresh = refresh
         self._settling = Settling()
         self._changes: set[asyncio.Future[None]] = set()
 
@@ -34,7 +43,9 @@ class ModelControl:
 
         async def load() -> None:
             async with self._settling.loading(name, again=lambda: "READY" in self._states(name)):
-                await self._in_thread(lambda core: core.load_model(name, config, native_files))
+                await self._in_thread(
+                    lambda core: core.load_model(name, config, native_files), name
+                )
 
         await self.outlast(load())
 
@@ -46,11 +57,12 @@ class ModelControl:
 
         async def unload() -> None:
             async with self._settling.unloading():
-                await self._in_thread(lambda core: core.unload_model(name))
+                await self._in_thread(lambda core: core.unload_model(name), name)
 
         await self.outlast(unload())
-        while self._is_unloading(name, leaving):  # noqa: ASYNC110  the core gives no event for it
+        while self._is_unloading(name, leaving):  # the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
+            await self._refresh()
 
     def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
         """The core's unload returns before the model is gone, and its engine goes last."""
@@ -61,7 +73,7 @@ class ModelControl:
 
         async def poll() -> None:
             try:
-                await self._in_thread(lambda core: core.poll_model_repository())
+                await self._in_thread(lambda core: core.poll_model_repository(), None)
             finally:
                 self.has_loaded()
 

@@ -2,19 +2,20 @@
 
 import asyncio
 import atexit
-import functools
 import json
 import logging
 import shutil
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from openai_frontend import errors, request_record
+from openai_frontend.keep_up import keep_up
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
     _core,
@@ -27,42 +28,24 @@ from openai_frontend.triton import (
 )
 from openai_frontend.triton.conditions import Conditions
 from openai_frontend.triton.model_control import ModelControl
+from openai_frontend.triton.readiness import (
+    LATEST,
+    NOT_READY,
+    ModelIndexEntry,
+    ReadinessMonitor,
+    ReadinessSnapshot,
+)
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
+MAX_CHANGE_THREADS = 32  # loads beyond it wait; the event loop's own threads stay free
 
 # One object, so that the same facts are the same object here too
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class ModelIndexEntry:
-    """One line of the repository's index. `version` is None for a model that no version was
-    tried of.
-    """
-
-    name: str
-    version: int | None
-    state: str  # UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING
-    reason: str  # why it is not ready; empty for a ready one
-
-
-def _translates(call: Callable[P, T]) -> Callable[P, T]:
-    """Turn the extension's errors into this project's."""
-
-    @functools.wraps(call)
-    def translating(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except _core.TritonError as error:
-            raise failures.from_native(error) from error
-
-    return translating
 
 
 class Server:
@@ -73,7 +56,9 @@ class Server:
         self._core: _core.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._backends: backends.Backends | None = None
-        self._poll: asyncio.Task[None] | None = None
+        self._monitor: ReadinessMonitor | None = None
+        self._background: list[asyncio.Task[None]] = []
+        self._change_threads: ThreadPoolExecutor | None = None
         self.conditions = Conditions()
         # Its threads go on after the stop: the interpreter's own end would crash on them
         self.outlives_stop = False
@@ -82,7 +67,7 @@ class Server:
             str, str
         ] = {}  # model -> why its config could not be read at the start
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
-        self._control = ModelControl(self._call_in_thread, self._states)
+        self._control = ModelControl(self._change_in_thread, self._states, self.refresh)
 
     async def start(self) -> None:
         """Load the library and the core, and wait for the models; the loop goes on meanwhile.
@@ -107,17 +92,27 @@ class Server:
         self._control.has_loaded()
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
+        self._change_threads = ThreadPoolExecutor(MAX_CHANGE_THREADS, "model-change")
+        self._monitor = ReadinessMonitor(
+            index=self._read_index,
+            server_is_ready=partial(self._call, lambda core: core.is_ready()),
+            model_is_ready=self._ask_readiness,
+        )
+        await self.refresh()
+        works = [keep_up("the readiness monitor", self._monitor.watch)]
         if self.options.model_control_mode == "poll":
-            self._poll = loop.create_task(self._poll_repository())
+            works.append(self._poll_repository())
+        self._background = [loop.create_task(work) for work in works]
 
     async def stop(self) -> None:
         """Fail what is in flight, unload the models, end the core. A second call does nothing."""
         core, loop = self._core, self._loop
         if core is None or loop is None:
             return
-        if self._poll is not None:
-            self._poll.cancel()
+        for task in self._background:
+            task.cancel()
         self._core = None
+        self._close_monitor()
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # what other backends still work on
             stream.interrupt()
@@ -135,12 +130,21 @@ class Server:
             self.outlives_stop = True
             logger.error("the core did not end: %s", failures.from_native(error))
         finally:
+            if self._monitor is not None:
+                self._monitor.end_threads()
+            if self._change_threads is not None:
+                self._change_threads.shutdown(wait=False)
             self.remove_files()
+
+    def _close_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
 
     def stop_without_loop(self) -> None:
         """End the core from outside its event loop, which has closed: the last resort at exit."""
         core, self._core = self._core, None
         if core is not None:
+            self._close_monitor()
             inprocess.close(STOPPING)
             time.sleep(self._control.rest_s())
             self._end(core)
@@ -151,41 +155,59 @@ class Server:
 
     def is_ready(self) -> bool:
         """Say whether the core and every model can serve, dead in-process engines included."""
-        if self._core is None or not self._core.is_ready():
+        if not self._snapshot().server_ready:
             return False
-        return not self.options.strict_readiness or all(
-            self.model_failure(entry.name) is None
-            for entry in self.model_index()
-            if entry.state == "READY"
-        )
+        return not self.options.strict_readiness or not self.unready_models()
+
+    def unready_models(self) -> dict[str, str]:
+        """Return why loaded models cannot serve, as of the last snapshot."""
+        loaded = {entry.name for entry in self._snapshot().index if entry.state == "READY"}
+        unready = [name for name in loaded if not self.model_is_ready(name)]
+        return {name: self.model_failure(name) or NOT_READY for name in unready}
 
     def model_index(self) -> list[ModelIndexEntry]:
-        """Return every model of the repositories, ready or not, one entry a version."""
-        return [
-            ModelIndexEntry(
-                entry["name"],
-                int(entry["version"]) if "version" in entry else None,
-                entry.get("state", "UNKNOWN"),
-                self._reason(entry),
-            )
-            for entry in json.loads(self._call(lambda core: core.model_index(False)))
-        ]
+        """Return every model of the repositories, ready or not, one entry a version, as of the last
+        snapshot.
+        """
+        self._running()
+        return list(self._snapshot().index)
+
+    def model_is_ready(self, name: str, version: int = LATEST) -> bool:
+        """Say whether the model can serve, as of the last snapshot; knows a dead in-process engine
+        at once.
+        """
+        if (name, version) not in self._snapshot().ready:
+            return False
+        return self.model_failure(name, version) is None
+
+    async def refresh(self, changed: str | None = None) -> None:
+        """Take a snapshot of the index and readiness now; see `ReadinessMonitor.try_look`."""
+        if self._core is not None and self._monitor is not None:
+            await self._monitor.refresh(changed)
+
+    def look(self) -> None:
+        """Take a snapshot now. Blocks, so on a thread. Raises where the index cannot be read."""
+        self._running()
+        if self._monitor is not None:
+            self._monitor.look()
+
+    def _snapshot(self) -> ReadinessSnapshot:
+        if self._core is None or self._monitor is None:
+            return ReadinessSnapshot()
+        return self._monitor.snapshot
+
+    def _ask_readiness(self, name: str, version: int) -> bool:
+        return self._call(lambda core: core.model_is_ready(name, version))
+
+    def _read_index(self) -> list[ModelIndexEntry]:
+        entries = json.loads(self._call(lambda core: core.model_index(False)))
+        return [ModelIndexEntry.read(entry, self._reason(entry)) for entry in entries]
 
     def _reason(self, entry: Mapping[str, str]) -> str:
         reason = entry.get("reason", "")
         if not reason and "version" not in entry:
             return self._unreadable.get(entry["name"], "")
         return reason if self._backends is None else self._backends.reason(reason)
-
-    def model_is_ready(self, name: str, version: int = -1) -> bool:
-        """Say whether the model can serve; knows a dead in-process engine."""
-        if self._core is None:
-            return False
-        try:
-            ready = self._core.model_is_ready(name, version)
-        except _core.TritonError:
-            return False
-        return ready and self.model_failure(name, version) is None
 
     def model_failure(self, name: str, version: int = -1) -> str | None:
         """Return why a loaded model can serve no more, as far as is known here, or None."""
@@ -346,14 +368,31 @@ class Server:
         self._unreadable = log.unreadable_models
         return core
 
-    @_translates
     def _call(self, ask: Callable[[_core.Server], T]) -> T:
+        try:
+            return ask(self._running())
+        except _core.TritonError as error:
+            raise failures.from_native(error) from error
+
+    def _running(self) -> _core.Server:
         if self._core is None:
             raise errors.ModelUnavailable("the server is not running")
-        return ask(self._core)
+        return self._core
 
-    async def _call_in_thread(self, ask: Callable[[_core.Server], T]) -> T:
-        return await asyncio.to_thread(self._call, ask)
+    async def _change_in_thread(
+        self, change: Callable[[_core.Server], None], model_name: str | None
+    ) -> None:
+        """Change a model, or several, and take a snapshot."""
+        self._running()
+
+        def work() -> None:
+            try:
+                self._call(change)
+            finally:
+                if self._core is not None and self._monitor is not None:
+                    self._monitor.try_look(model_name)
+
+        await asyncio.get_running_loop().run_in_executor(self._change_threads, work)
 
     def _json(self, ask: Callable[[_core.Server], str]) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(self._call(ask))

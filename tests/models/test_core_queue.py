@@ -10,9 +10,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.faults.asking import until
 from tests.models.conftest import LiveGateway
 from tests.prompting import tiny_tokenizer
-from tests.triton.waiting import until
 
 CONFIG = """
 backend: "python"
@@ -90,11 +90,12 @@ class Held:
             self._gate.touch()
         return await asyncio.gather(*tasks)
 
-    def _is_full(self, gateway: LiveGateway, waiting: int) -> bool:
+    async def _is_full(self, gateway: LiveGateway, waiting: int) -> bool:
         """One is at work, and as many wait, as the core counts them."""
+        text = await asyncio.to_thread(gateway.server.metrics)
         return self._begun.exists() and waiting == sum(
             sample.value
-            for family in text_string_to_metric_families(gateway.server.metrics())
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
             if sample.name == "nv_inference_pending_request_count"
             and sample.labels["model"] == self.name

@@ -153,3 +153,11 @@ async def test_an_unknown_field_of_a_change(repository, live_gateway):
 
     assert error(refused)[:2] == (400, "unknown_parameter")
     assert error(bad)[:2] == (400, "invalid_type")
+
+
+async def test_a_model_whose_folder_has_just_come(repository, live_gateway):
+    """It can be loaded at once, though no snapshot of the repository has it yet."""
+    async with live_gateway(**EXPLICIT) as gateway:
+        for number in range(3):
+            mock_models.write_with_tokenizer(repository, f"new{number}")
+            assert (await gateway.change(f"new{number}", "load")).status_code == 200

@@ -134,7 +134,7 @@ async def test_questions_during_loads(repository, start_server):
     async def ask():
         while not done:
             server.is_ready()
-            server.metrics()
+            await asyncio.to_thread(server.metrics)
             server.model_statistics("mock")
             await count(generate(server, 3))
 

@@ -1,3 +1,4 @@
+import asyncio
 import gc
 
 import pytest
@@ -8,9 +9,10 @@ from openai_frontend.triton import _core
 COUNTER, GAUGE, HISTOGRAM = range(3)
 
 
-def scrape(server, name):
+async def scrape(server, name):
     """The samples of a family as (name, labels, value), its kind and its help."""
-    for family in parser.text_string_to_metric_families(server.metrics()):
+    text = await asyncio.to_thread(server.metrics)
+    for family in parser.text_string_to_metric_families(text):
         if family.name == name:
             samples = [(s.name, s.labels, s.value) for s in family.samples]
             return samples, family.type, family.documentation
@@ -24,7 +26,7 @@ async def test_a_counter(server):
     metric.increment(2)
     metric.increment(0.5)
 
-    samples, kind, documentation = scrape(server, "test_chats")
+    samples, kind, documentation = await scrape(server, "test_chats")
     assert (kind, documentation) == ("counter", "Chats so far.")
     assert samples == [("test_chats_total", {"model": "mock", "kind": "a"}, 2.5)]
 
@@ -37,7 +39,7 @@ async def test_a_gauge(server):
     metric.increment(-3)
 
     assert metric.value == 4
-    assert scrape(server, "test_running")[0] == [("test_running", {"model": "mock"}, 4)]
+    assert (await scrape(server, "test_running"))[0] == [("test_running", {"model": "mock"}, 4)]
 
 
 async def test_a_histogram(server):
@@ -47,7 +49,8 @@ async def test_a_histogram(server):
     for seconds in (0.05, 0.5, 5):
         metric.observe(seconds)
     found = {
-        (name, labels.get("le")): value for name, labels, value in scrape(server, "test_seconds")[0]
+        (name, labels.get("le")): value
+        for name, labels, value in (await scrape(server, "test_seconds"))[0]
     }
 
     assert found == {
@@ -65,7 +68,9 @@ async def test_metrics_of_one_family(server):
     metrics = {name: _core.Metric(family, {"model": name}, []) for name in ("a", "b")}
     metrics["b"].set(2)
 
-    assert {labels["model"]: value for _, labels, value in scrape(server, "test_waiting")[0]} == {
+    assert {
+        labels["model"]: value for _, labels, value in (await scrape(server, "test_waiting"))[0]
+    } == {
         "a": 0,
         "b": 2,
     }
@@ -77,10 +82,10 @@ async def test_a_metric_that_is_dropped(server):
     metrics = [_core.Metric(family, {"number": str(number)}, []) for number in range(2)]
     del family, metrics[0]
     gc.collect()
-    assert [labels["number"] for _, labels, _ in scrape(server, "test_gone")[0]] == ["1"]
+    assert [labels["number"] for _, labels, _ in (await scrape(server, "test_gone"))[0]] == ["1"]
 
     metrics.clear()
-    assert scrape(server, "test_gone") is None
+    assert (await scrape(server, "test_gone")) is None
 
 
 REFUSED = {

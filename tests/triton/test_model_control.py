@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,7 +20,7 @@ class SlowCore:
         self.most = 0
         self.go_on = asyncio.Event()
 
-    async def change(self, ask):
+    async def change(self, ask, changed):
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await self.go_on.wait()
@@ -29,12 +30,16 @@ class SlowCore:
     def states(name):
         return ()
 
+    @staticmethod
+    async def refresh():
+        """Nothing changes by itself."""
+
 
 @pytest.mark.parametrize("first", ["load", "unload"])
 async def test_a_change_that_nobody_waits_for_any_more(first):
     """It is under way until the core has done it: what may not run beside it comes after it."""
     core = SlowCore()
-    control = ModelControl(core.change, core.states)
+    control = ModelControl(core.change, core.states, core.refresh)
     works = {"load": lambda: control.load("model", None, {}), "unload": lambda: control.unload("m")}
     second = {"load": "unload", "unload": "load"}[first]
     with pytest.raises(TimeoutError):
@@ -57,3 +62,17 @@ async def test_stop_while_a_polled_model_loads(repository, start_server):
         await server.stop()
 
     assert not server.outlives_stop
+
+
+async def test_a_load_takes_no_thread_of_the_loops(repository, start_server):
+    """What runs on the event loop's own threads does not wait for loads."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    mock_models.write(repository, "mock", load_s=1.0)
+    server = await start_server(startup_models=[])
+    loading = asyncio.create_task(server.load_model("mock"))
+    await until(lambda: "LOADING" in server._states("mock"))
+
+    async with asyncio.timeout(0.5):
+        await asyncio.to_thread(int)
+    assert not loading.done()
+    await loading

@@ -1,3 +1,4 @@
+import asyncio
 import time
 from dataclasses import replace
 
@@ -189,8 +190,9 @@ async def test_metrics_count_successes(repository, start_server):
     for model in ("one", "other", "other"):
         await collect(generate(server, 5, model=model))
 
-    counted = samples(server.metrics(), "nv_inference_request_success_total")
-    counted = counted or samples(server.metrics(), "nv_inference_request_success")
+    text = await asyncio.to_thread(server.metrics)
+    counted = samples(text, "nv_inference_request_success_total")
+    counted = counted or samples(text, "nv_inference_request_success")
     assert counted == {"one": 1, "other": 2}
 
 

@@ -149,7 +149,7 @@ async def test_a_core_that_ends_without_its_loop(repository, start_server):
     core, streams = server._core, [generate(server, 10) for _ in range(4)]
     await asyncio.sleep(0.05)
     asyncio.get_running_loop().remove_reader(core.response_fd)
-    server.stop_without_loop()
+    await asyncio.to_thread(server.stop_without_loop)
     del core, streams
     gc.collect()
 
@@ -165,7 +165,7 @@ async def test_a_core_that_does_not_end_without_its_loop(repository, start_serve
     with pytest.raises(errors.GatewayError, match="no weights"):
         await server.load_model("mock")  # its record holds up the core's end
     asyncio.get_running_loop().remove_reader(core.response_fd)
-    server.stop_without_loop()
+    await asyncio.to_thread(server.stop_without_loop)
 
     assert "the core did not end" in caplog.text
     assert not folder.exists()

@@ -46,13 +46,16 @@ class Repository:
                 raise _refusal(name, "it is neither `config` nor `file:<path>`")
         if files and config is None:
             raise _refusal(next(iter(parameters)), "files want a `config` beside them")
-        await self._management.load(model.name, config=config, model_files=files or None).done()
+        management, model_files = self._management, files or None
+        change = await management.load(model.name, config=config, model_files=model_files)
+        await change.done()
 
     async def unload(self, model: ModelAddress, body: bytes) -> None:
         """Unloads a model; with `unload_dependents` the parts of an ensemble too."""
         parameters = self._unload.read(body).parameters if body else None
         parts = parameters is not None and bool(parameters.unload_dependents)
-        await self._management.unload(model.name, parts=parts).done()
+        change = await self._management.unload(model.name, parts=parts)
+        await change.done()
 
 
 def _entry(line: Index) -> dict[str, Any]:

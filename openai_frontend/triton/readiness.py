@@ -1,0 +1,199 @@
+"""Which models the core has and which of them are ready: a snapshot, taken off the event loop.
+
+The core's answers may take long. Since 2025-12 it asks every instance of a model, and the Python
+backend gives each up to 5 s to answer; the index lists the repositories' folders.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from openai_frontend.errors import GatewayError
+
+logger = logging.getLogger(__name__)
+
+NOT_READY = "it is not ready"  # the core gives no reason
+LATEST = -1  # Triton's version number for the highest version that is loaded
+
+LOOK_EVERY_S = 0.25
+# A snapshot waits this long for answers; later ones are in the next snapshot.
+ANSWER_WITHIN_S = 0.1
+# Twice what the Python backend gives an instance. A shorter limit would override Triton's answer.
+UNREADY_AFTER_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIndexEntry:
+    """One line of the repository's index. `version` is None for a model that no version was
+    tried of.
+    """
+
+    name: str
+    version: int | None
+    state: str  # UNKNOWN, READY, UNAVAILABLE, LOADING, UNLOADING
+    reason: str  # why it is not ready; empty for a ready one
+
+    @classmethod
+    def read(cls, entry: Mapping[str, str], reason: str) -> "ModelIndexEntry":
+        """An entry as the core writes it."""
+        version = int(entry["version"]) if "version" in entry else None
+        return cls(entry["name"], version, entry.get("state", "UNKNOWN"), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadinessSnapshot:
+    """The core's index and readiness at one moment. Replaced whole, never edited."""
+
+    index: Sequence[ModelIndexEntry] = ()
+    ready: frozenset[tuple[str, int]] = frozenset()  # model and version; LATEST is one of them
+    server_ready: bool = False
+
+
+class _Question:
+    """A readiness question to the core, and the core's last answer."""
+
+    __slots__ = ("_ask", "_ready", "asked_s", "pending")
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._ask = ask
+        self._ready = True  # until the core has answered, its index decides
+        self.asked_s = float("-inf")  # on the monotonic clock
+        self.pending = False
+
+    def ask(self) -> None:
+        """Ask the core. Blocks."""
+        self.asked_s, self.pending = time.monotonic(), True
+        try:
+            self._ready = self._ask()
+        except GatewayError:
+            self._ready = False
+        finally:
+            self.pending = False
+
+    def is_ready(self, now_s: float) -> bool:
+        """Return the last answer, or False if the core has not answered for UNREADY_AFTER_S."""
+        return self._ready and not (self.pending and now_s - self.asked_s > UNREADY_AFTER_S)
+
+
+class ReadinessMonitor:
+    """Publishes `snapshot` four times a second.
+
+    A question that hangs keeps its own thread. Until it is answered, its model counts as it last
+    did, for at most UNREADY_AFTER_S; other models and the index are asked on another thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: Callable[[], list[ModelIndexEntry]],
+        server_is_ready: Callable[[], bool],
+        model_is_ready: Callable[[str, int], bool],
+    ) -> None:
+        """The three questions to the core. Each blocks, and raises GatewayError."""
+        self._index = index
+        self._model_is_ready = model_is_ready
+        self._looker = ThreadPoolExecutor(1, thread_name_prefix="readiness-look")
+        self._asker = _new_asker()
+        self._lock = threading.Lock()
+        self._server = _Question(server_is_ready)
+        self._versions: dict[tuple[str, int], _Question] = {}
+        self._failure: str | None = None
+        self._closed = False
+        self.snapshot = ReadinessSnapshot()
+
+    async def watch(self) -> None:
+        """Take a snapshot every LOOK_EVERY_S."""
+        while not self._closed:
+            await self.refresh()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def refresh(self, changed: str | None = None) -> None:
+        """As `try_look`, from the event loop."""
+        await asyncio.get_running_loop().run_in_executor(self._looker, self.try_look, changed)
+
+    def try_look(self, changed: str | None = None) -> None:
+        """As `look`; if the index cannot be read, log that once and leave the last snapshot."""
+        failure = None
+        try:
+            self.look(changed)
+        except GatewayError as error:
+            failure = error.message
+            if failure != self._failure and not self._closed:
+                logger.warning("reading the model index failed: %s", failure)
+        self._failure = failure
+
+    def look(self, changed: str | None = None) -> None:
+        """Take a snapshot and publish it. Blocks, so on a thread. Raises GatewayError.
+
+        `changed` names a model that was loaded or started again: its earlier answers are dropped.
+        """
+        with self._lock:
+            if changed is not None:
+                self._versions = {
+                    key: each for key, each in self._versions.items() if key[0] != changed
+                }
+            index = self._index()
+            self._versions = {
+                key: self._versions.get(key) or _Question(partial(self._model_is_ready, *key))
+                for key in _ready_versions(index)
+            }
+            self._ask([self._server, *self._versions.values()])
+            self.snapshot = self._taken(index)
+
+    def close(self) -> None:
+        """Ask the core nothing more, for it is about to stop."""
+        self._closed = True
+
+    def end_threads(self) -> None:
+        """After `close`. Waits for a snapshot under way, so on a thread; not for an answer."""
+        with self._lock:
+            self._looker.shutdown(wait=False)
+            self._asker.shutdown(wait=False)
+
+    def _ask(self, questions: Iterable[_Question]) -> None:
+        """Ask for ANSWER_WITHIN_S, the question that was asked longest ago first."""
+        if self._closed:
+            return
+        free = [question for question in questions if not question.pending]
+        waiting = deque(sorted(free, key=lambda question: question.asked_s))
+        asking = self._asker.submit(_ask_each, waiting)
+        try:
+            asking.result(ANSWER_WITHIN_S)
+        except TimeoutError:  # one hangs: its thread ends with it, and the next look has another
+            waiting.clear()
+            self._asker.shutdown(wait=False)
+            self._asker = _new_asker()
+
+    def _taken(self, index: Sequence[ModelIndexEntry]) -> ReadinessSnapshot:
+        now_s = time.monotonic()
+        ready = {key for key, question in self._versions.items() if question.is_ready(now_s)}
+        latest = dict(sorted(self._versions))
+        ready |= {(name, LATEST) for name, version in latest.items() if (name, version) in ready}
+        return ReadinessSnapshot(tuple(index), frozenset(ready), self._server.is_ready(now_s))
+
+
+def _ready_versions(index: Iterable[ModelIndexEntry]) -> list[tuple[str, int]]:
+    return [
+        (entry.name, entry.version)
+        for entry in index
+        if entry.state == "READY" and entry.version is not None
+    ]
+
+
+def _new_asker() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="readiness-ask")
+
+
+def _ask_each(waiting: deque[_Question]) -> None:
+    while waiting:
+        try:
+            question = waiting.popleft()
+        except IndexError:  # the look has stopped waiting
+            return
+        question.ask()

@@ -1,0 +1,48 @@
+"""The wheel's core with the readiness questions of cores since 2025-12 (newer_core.c)."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from openai_frontend.triton import _core, library
+
+_SOURCE = Path(__file__).with_name("newer_core.c")
+
+
+class NewerCore:
+    """A library that gcc makes, in a copy of the wheel's folder of libraries.
+
+    A process has one core for its life, so this is for processes that a test starts.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        real = library.find()
+        libraries = folder / library.WHEEL_FOLDER
+        libraries.mkdir(parents=True)
+        for each in real.parent.iterdir():
+            (libraries / each.name).symlink_to(each)
+        (folder / "pytriton").symlink_to(real.parent.parent / "pytriton")
+        self.library = libraries / "libtritonserver-newer.so"
+        self._told = folder / "told"
+        self._told.mkdir()
+        self._real = real
+        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
+        link = [f"-L{real.parent}", "-Wl,--no-as-needed", f"-l:{real.name}", "-ldl"]
+        command: list[str | Path] = ["gcc", *options, "-o", self.library, _SOURCE, *link]
+        subprocess.run(command, check=True)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What the process needs beside the path of `library`."""
+        return {
+            "NEWER_CORE": os.fspath(self._told),
+            "NEWER_CORE_REAL": os.fspath(self.library.with_name(self._real.name)),
+            "NEWER_CORE_BACKEND": _core.__file__,
+        }
+
+    def say(self, model: str, *, after_s: float = 0, ready: bool = True, stub: int = 0) -> None:
+        """From now on the model's instance answers so; `stub` is reaped when it has died."""
+        written = self._told / f".{model}"
+        written.write_text(f"{int(1000 * after_s)} {int(ready)} {stub}")
+        written.rename(self._told / model)

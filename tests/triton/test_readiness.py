@@ -1,0 +1,143 @@
+"""The readiness snapshot, over a core whose answers the test gives."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from openai_frontend.errors import GatewayError
+from openai_frontend.triton import readiness
+from openai_frontend.triton.readiness import LATEST, ModelIndexEntry, ReadinessMonitor
+from tests.blocking_calls import BlockingCallOnLoop
+
+
+class Core:
+    """A core of ready models whose readiness questions can hang, as they can since 2025-12."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = list(names)
+        self.hanging: set[str] = set()
+        self.unready: set[str] = set()
+        self.index_failure: str | None = None
+        self.go_on = threading.Event()
+        self.answered = threading.Semaphore(0)  # answers that had hung
+
+    def index(self) -> list[ModelIndexEntry]:
+        if self.index_failure is not None:
+            raise GatewayError(self.index_failure)
+        return [ModelIndexEntry(name, 1, "READY", "") for name in self.names]
+
+    def model_is_ready(self, name: str, version: int) -> bool:
+        if name in self.hanging:
+            self.go_on.wait(10)
+            self.answered.release()
+        return name not in self.unready
+
+    def server_is_ready(self) -> bool:
+        return not self.unready
+
+
+@pytest.fixture
+def core() -> Iterator[Core]:
+    core = Core("one", "other")
+    yield core
+    core.go_on.set()
+
+
+@pytest.fixture
+def monitor(core: Core) -> Iterator[ReadinessMonitor]:
+    monitor = ReadinessMonitor(
+        index=core.index, server_is_ready=core.server_is_ready, model_is_ready=core.model_is_ready
+    )
+    yield monitor
+    monitor.close()
+    monitor.end_threads()
+
+
+def ready(monitor: ReadinessMonitor) -> set[str]:
+    return {name for name, version in monitor.snapshot.ready if version == LATEST}
+
+
+def test_the_cores_answers(core, monitor):
+    """A model is ready if the core says so, whatever its index says."""
+    core.unready = {"one"}
+    monitor.look()
+
+    assert monitor.snapshot.ready == {("other", 1), ("other", LATEST)}
+    assert not monitor.snapshot.server_ready
+
+
+def test_a_hanging_question_keeps_the_last_answer(core, monitor):
+    """The model whose question hangs counts as before, until the core answers."""
+    monitor.look()
+    core.hanging, core.unready = {"one"}, {"one"}
+    monitor.look()
+    assert ready(monitor) == {"one", "other"}
+
+    core.go_on.set()
+    assert core.answered.acquire(timeout=5)
+    monitor.look()
+    assert ready(monitor) == {"other"}
+
+
+def test_a_hanging_question_holds_up_no_other(core, monitor):
+    """Other models' answers, and the index, are as fresh as ever."""
+    core.hanging = {"one"}
+    monitor.look()
+    core.unready = {"other"}
+    core.names.append("new")
+    monitor.look()
+
+    assert ready(monitor) == {"one", "new"}
+
+
+def test_several_hanging_questions(core, monitor):
+    """Each costs one look; then the rest is asked in each."""
+    core.names += ["third", "fourth"]
+    core.hanging = {"one", "other", "third"}
+    for _ in core.hanging:
+        monitor.look()
+    core.unready = {"fourth"}
+    monitor.look()
+
+    assert ready(monitor) == core.hanging
+
+
+def test_a_question_that_is_never_answered(core, monitor, monkeypatch):
+    """After UNREADY_AFTER_S its model counts as not ready."""
+    monkeypatch.setattr(readiness, "UNREADY_AFTER_S", 0.0)
+    core.hanging = {"one"}
+    monitor.look()
+
+    assert ready(monitor) == {"other"}
+
+
+def test_a_model_that_was_loaded_again(core, monitor):
+    """Earlier answers, and those still under way, are those of the model that it replaced."""
+    core.hanging, core.unready = {"one"}, {"one"}
+    monitor.look()
+    core.hanging, core.unready = set(), set()
+    monitor.look(changed="one")
+    core.go_on.set()
+    assert core.answered.acquire(timeout=5)
+
+    assert ready(monitor) == {"one", "other"}
+
+
+def test_an_index_that_cannot_be_read(core, monitor, caplog):
+    """The last snapshot stays, and the log says so once."""
+    monitor.try_look()
+    core.index_failure = "the repository is away"
+    for _ in range(2):
+        monitor.try_look()
+
+    assert ready(monitor) == {"one", "other"}
+    assert [record.getMessage() for record in caplog.records] == [
+        "reading the model index failed: the repository is away"
+    ]
+
+
+async def test_blocking_calls_are_found(server):
+    """The suite's guard fails what asks the core on the event loop's thread."""
+    with pytest.raises(BlockingCallOnLoop, match="model_is_ready"):
+        server._core.model_is_ready("mock", 1)

@@ -161,7 +161,7 @@ class Answers(BaseModel):
     stream_interval: int = Field(
         default=1,
         ge=1,
-        le=2**31 - 1,
+        le=1024,
         description="Tokens for each event of a stream, where the request does not say "
         "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
         json_schema_extra=RELOADS,

@@ -7,8 +7,14 @@ from typing_extensions import TypedDict
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
+MAX_CONSTRAINT_BYTES = 256 * 1024  # of its JSON
+# Of a grammar that the gateway writes: the tools of a request, at most 1 MiB, stand in it once or
+# twice.
+MAX_TAG_CHARACTERS = 4 * 1024 * 1024
+
 Pattern = Annotated[str, Field(min_length=1, max_length=65_536)]
 Choices = Annotated[list[str], Field(min_length=1, max_length=1024, fail_fast=True)]
+StructuralTag = Annotated[str, Field(min_length=1, max_length=MAX_TAG_CHARACTERS)]
 
 
 @with_config(_STRICT)
@@ -78,6 +84,6 @@ class StructuredOutputsParam(TypedDict):
     choice: NotRequired[Choices | None]
     grammar: NotRequired[Pattern | None]
     json_object: NotRequired[bool | None]
-    structural_tag: NotRequired[Pattern | None]
+    structural_tag: NotRequired[StructuralTag | None]
     disable_any_whitespace: NotRequired[bool | None]
     whitespace_pattern: NotRequired[Pattern | None]

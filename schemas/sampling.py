@@ -12,6 +12,9 @@ from schemas.response_format import Choices, Pattern, ResponseFormat, Structured
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+MAX_BAD_WORDS_CHARACTERS = 4096  # of all of them together
+MAX_CACHE_SALT_CHARACTERS = 512
+MAX_STREAM_INTERVAL = 1024
 
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenIds = Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)]
@@ -145,11 +148,13 @@ class SamplingFields(RequestFields):
     truncate_prompt_tokens: TruncatedTo | None = None
     truncation_side: Literal["left", "right"] | None = None
     priority: Annotated[int, Field(ge=-INT32_MAX - 1, le=INT32_MAX)] | None = None
-    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=MAX_CACHE_SALT_CHARACTERS)] | None = (
+        None
+    )
     prompt_logprobs: Annotated[int, Field(ge=-1, le=20)] | None = None
     logprob_token_ids: (
         Annotated[list[TokenId], Field(min_length=1, max_length=128, fail_fast=True)] | None
     ) = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    stream_interval: Annotated[int, Field(ge=1, le=1024)] | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=MAX_STREAM_INTERVAL)] | None = None

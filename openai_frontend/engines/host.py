@@ -65,17 +65,18 @@ class EngineHost:
         inputs = execution.inputs()
         # Triton's ids are the callers' own and may repeat.
         request_id = f"{self._name}-{next(self._numbers)}-{execution.request_id}"
+        context = self.facts["max_model_len"]
         try:
             if "embedding_request" in inputs:
-                embedding = tensors.read_embedding(inputs, request_id)
+                embedding = tensors.read_embedding(inputs, request_id, context)
                 self._run(execution, self._embed(embedding, execution))
                 return
             if "score_request" in inputs:
-                pair = tensors.read_score(inputs, request_id)
+                pair = tensors.read_score(inputs, request_id, context)
                 self._run(execution, self._score(pair, execution))
                 return
             request = tensors.read_generation(
-                inputs, request_id, self._adapters, execution.parameters
+                inputs, request_id, context, self._adapters, execution.parameters
             )
             sink = ExecutionSink(execution, request, inputs, self._live, self._unsent)
         except ValueError as error:

@@ -10,21 +10,19 @@ import json
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, Protocol, TypeGuard, get_type_hints
+from typing import Any, Protocol
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Json, ValidationError, create_model
-
+from openai_frontend.engines import sampling_parameters
+from openai_frontend.engines.json_text import read_object
 from openai_frontend.generation import (
     Adapter,
     EmbeddingRequest,
     GenerationRequest,
     SamplingParams,
     ScoreRequest,
-    StructuredOutputs,
 )
+from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, MAX_STREAM_INTERVAL
 
 # name -> (datatype in config.pbtxt, dims)
 INPUTS: dict[str, tuple[str, list[int]]] = {
@@ -59,6 +57,11 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
 }
 
 _SHORT_BYTES = 32 * 1024
+_TOKEN_ID_BYTES = 4
+# The documents to embed and to score: a token id has up to 10 digits, and its type beside it one;
+# few tokens stand for more than 16 bytes of text.
+_DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
+_SALT_OF_A_KEY = 32  # characters that the gateway may put before a salt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
@@ -106,18 +109,19 @@ def _completed(
 def read_generation(
     inputs: Mapping[str, Tensor],
     request_id: str,
+    max_model_len: int,
     adapters: Mapping[str, Adapter] = _NO_ADAPTERS,
     parameters: Callable[[], Mapping[str, Any]] = dict,
 ) -> GenerationRequest:
-    """Return the request that the input tensors hold; `adapters` are those that it may name.
+    """Return the request that the input tensors hold, for a model of so many tokens of context;
+    `adapters` are those that it may name.
 
     `parameters` gives the request's own: they stand for the tensor `sampling_parameters` where that
     is absent, as with NVIDIA's backend. Raises ValueError, naming the tensor.
     """
-    prompt, token_ids = _read_prompt(inputs)
+    prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
-    priority, cache_salt = inputs.get("priority"), inputs.get("cache_salt")
-    interval = inputs.get("stream_interval")
+    priority = inputs.get("priority")
     return GenerationRequest(
         request_id=request_id,
         prompt=prompt,
@@ -127,23 +131,25 @@ def read_generation(
         stream=read_flag(inputs, "stream"),
         return_token_ids=read_flag(inputs, "return_token_ids"),
         priority=0 if priority is None else priority.item(),
-        cache_salt=None if cache_salt is None else _read_text(cache_salt, "cache_salt"),
-        stream_interval=1 if interval is None else interval.item(),
+        cache_salt=_read_cache_salt(inputs),
+        stream_interval=_read_stream_interval(inputs),
     )
 
 
-def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRequest:
+def read_embedding(
+    inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
+) -> EmbeddingRequest:
     """Return the embedding request that `embedding_request` holds, and `prompt_token_ids` where
     the prompt is not in it. Raises ValueError, naming the tensor.
     """
-    document = _read_json(inputs["embedding_request"], "embedding_request")
+    document = _read_document(inputs, "embedding_request", max_model_len)
     text, token_ids = document.get("input"), None
     if isinstance(text, str):
         pass
     elif text is None and "prompt_token_ids" in inputs:
-        token_ids = _read_token_ids(inputs["prompt_token_ids"])
-    elif _are_token_ids(text):
-        text, token_ids = None, text
+        token_ids = _read_token_ids(inputs["prompt_token_ids"], max_model_len)
+    elif isinstance(text, list):
+        text, token_ids = None, _checked_token_ids(text, "embedding_request: input", max_model_len)
     else:
         raise ValueError("embedding_request: input is neither a text nor a list of token ids")
     return EmbeddingRequest(
@@ -154,19 +160,35 @@ def read_embedding(inputs: Mapping[str, Tensor], request_id: str) -> EmbeddingRe
     )
 
 
-def read_score(inputs: Mapping[str, Tensor], request_id: str) -> ScoreRequest:
+def read_score(inputs: Mapping[str, Tensor], request_id: str, max_model_len: int) -> ScoreRequest:
     """Return the score request that `score_request` holds. Raises ValueError, naming the tensor."""
-    document = _read_json(inputs["score_request"], "score_request")
-    token_ids, types = document.get("input"), document.get("token_type_ids")
-    if not _are_token_ids(token_ids):
-        raise ValueError("score_request: input is no list of token ids")
-    if types is not None and not (_are_token_ids(types) and len(types) == len(token_ids)):
-        raise ValueError("score_request: token_type_ids is no list of one number for each token")
-    return ScoreRequest(request_id=request_id, prompt_token_ids=token_ids, token_type_ids=types)
+    document = _read_document(inputs, "score_request", max_model_len)
+    ids = _checked_token_ids(document.get("input"), "score_request: input", max_model_len)
+    types = document.get("token_type_ids")
+    if types is not None:
+        types = _checked_token_ids(types, "score_request: token_type_ids", max_model_len)
+        if len(types) != len(ids):
+            raise ValueError("score_request: token_type_ids is not one number for each token")
+    return ScoreRequest(request_id=request_id, prompt_token_ids=ids, token_type_ids=types)
 
 
-def _are_token_ids(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and set(map(type, value)) <= {int} and min(value, default=0) >= 0
+def _read_document(inputs: Mapping[str, Tensor], name: str, max_model_len: int) -> dict[str, Any]:
+    max_bytes = _DOCUMENT_BYTES + _DOCUMENT_BYTES_PER_TOKEN * max_model_len
+    return read_object(inputs[name].item(), name, max_bytes)
+
+
+def _checked_token_ids(value: object, name: str, max_model_len: int) -> list[int]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is not a list of token ids")
+    _check_count(len(value), name, max_model_len)
+    if not set(map(type, value)) <= {int} or not all(0 <= each <= INT32_MAX for each in value):
+        raise ValueError(f"{name} is not a list of token ids")
+    return value
+
+
+def _check_count(count: int, name: str, max_model_len: int) -> None:
+    if count > max_model_len:
+        raise ValueError(f"{name}: {count} tokens, but the model's context has {max_model_len}")
 
 
 def _read_dimensions(document: Mapping[str, Any]) -> int | None:
@@ -176,7 +198,7 @@ def _read_dimensions(document: Mapping[str, Any]) -> int | None:
     dimensions = pooling.get("dimensions")
     if isinstance(dimensions, list) and len(dimensions) == 1:
         (dimensions,) = dimensions  # NVIDIA's frontend wraps the number
-    if not (dimensions is None or (type(dimensions) is int and dimensions > 0)):
+    if not (dimensions is None or (type(dimensions) is int and 0 < dimensions <= INT32_MAX)):
         raise ValueError("embedding_request: dimensions is not a positive number")
     return dimensions
 
@@ -187,23 +209,46 @@ def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
     return tensor is not None and bool(tensor.item())
 
 
-def _read_prompt(inputs: Mapping[str, Tensor]) -> tuple[str | None, Sequence[int] | None]:
+def _read_prompt(
+    inputs: Mapping[str, Tensor], max_model_len: int
+) -> tuple[str | None, Sequence[int] | None]:
     token_ids, text = inputs.get("prompt_token_ids"), inputs.get("text_input")
     if token_ids is not None:
-        return None, _read_token_ids(token_ids)
+        return None, _read_token_ids(token_ids, max_model_len)
     if text is not None:
         return _read_text(text, "text_input"), None
     raise ValueError("the request has neither text_input nor prompt_token_ids")
 
 
-def _read_token_ids(tensor: Any) -> Sequence[int]:
+def _read_token_ids(tensor: Any, max_model_len: int) -> Sequence[int]:
     """A list takes 20 ns for each id; of very many they stay as they are."""
+    _check_count(tensor.nbytes // _TOKEN_ID_BYTES, "prompt_token_ids", max_model_len)
     if tensor.nbytes <= _SHORT_BYTES:
         few: list[int] = tensor.tolist()
         return few
     token_ids = array("i")
     token_ids.frombytes(memoryview(tensor).cast("B"))
     return token_ids
+
+
+def _read_cache_salt(inputs: Mapping[str, Tensor]) -> str | None:
+    if (tensor := inputs.get("cache_salt")) is None:
+        return None
+    salt = _read_text(tensor, "cache_salt")
+    if len(salt) > MAX_CACHE_SALT_CHARACTERS + _SALT_OF_A_KEY:
+        raise ValueError(
+            f"cache_salt: at most {MAX_CACHE_SALT_CHARACTERS} characters, not {len(salt)}"
+        )
+    return salt
+
+
+def _read_stream_interval(inputs: Mapping[str, Tensor]) -> int:
+    if (tensor := inputs.get("stream_interval")) is None:
+        return 1
+    interval: int = tensor.item()
+    if not 1 <= interval <= MAX_STREAM_INTERVAL:
+        raise ValueError(f"stream_interval: from 1 to {MAX_STREAM_INTERVAL}, not {interval}")
+    return interval
 
 
 def _read_text(tensor: Tensor, name: str) -> str:
@@ -214,55 +259,14 @@ def _read_text(tensor: Tensor, name: str) -> str:
     return text
 
 
-def _read_json(tensor: Tensor, name: str) -> dict[str, Any]:
-    try:
-        document = orjson.loads(tensor.item())
-    except ValueError as error:
-        raise ValueError(f"{name} is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"{name} is not a JSON object")
-    return document
-
-
-_STRICT = ConfigDict(strict=True, extra="forbid")
-
-
-def _wire_model() -> type[BaseModel]:
-    """The keys of `sampling_parameters` and the types of their values, from SamplingParams."""
-    hints = get_type_hints(SamplingParams)
-    # NVIDIA's backend takes this one as JSON within the JSON
-    hints["structured_outputs"] = StructuredOutputs | Json[StructuredOutputs] | None
-    keys: dict[str, Any] = {
-        key.name: (hints[key.name], key.default) for key in fields(SamplingParams)
-    }
-    keys["lora_name"] = str | None, None
-    return create_model("sampling_parameters", __config__=_STRICT, **keys)
-
-
-_SAMPLING_PARAMETERS = _wire_model()
-
-
 def _read_sampling_parameters(
     inputs: Mapping[str, Tensor], parameters: Callable[[], Mapping[str, Any]]
 ) -> tuple[SamplingParams, str | None]:
     """The parameters, and the name of the adapter that they ask for."""
     tensor = inputs.get("sampling_parameters")
-    try:
-        read: Any = (
-            _SAMPLING_PARAMETERS.model_validate(_with_lists(parameters()))
-            if tensor is None
-            else _SAMPLING_PARAMETERS.model_validate_json(tensor.item())
-        )
-    except ValidationError as error:
-        raise ValueError(f"sampling_parameters{_first_fault(error)}") from error
-    given = {name: getattr(read, name) for name in read.model_fields_set if name != "lora_name"}
-    return SamplingParams(**given), read.lora_name
-
-
-def _with_lists(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A request's parameters are single values: one text is a list of one, where a list is due."""
-    stop = parameters.get("stop")
-    return {**parameters, "stop": [stop]} if isinstance(stop, str) else parameters
+    if tensor is None:
+        return sampling_parameters.read(parameters())
+    return sampling_parameters.read_text(tensor.item())
 
 
 def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -> str:
@@ -285,15 +289,6 @@ def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
         return adapters[name]
     except KeyError:
         raise ValueError("lora_name: the model has no adapter of that name") from None
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False)[0]
-    if fault["type"] == "json_invalid":
-        return f" is not JSON: {fault['msg']}"
-    if not fault["loc"]:
-        return " is not a JSON object"
-    return ": ".join(["", *map(str, fault["loc"][:1]), fault["msg"]])
 
 
 def well_formed(text: str) -> str:

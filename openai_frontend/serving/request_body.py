@@ -4,13 +4,14 @@ import asyncio
 import json
 import mmap
 from codecs import BOM_UTF8
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
-from openai_frontend.serving.json_size import check_json_size, size_checks
+from openai_frontend.json_size import TooManyParts, size_checks
 from openai_frontend.serving.validation_error import invalid_request
 from schemas.sampling import RequestFields
 
@@ -34,13 +35,13 @@ class BodyReader(Generic[Fields]):
     def read(self, body: bytes) -> Fields:
         """The request, or InvalidRequest in OpenAI's words for the first thing that is wrong."""
         body = _utf8(body)
-        check_json_size(body)
+        _check_size(body)
         return self._read(body)
 
     def read_in_thread(self, body: bytes) -> Fields:
         """The same for a long body, by the steps of `read_in_turns`, beside the event loop."""
         body = _utf8(body)
-        check_json_size(body)
+        _check_size(body)
         if len(body) > _AT_ONCE_BYTES:
             _check_memory(body)
         try:
@@ -57,7 +58,7 @@ class BodyReader(Generic[Fields]):
         if len(body) <= _AT_ONCE_BYTES:
             return self.read(body)
         body = _utf8(body)
-        for _ in size_checks(body):
+        for _ in _size_checks(body):
             await asyncio.sleep(0)
         _check_memory(body)
         try:
@@ -94,6 +95,19 @@ def _utf8(body: bytes) -> bytes:
         )
         raise InvalidRequest(message, code="json_invalid")
     return body
+
+
+def _check_size(body: bytes) -> None:
+    for _ in _size_checks(body):
+        pass
+
+
+def _size_checks(body: bytes) -> Iterator[None]:
+    try:
+        yield from size_checks(body)
+    except TooManyParts as error:
+        message = f"We could not parse the JSON body of your request: it has {error}."
+        raise InvalidRequest(message, code="json_invalid") from None
 
 
 def _check_is_json(body: bytes) -> None:

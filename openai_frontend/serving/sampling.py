@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams, StructuredOutputs
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
-from schemas.sampling import INT64_MAX, SamplingFields
+from schemas.sampling import INT64_MAX, MAX_BAD_WORDS_CHARACTERS, SamplingFields
 
 # Same name and meaning on both sides.
 _SAME = {
@@ -55,7 +55,6 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 # A model's words for fields that requests call otherwise
 REQUEST_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
-_MAX_BAD_WORDS = 4096  # characters
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
 
@@ -203,10 +202,9 @@ def unsupported(name: str) -> InvalidRequest:
 
 def _check_size(param: str, characters: int) -> None:
     """The engine tokenizes them for each choice."""
-    if characters > _MAX_BAD_WORDS:
-        message = (
-            f"Invalid '{param}': at most {_MAX_BAD_WORDS} characters in all, not {characters}."
-        )
+    if characters > MAX_BAD_WORDS_CHARACTERS:
+        most = f"at most {MAX_BAD_WORDS_CHARACTERS} characters in all"
+        message = f"Invalid '{param}': {most}, not {characters}."
         raise InvalidRequest(message, param=param)
 
 

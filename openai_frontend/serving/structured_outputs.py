@@ -13,9 +13,9 @@ import orjson
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.serving.json_schema import check_schema
+from schemas.response_format import MAX_CONSTRAINT_BYTES
 from schemas.sampling import SamplingFields
 
-MAX_CONSTRAINT_BYTES = 256 * 1024
 _OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 # Names of vLLM's that say how, not what: the engine's own settings choose.

@@ -49,3 +49,19 @@ def test_repetition_detection_that_vllm_refuses(wanted):
     """Its message, which names no field, gets ours."""
     with pytest.raises(ValueError, match=r"^repetition_detection: "):
         converted(repetition_detection=wanted)
+
+
+@pytest.mark.parametrize("name", ["beam_width", "length_penalty"])
+def test_a_parameter_that_vllm_lacks(name):
+    """A parameter of other backends is refused by name."""
+    with pytest.raises(ValueError, match=f"^{name}: "):
+        converted(**{name: 2})
+
+
+@pytest.mark.parametrize("name", conversion.MAX_TOKEN_IDS)
+def test_more_token_ids_than_the_worker_holds(name):
+    """vLLM's worker would die of them, so they are refused by name."""
+    ids = dict.fromkeys(range(1025), 1.0)
+
+    with pytest.raises(ValueError, match=f"^{name}: at most 1024 tokens"):
+        converted(**{name: ids if name == "logit_bias" else list(ids)})

@@ -133,7 +133,7 @@ async def test_special_tokens_can_be_shown(server: Server, model: str):
 
 
 @both
-@pytest.mark.parametrize("seed", [-1, -(2**63), 0, 7, 2**63 - 1, 2**64 - 1])
+@pytest.mark.parametrize("seed", [-1, -(2**63), 0, 7, 2**63 - 1])
 async def test_any_seed_is_a_seed(server: Server, model: str, seed: int):
     """Two hot answers of one seed are one answer; vLLM alone would take -1 for no seed."""
     first, second = [
@@ -331,14 +331,14 @@ async def test_priority_reaches_the_engine(server: Server, model: str):
 REFUSED = {
     "a token beyond the vocabulary": ({"logit_bias": {10**6: 1.0}}, "logit_bias"),
     "an allowed one": ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
-    "too many biases": ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias: at most"),
-    "too many allowed": ({"allowed_token_ids": [5] * 1025}, "allowed_token_ids: at most"),
+    "too many biases": ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias: .*at most"),
+    "too many allowed": ({"allowed_token_ids": [5] * 1025}, "allowed_token_ids: .*at most"),
     "too many bad words": ({"bad_words": [f"{n}" * 30 for n in range(10, 70)]}, "bad_words: at"),
     "an empty bad word": ({"bad_words": [""]}, "bad_words"),
     "one of the logprobs": ({"logprob_token_ids": [10**6]}, "logprob_token_ids"),
     "two kinds of logprobs": ({"logprob_token_ids": [5], "logprobs": 2}, "logprob_token_ids"),
     "too many logprobs": ({"logprobs": 21}, "logprobs"),
-    "too many of the prompt's": ({"prompt_logprobs": 21}, "prompt logprobs"),
+    "too many of the prompt's": ({"prompt_logprobs": 21}, "prompt_logprobs"),
     "a bad grammar": ({"structured_outputs": StructuredOutputs(grammar="root ::= (")}, "EBNF"),
     "a bad regex": ({"structured_outputs": StructuredOutputs(regex="(")}, "regex|Regex"),
     "a bad schema": (
@@ -355,7 +355,10 @@ REFUSED = {
     ),
     "nothing structured": ({"structured_outputs": StructuredOutputs()}, "structured outputs"),
     "thinking": ({"thinking_token_budget": 5}, "thinking_token_budget"),
-    "an unknown key": ({"repetition_detection": {"banana": 1}}, "repetition_detection.*banana"),
+    "an unknown key": (
+        {"repetition_detection": {"max_pattern_size": 2, "min_count": 2, "banana": 1}},
+        "repetition_detection.*banana",
+    ),
     "an absurd number": ({"max_tokens": 2**80}, "64-bit"),
     "a wrong type": ({"temperature": "hot"}, "sampling_parameters: temperature"),
 }

@@ -34,6 +34,9 @@ class Values:
         return self.elements
 
 
+CONTEXT = 100  # tokens
+
+
 def text(value: str | bytes) -> Values:
     return Values([value.encode() if isinstance(value, str) else value])
 
@@ -75,6 +78,10 @@ GENERATIONS = {
         {"text_input": text("hi"), "stream_interval": Values([3])},
         GenerationRequest(request_id="r", prompt="hi", stream_interval=3),
     ),
+    "a text longer than the context": (
+        {"text_input": text("hi " * 200)},
+        GenerationRequest(request_id="r", prompt="hi " * 200),
+    ),
     "priority and salt": (
         {"text_input": text("hi"), "priority": Values([-3]), "cache_salt": text("é")},
         GenerationRequest(request_id="r", prompt="hi", priority=-3, cache_salt="é"),
@@ -85,7 +92,8 @@ GENERATIONS = {
 SAMPLING = {
     "logit_bias": ({"logit_bias": {"5": -1, "6": 2.5}}, {"logit_bias": {5: -1.0, 6: 2.5}}),
     "whole numbers for others": ({"temperature": 1}, {"temperature": 1.0}),
-    "null": ({"max_tokens": None, "logprobs": None}, {}),
+    "null": ({"max_tokens": None, "logprobs": None, "stop": None}, {}),
+    "one stop text": ({"stop": "x"}, {"stop": ["x"]}),
     "lists": (
         {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
         {"stop_token_ids": [1], "allowed_token_ids": [2], "bad_words": ["a"]},
@@ -103,8 +111,14 @@ SAMPLING = {
         {"structured_outputs": StructuredOutputs(choice=["a", "b"])},
     ),
     "mappings": (
-        {"repetition_detection": {"min_count": 2}, "extra_args": {"a": [None]}},
-        {"repetition_detection": {"min_count": 2}, "extra_args": {"a": [None]}},
+        {
+            "repetition_detection": {"max_pattern_size": 3, "min_count": 2},
+            "extra_args": {"a": [1, "b"]},
+        },
+        {
+            "repetition_detection": {"max_pattern_size": 3, "min_pattern_size": 0, "min_count": 2},
+            "extra_args": {"a": [1, "b"]},
+        },
     ),
 }
 
@@ -114,21 +128,21 @@ def test_sampling_parameters(sent, read):
     """JSON becomes the parameters as the engine takes them."""
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**sent)}
 
-    assert tensors.read_generation(inputs, "r").sampling_params == SamplingParams(**read)
+    assert tensors.read_generation(inputs, "r", CONTEXT).sampling_params == SamplingParams(**read)
 
 
 WRONG_TYPES: dict[str, list[Any]] = {
     "max_tokens": [1.5, "5", True, [5]],
     "temperature": ["hot", True],
     "seed": ["1", 0.5],
-    "stop": ["x", [1], {"a": 1}],
+    "stop": [5, [1], {"a": 1}],
     "stop_token_ids": [[1.5], ["1"], 5],
     "ignore_eos": [1, "true"],
     "logit_bias": [[5], {"a": 1.0}, {"5": "1"}],
     "bad_words": ["x"],
     "structured_outputs": ["{", "[]", {"banana": 1}, {"regex": 5}, '{"choice": "a"}'],
     "repetition_detection": [{"min_count": "2"}],
-    "extra_args": [[]],
+    "extra_args": [[], {"a": [None]}, {"a": None}],
 }
 
 
@@ -140,13 +154,13 @@ def test_a_sampling_parameter_of_a_wrong_type(name, value):
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**{name: value})}
 
     with pytest.raises(ValueError, match=f"^sampling_parameters: {name}: "):
-        tensors.read_generation(inputs, "r")
+        tensors.read_generation(inputs, "r", CONTEXT)
 
 
 @pytest.mark.parametrize(("inputs", "request_read"), GENERATIONS.values(), ids=GENERATIONS)
 def test_a_generation(inputs, request_read):
     """Input tensors are read into the request that they hold."""
-    assert tensors.read_generation(inputs, "r") == request_read
+    assert tensors.read_generation(inputs, "r", CONTEXT) == request_read
 
 
 NO_GENERATIONS = {
@@ -154,11 +168,11 @@ NO_GENERATIONS = {
     "no UTF-8": ({"text_input": text(b"\xff")}, "text_input is not UTF-8"),
     "no JSON": (
         {"text_input": text("hi"), "sampling_parameters": text("{")},
-        "sampling_parameters is not JSON",
+        "sampling_parameters: not JSON",
     ),
     "no object": (
         {"text_input": text("hi"), "sampling_parameters": text("[]")},
-        "sampling_parameters is not a JSON object",
+        "sampling_parameters: not a JSON object",
     ),
     "a salt that is no UTF-8": (
         {"text_input": text("hi"), "cache_salt": text(b"\xff")},
@@ -175,7 +189,7 @@ NO_GENERATIONS = {
 def test_what_is_no_generation(inputs, message):
     """Inputs that hold no request are refused, and the tensor is named."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_generation(inputs, "r")
+        tensors.read_generation(inputs, "r", CONTEXT)
 
 
 EMBEDDINGS = {
@@ -202,20 +216,20 @@ EMBEDDINGS = {
 @pytest.mark.parametrize(("tensor", "request_read"), EMBEDDINGS.values(), ids=EMBEDDINGS)
 def test_an_embedding(tensor, request_read):
     """The tensor `embedding_request` is read into the request that it holds."""
-    assert tensors.read_embedding({"embedding_request": tensor}, "r") == request_read
+    assert tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT) == request_read
 
 
 def test_an_embeddings_token_ids_may_be_a_tensor():
     """What the document does not hold stands in `prompt_token_ids`."""
     inputs = {"embedding_request": document(), "prompt_token_ids": Values([1, 2])}
 
-    read = tensors.read_embedding(inputs, "r")
+    read = tensors.read_embedding(inputs, "r", CONTEXT)
 
     assert read == EmbeddingRequest(request_id="r", prompt_token_ids=[1, 2])
 
 
 NO_EMBEDDINGS = {
-    "no JSON": (text("hi"), "embedding_request is not JSON"),
+    "no JSON": (text("hi"), "embedding_request: not JSON"),
     "no input": (document(), "embedding_request: input"),
     "number": (document(input=1), "embedding_request: input"),
     "texts": (document(input=["a"]), "embedding_request: input"),
@@ -231,7 +245,7 @@ NO_EMBEDDINGS = {
 def test_what_is_no_embedding(tensor, message):
     """A tensor that holds no embedding request is refused, and the field is named."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_embedding({"embedding_request": tensor}, "r")
+        tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT)
 
 
 SCORES = {
@@ -243,13 +257,13 @@ SCORES = {
 @pytest.mark.parametrize(("tensor", "types"), SCORES.values(), ids=SCORES)
 def test_a_score(tensor, types):
     """The tensor `score_request` is read into the request that it holds."""
-    read = tensors.read_score({"score_request": tensor}, "r")
+    read = tensors.read_score({"score_request": tensor}, "r", CONTEXT)
 
     assert read == ScoreRequest(request_id="r", prompt_token_ids=[1, 2], **types)
 
 
 NO_SCORES = {
-    "no JSON": (text("hi"), "score_request is not JSON"),
+    "no JSON": (text("hi"), "score_request: not JSON"),
     "no input": (document(), "score_request: input"),
     "text": (document(input="hi"), "score_request: input"),
     "types of text": (document(input=[1], token_type_ids="0"), "token_type_ids"),
@@ -261,7 +275,7 @@ NO_SCORES = {
 def test_what_is_no_score(tensor, message):
     """A tensor that holds no pair is refused, and the field is named."""
     with pytest.raises(ValueError, match=message):
-        tensors.read_score({"score_request": tensor}, "r")
+        tensors.read_score({"score_request": tensor}, "r", CONTEXT)
 
 
 def test_a_config_gets_every_tensor():
@@ -321,7 +335,7 @@ def test_an_adapter_is_read_by_its_name():
         "sampling_parameters": document(lora_name="pirate", top_k=2),
     }
 
-    read = tensors.read_generation(inputs, "r", {"pirate": adapter})
+    read = tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
     assert read.adapter is adapter
     assert read.sampling_params == SamplingParams(top_k=2)
@@ -334,14 +348,14 @@ def test_no_other_adapter_can_be_named(name: str):
     inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
 
     with pytest.raises(ValueError, match="lora_name: the model has no adapter of that name"):
-        tensors.read_generation(inputs, "r", {"pirate": adapter})
+        tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
 
 def test_parameters_in_place_of_the_tensor():
     """A request's own parameters stand for `sampling_parameters` where that is absent."""
     given = {"temperature": 0, "max_tokens": 3, "stop": "end"}
 
-    request = tensors.read_generation({"text_input": text("hi")}, "r", {}, lambda: given)
+    request = tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: given)
 
     assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=["end"])
 
@@ -349,7 +363,7 @@ def test_parameters_in_place_of_the_tensor():
 def test_an_unknown_parameter():
     """A request's parameter that means nothing is refused by its name."""
     with pytest.raises(ValueError, match="sampling_parameters: warmth"):
-        tensors.read_generation({"text_input": text("hi")}, "r", {}, lambda: {"warmth": 1})
+        tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: {"warmth": 1})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,14 @@ from pydantic import BaseModel, TypeAdapter
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest
-from tests.security.guarded import CHAT, COMPLETIONS, EMBEDDINGS, REQUIRED, check_refused
+from tests.security.guarded import (
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    REQUIRED,
+    check_refused,
+    message_of,
+)
 
 PATHS: dict[str, type[BaseModel]] = {
     CHAT: ChatCompletionRequest,
@@ -96,3 +103,57 @@ LONG: list[tuple[str, dict[str, Any]]] = [
 def test_long_values(guarded, path, fields):
     """What is long beyond all use is refused, and costs no memory that stays."""
     check_refused(guarded.post(path, fields), 400, 413)
+
+
+GENERATE = "/v2/models/mock/generate"
+SAMPLING: dict[str, Any] = {
+    "stop": ["x"] * 17,
+    "stop_token_ids": [1] * 1025,
+    "bad_words": ["x" * 1024] * 5,
+    "allowed_token_ids": list(range(1025)),
+    "logit_bias": {str(number): 1 for number in range(1025)},
+    "extra_args": {str(number): 1 for number in range(100)},
+    "logprobs": 21,
+    "n": 10**9,
+    "max_tokens": 2**31,
+    "structured_outputs": {"regex": "x" * 65_537},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_sampling_parameters_of_kserve(guarded, name):
+    """The JSON text within a KServe tensor has the bounds of the HTTP API's fields."""
+    text = json.dumps({name: SAMPLING[name]})
+    refused = guarded.post(GENERATE, {"sampling_parameters": text, "text_input": "hi"})
+
+    check_refused(refused, 400)
+    assert f"sampling_parameters: {name}" in message_of(refused)
+
+
+LARGE_TENSORS: dict[str, tuple[dict[str, Any], str]] = {
+    "many values": ({"sampling_parameters": "[" * 65}, "sampling_parameters"),
+    "many bytes": ({"sampling_parameters": json.dumps({"stop": "x" * 70_000})}, "65536 bytes"),
+    "a long salt": ({"cache_salt": "x" * 545}, "cache_salt"),
+    "a long interval": ({"stream_interval": 1025}, "stream_interval"),
+    "a negative interval": ({"stream_interval": -1}, "stream_interval"),
+    "many tokens": ({"prompt_token_ids": [1] * 5000}, "prompt_token_ids"),
+    "tokens to embed": (
+        {"embedding_request": json.dumps({"input": [1] * 5000})},
+        "embedding_request: input",
+    ),
+    "tokens to score": (
+        {"score_request": json.dumps({"input": [1] * 5000})},
+        "score_request: input",
+    ),
+    "bytes to embed": ({"embedding_request": json.dumps({"input": "x" * 200_000})}, "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_TENSORS)
+def test_tensors_of_kserve(guarded, name):
+    """A tensor beyond its bound is a 400 that names the tensor."""
+    inputs, expected = LARGE_TENSORS[name]
+    refused = guarded.post(GENERATE, inputs)
+
+    check_refused(refused, 400)
+    assert expected in message_of(refused)

@@ -5,7 +5,8 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.serving.structured_outputs import MAX_CONSTRAINT_BYTES, structured_outputs
+from openai_frontend.serving.structured_outputs import structured_outputs
+from schemas.response_format import MAX_CONSTRAINT_BYTES
 from schemas.sampling import SamplingFields
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}

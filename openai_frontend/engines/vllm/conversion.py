@@ -26,6 +26,9 @@ MAX_TOKEN_IDS = {"logit_bias": 1024, "allowed_token_ids": 1024}
 # come from and go to.
 ENGINES_OWN_ARGS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
 
+# SamplingParams of other backends
+LACKING = ("beam_width", "length_penalty")
+
 # vLLM takes a seed of -1 for none, its GPU worker keeps seeds as int64, and a larger one ends its
 # process. So every seed is mapped to one from 0 on; those are their own.
 SEED_MASK = 2**63 - 1
@@ -41,6 +44,9 @@ def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stre
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VLLMSamplingParams
 
+    for name in LACKING:
+        if getattr(params, name) is not None:
+            raise ValueError(f"{name}: vLLM has no such parameter")
     if params.min_tokens and len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise ValueError(
             f"stop_token_ids: at most {MAX_STOP_TOKEN_IDS} of them go together with min_tokens"

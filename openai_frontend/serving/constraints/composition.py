@@ -25,10 +25,8 @@ from openai_frontend.serving.constraints.tags import JSON_TAGS, TAGS, CallForm
 from openai_frontend.serving.constraints.thinking import NotHeld, thinking
 from openai_frontend.serving.structured_outputs import FORM_FIELDS, AnswerForm, answer_form
 from openai_frontend.serving.tools import Tools
+from schemas.response_format import MAX_TAG_CHARACTERS
 from schemas.sampling import SamplingFields
-
-# The tools of a request are at most 1 MiB, and stand in it once or twice.
-MAX_TAG_CHARACTERS = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

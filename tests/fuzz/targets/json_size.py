@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving import json_size
+from openai_frontend import json_size
 
 LIMITS = {"MAX_DEPTH": 8, "MAX_FIELDS": 6, "MAX_STRINGS": 24, "MAX_VALUES": 48, "_WINDOW": 16}
 _SLACK = 3  # levels that are taken off as whole before they are counted
@@ -35,7 +34,7 @@ def check(data: bytes) -> None:
 def _is_refused(data: bytes) -> bool:
     try:
         json_size.check_json_size(data)
-    except InvalidRequest:
+    except json_size.TooManyParts:
         return True
     return False
 

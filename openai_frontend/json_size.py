@@ -1,13 +1,11 @@
 """Refuses JSON that would hold the event loop while it is read: by its shape, never by its bytes.
 
-A body within the byte limit can still hold a million keys, each of which costs a microsecond or
+A text within its byte limit can still hold a million keys, each of which costs a microsecond or
 more in pydantic (9.5 MB of unknown fields took a second). This looks without parsing; what is no
 JSON at all is left to the parser.
 """
 
 from collections.abc import Iterator
-
-from openai_frontend.errors import InvalidRequest
 
 MAX_DEPTH = 64
 MAX_FIELDS = 256  # of the request itself; all APIs together have fewer
@@ -22,27 +20,31 @@ _WINDOW = 128 * 1024  # bytes looked at in one step: 0.5 ms where every other on
 _SIGNS_A_STEP = 16 * 1024  # 0.8 ms
 
 
-def check_json_size(body: bytes) -> None:
-    """Raises InvalidRequest for a body of too many parts. Costs 1 us where there can be none."""
-    for _ in size_checks(body):
+class TooManyParts(ValueError):
+    """The JSON has more parts of one kind than any request needs; the message says which."""
+
+
+def check_json_size(text: bytes) -> None:
+    """Raise TooManyParts. Costs 1 us for a text that has too few characters for that."""
+    for _ in size_checks(text):
         pass
 
 
-def size_checks(body: bytes) -> Iterator[None]:
-    """The same in steps of less than a millisecond, for who has more to do than one body."""
-    if len(body) <= MAX_VALUES and not _may_have_many_parts(body):
+def size_checks(text: bytes) -> Iterator[None]:
+    """The same in steps of less than a millisecond, for callers that do other work between them."""
+    if len(text) <= MAX_VALUES and not _may_have_many_parts(text):
         return
     strings = values = 0
     signs = b""
-    for outside, quotes in _windows(body):
+    for outside, quotes in _windows(text):
         strings, values = strings + quotes, values + outside.count(b",")
         if strings > 2 * MAX_STRINGS:
-            raise _refusal(f"more than {MAX_STRINGS} strings")
+            raise TooManyParts(f"more than {MAX_STRINGS} strings")
         if values > MAX_VALUES:
-            raise _refusal(f"more than {MAX_VALUES} values")
+            raise TooManyParts(f"more than {MAX_VALUES} values")
         first, signs = not signs, signs + outside.translate(None, _NO_STRUCTURE)
         if len(signs) > 4 * MAX_STRINGS:
-            raise _refusal(f"more than {2 * MAX_STRINGS} arrays and objects")
+            raise TooManyParts(f"more than {2 * MAX_STRINGS} arrays and objects")
         if first:  # where most floods show already
             yield from _level_checks(*_without_innermost(signs))
         yield
@@ -91,17 +93,12 @@ def _level_checks(signs: bytes, taken: int) -> Iterator[None]:
         if sign in _OPENING:
             depth += 1
             if depth + taken > MAX_DEPTH:
-                raise _refusal(f"more than {MAX_DEPTH} levels of nesting")
+                raise TooManyParts(f"more than {MAX_DEPTH} levels of nesting")
         elif sign in _CLOSING:
             depth -= 1
         elif depth == 1:
             fields += 1
             if fields > MAX_FIELDS:
-                raise _refusal(f"more than {MAX_FIELDS} parameters")
+                raise TooManyParts(f"more than {MAX_FIELDS} parameters")
         if at % _SIGNS_A_STEP == 0:
             yield
-
-
-def _refusal(what: str) -> InvalidRequest:
-    message = f"We could not parse the JSON body of your request: it has {what}."
-    return InvalidRequest(message, code="json_invalid")

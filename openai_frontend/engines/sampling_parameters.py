@@ -1,0 +1,126 @@
+"""Reads the sampling parameters that come as JSON within a tensor. The types and bounds of the HTTP
+API's fields hold for them too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Annotated, Any
+
+import orjson
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from openai_frontend.engines.json_text import read_object
+from openai_frontend.generation import SamplingParams, StructuredOutputs
+from schemas.completions import CompletionRequest
+from schemas.response_format import MAX_CONSTRAINT_BYTES, MAX_TAG_CHARACTERS, StructuredOutputsParam
+from schemas.sampling import MAX_BAD_WORDS_CHARACTERS
+
+NAME = "sampling_parameters"
+MAX_BYTES = 64 * 1024  # beside the constraint
+# A tag is JSON within JSON within JSON: schemas, which are full of quotes, grow by half.
+_MAX_BYTES_WITH_CONSTRAINT = MAX_BYTES + 2 * MAX_TAG_CHARACTERS
+
+_CONSTRAINT = "structured_outputs"
+# Names that the HTTP API's fields have instead
+_FIELDS = {"extra_args": "vllm_xargs", "beam_width": "n"}
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+_MEMBERS = frozenset(field.name for field in fields(StructuredOutputs))
+_WITHOUT_LENGTH = {"json", "choice"}  # the members whose types do not bound their bytes
+
+
+def _with_numbers(value: Any) -> Any:
+    """JSON has token ids as text where they are keys."""
+    if not isinstance(value, dict):
+        return value
+    return {int(key) if key.isdecimal() and len(key) <= 10 else key: value[key] for key in value}
+
+
+def _wire_model() -> type[BaseModel]:
+    """The fields of SamplingParams with the types of the HTTP API's fields."""
+    types: dict[str, Any] = {
+        field.name: CompletionRequest.model_fields[_FIELDS.get(field.name, field.name)].annotation
+        for field in fields(SamplingParams)
+        if field.name != _CONSTRAINT
+    }
+    biases: Any = types["logit_bias"]
+    types["logit_bias"] = Annotated[biases, BeforeValidator(_with_numbers)]
+    types["lora_name"] = str | None
+    keys: dict[str, Any] = {name: (kind, None) for name, kind in types.items()}
+    return create_model(NAME, __config__=_STRICT, **keys)
+
+
+_PARAMETERS = _wire_model()
+_CONSTRAINTS = TypeAdapter(StructuredOutputsParam)
+
+
+def read_text(text: bytes) -> tuple[SamplingParams, str | None]:
+    """Return the parameters, and the name of the adapter that they ask for. Raises ValueError,
+    naming the parameter.
+    """
+    given = read_object(text, NAME, _MAX_BYTES_WITH_CONSTRAINT)
+    if len(text) > MAX_BYTES:
+        beside = {name: value for name, value in given.items() if name != _CONSTRAINT}
+        if (size := len(orjson.dumps(beside))) > MAX_BYTES:
+            raise ValueError(
+                f"{NAME}: at most {MAX_BYTES} bytes of JSON beside {_CONSTRAINT}, not {size}"
+            )
+    return read(given)
+
+
+def read(given: Mapping[str, Any]) -> tuple[SamplingParams, str | None]:
+    """The same of parameters that are no text any more."""
+    beside = dict(given)
+    constraint = beside.pop(_CONSTRAINT, None)
+    try:
+        read = _PARAMETERS.model_validate(beside)
+    except ValidationError as error:
+        raise ValueError(f"{NAME}: {_fault(error)}") from None
+    values = {name: getattr(read, name) for name in read.model_fields_set}
+    values = {name: value for name, value in values.items() if value is not None}
+    lora_name = values.pop("lora_name", None)
+    if isinstance(values.get("stop"), str):
+        values["stop"] = [values["stop"]]
+    if "repetition_detection" in values:
+        values["repetition_detection"] = values["repetition_detection"].model_dump()
+    _check_bad_words(values.get("bad_words", ()))
+    if constraint is not None:
+        values[_CONSTRAINT] = _structured_outputs(constraint)
+    return SamplingParams(**values), lora_name
+
+
+def _check_bad_words(words: list[str]) -> None:
+    if (characters := sum(map(len, words))) > MAX_BAD_WORDS_CHARACTERS:
+        most = f"at most {MAX_BAD_WORDS_CHARACTERS} characters in all"
+        raise ValueError(f"{NAME}: bad_words: {most}, not {characters}")
+
+
+def _structured_outputs(given: Any) -> StructuredOutputs:
+    """From an object, or JSON within the JSON as NVIDIA's backend takes it."""
+    name = f"{NAME}: {_CONSTRAINT}"
+    if isinstance(given, str):
+        given = read_object(given.encode(), name, _MAX_BYTES_WITH_CONSTRAINT)
+    if isinstance(given, dict) and (unknown := given.keys() - _MEMBERS):
+        raise ValueError(f"{name}: there is no {min(unknown)[:64]!r}")
+    try:
+        checked: dict[str, Any] = {**_CONSTRAINTS.validate_python(given)}
+    except ValidationError as error:
+        raise ValueError(f"{name}: {_fault(error)}") from None
+    for kind in _WITHOUT_LENGTH & checked.keys():
+        if (size := len(orjson.dumps(checked[kind]))) > MAX_CONSTRAINT_BYTES:
+            raise ValueError(f"{name}: {kind}: at most {MAX_CONSTRAINT_BYTES} bytes, not {size}")
+    return StructuredOutputs(**{key: value for key, value in checked.items() if value is not None})
+
+
+def _fault(error: ValidationError) -> str:
+    """The first error. Of the members of a union that is the one of the value's own type."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    fault = min(faults, key=lambda each: each["type"].endswith("_type"))
+    place = [str(step)[:64] for step in fault["loc"] if not str(step).startswith("<")]
+    return ": ".join([*place[:2], fault["msg"]])

@@ -1,0 +1,115 @@
+"""The bounds of the JSON in the tensor `sampling_parameters`."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines import sampling_parameters
+from openai_frontend.generation import SamplingParams, StructuredOutputs
+from schemas.response_format import MAX_CONSTRAINT_BYTES
+from tests.cpu_time import budget
+
+
+def read(**given: Any) -> SamplingParams:
+    params, _ = sampling_parameters.read_text(json.dumps(given).encode())
+    return params
+
+
+def constraint(size: int) -> dict[str, Any]:
+    """A schema of so many bytes as JSON."""
+    return {"title": "x" * (size - len('{"title":""}'))}
+
+
+BOUNDS: dict[str, tuple[Any, Any]] = {
+    "stop": (["x" * 1024] * 16, ["x"] * 17),
+    "stop_token_ids": ([1] * 1024, [1] * 1025),
+    "bad_words": (["x" * 1024] * 4, ["x" * 1024] * 4 + ["x"]),
+    "allowed_token_ids": ([1] * 1024, [1] * 1025),
+    "logit_bias": (dict.fromkeys(range(1024), 1), dict.fromkeys(range(1025), 1)),
+    "logprob_token_ids": ([1] * 128, [1] * 129),
+    "extra_args": ({"a": "x" * 4096}, {"a": "x" * 4097}),
+    "max_tokens": (2**31 - 1, 2**31),
+    "min_tokens": (2**31 - 1, 2**31),
+    "seed": (2**63 - 1, 2**63),
+    "logprobs": (20, 21),
+    "prompt_logprobs": (-1, -2),
+    "beam_width": (128, 129),
+    "temperature": (2, 2.5),
+    "repetition_detection": (
+        {"max_pattern_size": 1024, "min_count": 1024},
+        {"max_pattern_size": 1025, "min_count": 2},
+    ),
+    "structured_outputs": (
+        {"json": constraint(MAX_CONSTRAINT_BYTES)},
+        {"json": constraint(MAX_CONSTRAINT_BYTES + 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds(name):
+    """A parameter has the bounds of the HTTP API's field; the error names the parameter."""
+    largest, beyond = BOUNDS[name]
+
+    assert getattr(read(**{name: largest}), name) is not None
+    with pytest.raises(ValueError, match=f"^sampling_parameters: {name}: "):
+        read(**{name: beyond})
+
+
+def test_the_error_is_of_the_given_type():
+    """Of a value that may have several types, the error tells the bound of its own type."""
+    with pytest.raises(ValueError, match="at most 4096 characters"):
+        read(extra_args={"a": "x" * 4097})
+    with pytest.raises(ValueError, match="at most 16 items"):
+        read(stop=["x"] * 17)
+
+
+def test_the_grammar_of_many_tools():
+    """A structural tag may hold the tools of a request, which are larger than other constraints."""
+    tag = json.dumps(constraint(2 * 1024 * 1024))
+    read_as = read(structured_outputs=json.dumps({"structural_tag": tag}))
+
+    assert read_as.structured_outputs == StructuredOutputs(structural_tag=tag)
+
+
+INNER: dict[str, tuple[str, str]] = {
+    "nesting": ("[" * 65, "more than 64 levels of nesting"),
+    "strings": (json.dumps({"choice": [""] * 70_000}), "more than 65536 strings"),
+    "bytes": (json.dumps({"regex": "x" * 9_000_000}), "at most 8454144 bytes"),
+    "an unknown member": ('{"banana": 1}', "'banana'"),
+    "no object": ("[]", "not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_json_within_the_json(name):
+    """The bounds on bytes and parts hold for a constraint that comes as JSON text."""
+    text, expected = INNER[name]
+    with pytest.raises(
+        ValueError, match=rf"^sampling_parameters: structured_outputs: .*{expected}"
+    ):
+        sampling_parameters.read({"structured_outputs": text})
+
+
+FLOODS: dict[str, bytes] = {
+    "stop texts": json.dumps({"stop": ["@@"] * 1_000_000}).encode(),
+    "arrays": b'{"stop":[' + b"[]," * 2_000_000 + b"[]]}",
+    "members": json.dumps({str(number): 1 for number in range(500_000)}).encode(),
+    "biases": json.dumps({"logit_bias": {f"-{number}": 1 for number in range(7_000)}}).encode(),
+    "numbers": json.dumps({"allowed_token_ids": [1] * 500_000}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_floods_cost_little(name):
+    """A refusal costs the event loop less than 30 ms, whatever the size of the text."""
+    assert min(refusal_s(FLOODS[name]) for _ in range(3)) < budget(0.03)
+
+
+def refusal_s(text: bytes) -> float:
+    started = time.thread_time()
+    with pytest.raises(ValueError, match=r"^sampling_parameters: "):
+        sampling_parameters.read_text(text)
+    return time.thread_time() - started

@@ -56,7 +56,10 @@ class RequestFields(BaseModel):
 
 
 ModelName = Annotated[
-    str | None, Field(description="May be left out where the key may use one model alone.")
+    str | None,
+    Field(
+        description="May be left out if only one of the models that the key may use can do this."
+    ),
 ]
 
 

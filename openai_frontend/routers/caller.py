@@ -7,7 +7,7 @@ from openai_frontend.access.scopes import SCOPE_OF
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.callers_models import CallersModels, Models
-from openai_frontend.serving.model_lookup import find_model
+from openai_frontend.serving.model_lookup import Task, find_model
 
 
 def caller_of(request: Request) -> Caller | None:
@@ -36,12 +36,14 @@ def may_list(request: Request) -> bool:
     return caller is None or SCOPE_OF["models"] in caller.key.scopes
 
 
-async def model_for(request: Request, registry: ModelRegistry, name: str | None) -> ServedModel:
-    """The model that the request names, or the only one, noted for the metrics: a name that is
-    served. It may have to be loaded first.
+async def model_for(
+    request: Request, registry: ModelRegistry, name: str | None, task: Task
+) -> ServedModel:
+    """The model that the request names, or the only one for the task, noted for the metrics: a
+    name that is served. It may have to be loaded first.
     """
     models = models_for(request, registry)
-    return noted(request, await find_model(models, name, may_list=may_list(request)))
+    return noted(request, await find_model(models, name, task, may_list=may_list(request)))
 
 
 def noted(request: Request, model: ServedModel) -> ServedModel:

@@ -35,7 +35,7 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
-        model = await model_for(request, registry, chat_request.model)
+        model = await model_for(request, registry, chat_request.model, "chat")
         answer = await chat.prepare(chat_request, model)
         told = _adjusted(answer.adjusted)
         if chat_request.stream:

@@ -31,7 +31,7 @@ def completions_router(
     async def create_completion(request: Request) -> Response:
         """Continues a text, whole or as a stream of chunks."""
         completion_request = await reader.read_in_turns(await read_body(request.receive))
-        model = await model_for(request, registry, completion_request.model)
+        model = await model_for(request, registry, completion_request.model, "completions")
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:
             return EventStream(chunks(answer), answer.bursts(), streams)

@@ -25,7 +25,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     async def create_embedding(request: Request) -> Response:
         """Turns texts into vectors."""
         embedding_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, embedding_request.model)
+        model = await model_for(request, registry, embedding_request.model, "embeddings")
         with CancelledOnDisconnect(request.scope):
             body = await embeddings.create(embedding_request, model)
         return Response(body, media_type="application/json")

@@ -7,12 +7,12 @@ from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.routers.caller import may_list, model_for, models_for, noted
+from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.request_body import BodyReader
-from openai_frontend.serving.rerank import Reranking, has_texts, only_ranker
+from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
 from schemas.rerank import (
     CohereRerankResponse,
@@ -40,18 +40,14 @@ class _Documents:
     async def answer(self, request: Request, create: _Create) -> Response:
         """Jina's, vLLM's and Cohere's form of request; the answer's is `create`'s."""
         asked = await self._reader.read_in_turns(await request.body())
-        model = await model_for(request, self._registry, asked.model)
+        model = await model_for(request, self._registry, asked.model, "rerank")
         with CancelledOnDisconnect(request.scope):
             return _json(await create(asked, model))
 
     async def answer_texts(self, request: Request) -> Response:
-        """The form of text-embeddings-inference, where a lone model needs no name."""
+        """The form of text-embeddings-inference."""
         asked = await self._texts_reader.read_in_turns(await request.body())
-        if asked.model is None:
-            models = models_for(request, self._registry)
-            model = noted(request, only_ranker(models, may_list=may_list(request)))
-        else:
-            model = await model_for(request, self._registry, asked.model)
+        model = await model_for(request, self._registry, asked.model, "rerank")
         with CancelledOnDisconnect(request.scope):
             ranks = await self._reranking.create_for_texts(asked, model)
         body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
@@ -109,7 +105,7 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (vLLM's form)."""
         score_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, score_request.model)
+        model = await model_for(request, registry, score_request.model, "rerank")
         with CancelledOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))
 

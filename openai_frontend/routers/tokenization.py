@@ -32,13 +32,13 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or of a chat."""
         asked = await texts.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model)
+        model = await model_for(request, registry, asked.model, None)
         return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         asked = await tokens.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model)
+        model = await model_for(request, registry, asked.model, None)
         return _json(await tokenization.detokenize(asked, model))
 
     for path in ("/tokenize", "/v1/tokenize"):
@@ -71,7 +71,7 @@ def render_router(
     async def render_chat_completion(request: Request) -> Response:
         """What the model would read of a conversation."""
         asked = await chats.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model)
+        model = await model_for(request, registry, asked.model, "chat")
         return _json(await rendered(await chat.render(asked, model), model))
 
     @router.post(
@@ -82,7 +82,7 @@ def render_router(
     async def render_completion(request: Request) -> Response:
         """What the model would read of each prompt."""
         asked = await texts.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model)
+        model = await model_for(request, registry, asked.model, "completions")
         prompts = await completions.render(asked, model)
         return _json(RenderedPromptList(data=[await rendered(each, model) for each in prompts]))
 

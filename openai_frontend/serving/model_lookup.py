@@ -1,11 +1,13 @@
-"""Finds the model of a request: by its name, or the only one if the request names none."""
+"""Finds the model of a request: by its name, or the only one for it if the request names none."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
+from typing import Literal
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
+from openai_frontend.models.card import Capabilities, ModelCard
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.callers_models import Models
 
@@ -15,12 +17,19 @@ _MAX_NAME = 128  # characters of a name in a message
 _MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
 
 
-async def find_model(models: Models, name: str | None, *, may_list: bool) -> ServedModel:
-    """The model, loaded first where models are loaded on demand. An empty name is none.
+# What an address asks of a model, by the name of the capability; None: nothing that not all can
+Task = Literal["chat", "completions", "embeddings", "rerank"] | None
+
+
+async def find_model(
+    models: Models, name: str | None, task: Task, *, may_list: bool
+) -> ServedModel:
+    """The model, loaded first where models are loaded on demand. An empty name is none: that is
+    the only model, or else the only one for the task.
 
     `may_list`: errors may say which models there are.
     """
-    name = name or _only_name(models, may_list=may_list)
+    name = name or _only_name(models, task, may_list=may_list)
     try:
         await models.bring(name)
         return models.get(name)
@@ -38,31 +47,45 @@ def with_known_names(error: ModelNotFound, models: Models, name: str) -> ModelNo
     return ModelNotFound(message, param=error.param)
 
 
-def which_model(models: Models, *, may_list: bool) -> InvalidRequest:
-    """The error of a request that names none, where it is not clear which one is meant."""
-    message = "Missing required parameter: 'model'."
-    known = [card.name for card in models.cards()]
-    if may_list and known:
-        message += f" Name one of the available models: {_listed(known)}."
-    elif known:
-        message += " Several models are available."
-    else:
-        message += " No model is available."
-    return InvalidRequest(message, param="model", code="missing_required_parameter")
-
-
-def _only_name(models: Models, *, may_list: bool) -> str:
+def _only_name(models: Models, task: Task, *, may_list: bool) -> str:
     """The name of the one model there is: aliases and versions are that model's, and an adapter
     counts only where its base may not be used.
     """
     cards = models.cards()
-    cards = [card for card in cards if card.parent is None] or cards
+    cards = _able([card for card in cards if card.parent is None] or cards, task)
     names = [card.name for card in cards]
     own_names = {card.stands_for or card.name for card in cards}
     if len(own_names) != 1:
-        raise which_model(models, may_list=may_list)
+        raise _which_model(names, may_list=may_list)
     [own_name] = own_names
     return own_name if own_name in names else names[0]
+
+
+def _able(cards: Sequence[ModelCard], task: Task) -> Sequence[ModelCard]:
+    """Those that can do the task, or may: of a model that is not loaded nothing is known. All of
+    them if none can. Documents are ranked by cross-encoders before models of embeddings.
+    """
+    if task is None:
+        return cards
+    able = [
+        card
+        for card in cards
+        if getattr(card.capabilities, task) or card.capabilities == Capabilities()
+    ]
+    if task == "rerank":
+        able = [card for card in able if not card.capabilities.embeddings] or able
+    return able or cards
+
+
+def _which_model(names: Sequence[str], *, may_list: bool) -> InvalidRequest:
+    message = "Missing required parameter: 'model'."
+    if may_list and names:
+        message += f" Name one of the available models: {_listed(names)}."
+    elif names:
+        message += " Several models are available."
+    else:
+        message += " No model is available."
+    return InvalidRequest(message, param="model", code="missing_required_parameter")
 
 
 def _closest(name: str, known: Sequence[str]) -> str | None:

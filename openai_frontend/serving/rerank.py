@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.answer import new_id
-from openai_frontend.serving.callers_models import Models
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.inputs import Text
-from openai_frontend.serving.model_lookup import which_model
 from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
 from openai_frontend.serving.scoring import Scored, Scoring
 from schemas.rerank import (
@@ -104,18 +102,6 @@ def has_texts(body: bytes) -> bool:
     `documents`.
     """
     return bool(_TEXTS.search(body)) and not _DOCUMENTS.search(body)
-
-
-def only_ranker(models: Models, *, may_list: bool) -> ServedModel:
-    """For a request that names no model: the one cross-encoder, or else the one that embeds."""
-    ready = [models.get(card.name) for card in models.cards() if card.ready and not card.stands_for]
-    for task in ("score", "embed"):
-        able = [model for model in ready if task in model.tasks]
-        if len(able) == 1:
-            return able[0]
-        if able:
-            break
-    raise which_model(models, may_list=may_list)
 
 
 def _results(request: RerankRequest, ranked: Ranked, *, with_documents: bool) -> list[RerankResult]:

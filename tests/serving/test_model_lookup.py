@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.card import ModelCard
-from openai_frontend.serving.model_lookup import MAX_LISTED, find_model
+from openai_frontend.models.card import Capabilities, ModelCard
+from openai_frontend.serving.model_lookup import MAX_LISTED, Task, find_model
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Models:
     names: list[str]
     stands_for: dict[str, str] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
+    capabilities: dict[str, Capabilities] = field(default_factory=dict)
 
     async def bring(self, name: str) -> None:
         """They are all loaded."""
@@ -34,14 +35,17 @@ class Models:
             ready=True,
             stands_for=self.stands_for.get(name),
             parent=self.parents.get(name),
+            capabilities=self.capabilities.get(name, Capabilities()),
         )
 
     def cards(self) -> list[ModelCard]:
         return [self.card(name) for name in self.names]
 
 
-async def found(models: Models, name: str | None = None, *, may_list: bool = True) -> Any:
-    return await find_model(models, name, may_list=may_list)
+async def found(
+    models: Models, name: str | None = None, task: Task = None, *, may_list: bool = True
+) -> Any:
+    return await find_model(models, name, task, may_list=may_list)
 
 
 ONE_MODEL = [
@@ -59,6 +63,46 @@ ONE_MODEL = [
 async def test_a_request_without_a_model(models, expected, name):
     """It uses the only model, whatever names, versions and adapters that has."""
     assert await found(models, name) == expected
+
+
+CHAT = Capabilities(chat=True, completions=True)
+EMBEDS = Capabilities(embeddings=True, rerank=True)
+RANKS = Capabilities(rerank=True)
+
+ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Task, str]] = [
+    ({"talks": CHAT, "embeds": EMBEDS}, "chat", "talks"),
+    ({"talks": CHAT, "embeds": EMBEDS}, "completions", "talks"),
+    ({"talks": CHAT, "embeds": EMBEDS}, "embeddings", "embeds"),
+    ({"talks": CHAT, "embeds": EMBEDS}, "rerank", "embeds"),
+    ({"talks": CHAT, "judge": RANKS, "e": EMBEDS, "f": EMBEDS}, "rerank", "judge"),
+    ({"talks": CHAT}, "embeddings", "talks"),
+]
+
+
+@pytest.mark.parametrize(("capabilities", "task", "expected"), ONE_FOR_THE_TASK)
+async def test_the_only_model_for_the_task(capabilities, task, expected):
+    """A request without a model uses the only one that can do what its address is for; a
+    cross-encoder ranks before models of embeddings.
+    """
+    models = Models(list(capabilities), capabilities=capabilities)
+
+    assert await found(models, None, task) == expected
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "task"),
+    [
+        ({"a": CHAT, "b": CHAT, "e": EMBEDS}, "chat"),
+        ({"a": RANKS, "b": RANKS, "e": EMBEDS}, "rerank"),
+        ({"a": CHAT, "b": Capabilities()}, "chat"),  # not loaded: it may be one that chats
+    ],
+)
+async def test_several_models_for_the_task(capabilities, task):
+    """Where it is not clear which one is meant, the error lists those that can do it."""
+    models = Models(list(capabilities), capabilities=capabilities)
+
+    with pytest.raises(InvalidRequest, match=r"available models: 'a', 'b'\."):
+        await found(models, None, task)
 
 
 async def test_a_request_that_names_its_model():

@@ -6,10 +6,9 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.rerank import Reranking, has_texts, only_ranker
+from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
 from schemas.rerank import RerankRequest, TextsRerankRequest
-from tests.routers.conftest import FakeRegistry
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 POLICY = FieldPolicy("reject")
@@ -124,34 +123,3 @@ BODIES = [
 def test_dialects_are_told_apart(body, expected):
     """TEI's requests have the key `texts`; what texts say does not matter."""
     assert expected is has_texts(body)
-
-
-def registry(**tasks: list[str]) -> Any:
-    fakes = FakeRegistry({name: FakePoolingModel(tasks=each) for name, each in tasks.items()})
-    fakes.known.set()
-    return fakes
-
-
-ONLY = [
-    ({"chat": ["generate"], "judge": ["score"], "e": ["embed"], "f": ["embed"]}, "judge"),
-    ({"chat": ["generate"], "e": ["embed"]}, "e"),
-]
-
-
-@pytest.mark.parametrize(("tasks", "expected"), ONLY)
-def test_the_only_model_that_ranks(tasks, expected):
-    """A request without a model goes to the one cross-encoder, or else to the one that embeds."""
-    models = registry(**tasks)
-
-    assert only_ranker(models, may_list=True) is models.models[expected]
-
-
-@pytest.mark.parametrize(
-    "tasks", [{"chat": ["generate"]}, {"a": ["score"], "b": ["score"], "e": ["embed"]}]
-)
-def test_no_model_or_several(tasks):
-    """Where it is not clear which model is meant, the request must name it."""
-    with pytest.raises(InvalidRequest) as refused:
-        only_ranker(registry(**tasks), may_list=True)
-
-    assert (refused.value.param, refused.value.code) == ("model", "missing_required_parameter")

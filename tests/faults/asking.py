@@ -62,7 +62,7 @@ def error_of(last_event: str) -> Any:
 
 async def unready(client: httpx.AsyncClient) -> dict[str, str]:
     """Model -> why it cannot serve."""
-    models: dict[str, str] = (await client.get("/health/ready")).json()["models"]
+    models: dict[str, str] = (await client.get("/health/ready")).json().get("models", {})
     return models
 
 

@@ -7,10 +7,8 @@ from pydantic import BaseModel, Field, Tag
 from schemas.sampling import INT32_MAX, ModelName, RequestFields, TokenId
 from schemas.token_ids import MAY_BE_LONG
 
-# An empty text alone is one that OpenAI embeds, and langchain-openai asks for; in a list it is not.
 # How many inputs there may be is no limit of the schema: in a union its message would be lost.
-InputText = Annotated[str, Field(min_length=1)]
-InputTexts = Annotated[list[InputText], Field(min_length=1, fail_fast=True)]
+InputTexts = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 InputTokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True), MAY_BE_LONG]
 InputTokenLists = Annotated[list[InputTokens], Field(min_length=1, fail_fast=True)]
 Input = (

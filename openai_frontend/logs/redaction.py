@@ -70,7 +70,7 @@ class Redaction:
             return text
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
-        return f"(its text of {len(text)} characters is left out)"
+        return f"(its text of {len(text)} characters is left out; --log-exception-texts shows it)"
 
     def exception(self, record: LogRecord, *, of_request: bool) -> "Told | None":
         """The record's exception; None where there is none."""

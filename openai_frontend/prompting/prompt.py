@@ -214,7 +214,8 @@ class PromptBuilder:
         for purpose, needed in wanted:
             if needed and purpose in self._templates:
                 return self._templates[purpose]
-        raise InvalidRequest("This model has no chat template.", param="model")
+        message = "This model has no chat template."
+        raise InvalidRequest(message, param="model", code="unsupported_model")
 
     def _check_length(self, tokens: int, param: str) -> None:
         """Before ids become a list, which takes 20 ns each with the GIL held."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from openai_frontend import __version__
-from openai_frontend.errors import InferenceFailed
+from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
@@ -169,6 +169,13 @@ def choices_of(first: GenerationRequest, n: int) -> list[GenerationRequest]:
         )
         for choice in range(n)
     ]
+
+
+def check_generates(model: ServedModel) -> None:
+    """Raises for a model that writes no text, such as one of embeddings."""
+    if "generate" not in model.tasks:
+        message = f"The model '{model.name}' does not generate text."
+        raise InvalidRequest(message, param="model", code="unsupported_model")
 
 
 _BESIDE_SAMPLING = {

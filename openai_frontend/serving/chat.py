@@ -11,6 +11,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import (
     Answer,
+    check_generates,
     check_request_fields,
     choices_of,
     first_request,
@@ -141,6 +142,7 @@ class ChatCompletions:
         return await self._render(request, model, tools, hints.values)
 
     def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
+        check_generates(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)
         self._limits.check_n(request.n or 1)
         self._limits.check_messages(len(request.messages))

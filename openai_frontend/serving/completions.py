@@ -13,6 +13,7 @@ from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import (
     Answer,
+    check_generates,
     check_request_fields,
     choices_of,
     first_request,
@@ -100,6 +101,7 @@ class Completions:
 
     async def render(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
         """What the model reads; raises for fields that this model or server cannot honour."""
+        check_generates(model)
         prompts = _prompts(request)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
         self._limits.check_n(request.n or 1)

@@ -52,7 +52,7 @@ def _logprob(entry: Mapping[str, Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Which tokens are told beside the one at a place: the likeliest, or those asked for."""
+    """Which tokens are told of a place: the likeliest, or those asked for and its own."""
 
     top: int = 0
     token_ids: Sequence[int] = ()
@@ -61,7 +61,8 @@ class Alternatives:
         """Likeliest first."""
         ranked = sorted(position.items(), key=lambda item: -_logprob(item[1]))
         if self.token_ids:
-            return [item for item in ranked if item[0] in self.token_ids]
+            told = {next(iter(position)), *self.token_ids}
+            return [item for item in ranked if item[0] in told]
         return ranked[: self.top]
 
 

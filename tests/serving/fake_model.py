@@ -33,6 +33,7 @@ class FakeModel:
 
     name = model_name = "fake"
     created = 1
+    tasks = frozenset({"generate"})
     place_limits = NO_LIMITS
     max_answer_tokens: int | None = None
 

@@ -100,11 +100,12 @@ async def test_own_dimensions():
     assert answer.data[0].embedding == [1, 1, 2]
 
 
-async def test_empty_text_alone():
-    """An empty text has a vector, as at OpenAI: langchain-openai fills gaps with it."""
-    answer = await create(FakePoolingModel(), input="")
+@pytest.mark.parametrize("given", ["", [""], ["a", ""]])
+async def test_empty_text(given):
+    """An empty text has a vector: langchain-openai fills gaps with it, and chunks may be empty."""
+    answer = await create(FakePoolingModel(), input=given)
 
-    assert answer.data[0].embedding == [0, 0, 0]
+    assert answer.data[-1].embedding == [0, 0, 0]
 
 
 @pytest.mark.honours("embeddings.add_special_tokens")
@@ -154,6 +155,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"input": [5, 300]}, "input", "invalid_value"),
     ({"input": [[5], [300]]}, "input[1]", "invalid_value"),
     ({"input": "", "add_special_tokens": False}, "input", "empty_string"),
+    ({"input": ["a", ""], "add_special_tokens": False}, "input[1]", "empty_string"),
     ({"input": ["a" * 9] * 6}, "input", "max_tokens_per_request"),
     ({"dimensions": 2}, "dimensions", "unsupported_parameter"),
     ({"dimensions": 4}, "dimensions", "unsupported_parameter"),

@@ -65,14 +65,14 @@ def test_chat_without_alternatives():
 
 
 def test_alternatives_by_their_ids():
-    """Where tokens were asked for by their ids, they are told, however unlikely."""
+    """Where tokens were asked for by their ids, they are told beside the sampled one."""
     asked = Alternatives(token_ids=[99, 100])
 
     [entry] = ChatLogprobs(NAMES, asked).tokens([position((97, -0.5), (100, -9.0), (99, -8.0))])[
         "content"
     ]
 
-    assert [top["token"] for top in entry["top_logprobs"]] == ["c", "d"]
+    assert [top["token"] for top in entry["top_logprobs"]] == ["a", "c", "d"]
 
 
 def test_split_character():

@@ -72,10 +72,7 @@ def _fields(params: SamplingParams) -> dict[str, Any]:
         fields["repetition_detection"] = _repetition_detection(params.repetition_detection)
     if params.extra_args is not None:
         fields["extra_args"] = _extra_args(params.extra_args)
-    if params.logprob_token_ids:
-        # One list for each token: the likeliest, or those asked for.
-        if params.logprobs not in (None, 0, len(params.logprob_token_ids)):
-            raise ValueError("logprob_token_ids: they take the place of the likeliest logprobs")
+    if params.logprob_token_ids:  # in place of the likeliest, as vLLM's own server does
         fields.pop("logprobs", None)
     return fields
 

@@ -109,6 +109,8 @@ class VLLMEngine(Engine):
         if self._pooling:
             raise EngineError("the model does not generate text", failures.UNSUPPORTED)
         with conversion.translated():
+            if request.sampling_params.thinking_token_budget is not None:
+                self._check_thinking_budget()
             params = conversion.sampling_params(
                 request.sampling_params, self._defaults, stream=request.stream
             )
@@ -121,6 +123,15 @@ class VLLMEngine(Engine):
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)
         return None
+
+    def _check_thinking_budget(self) -> None:
+        """vLLM refuses it too, in the words of its own command line."""
+        reasoning = self._engine.vllm_config.reasoning_config
+        if reasoning is None or not reasoning.enabled:
+            raise ValueError(
+                "thinking_token_budget: this model's engine does not know where its reasoning "
+                "ends; its model.json sets neither reasoning_parser nor reasoning_config"
+            )
 
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
         """Forget the others, each once no request needs it; new ones load with their first one."""

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint format typecheck fuzz soak audit sbom wheel check-native bench demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint format typecheck fuzz soak audit sbom wheel proto check-native bench demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -61,6 +61,11 @@ sbom: setup ## build/sbom.cdx.json: the locked packages, in CycloneDX
 
 wheel: setup ## dist/: the wheel of the last commit, the same bytes wherever it is built
 	@$(BIN)/python -m scripts.wheel
+
+proto: setup ## compile Triton's model_config.proto, once it has changed
+	@$(PYTHON) -m scripts.setup --tool protoc
+	.venv/tools/protoc/bin/python -m grpc_tools.protoc -Iopenai_frontend/cli model_config.proto \
+		--descriptor_set_out=openai_frontend/cli/model_config.binpb
 
 check-native: setup ## the tests of the core under AddressSanitizer
 	$(BIN)/python -m scripts.check_native $(ARGS)

@@ -13,48 +13,23 @@ from openai_frontend.errors import ModelUnavailable
 
 Config = dict[str, Any]
 
-_NUMBERS = {"max_batch_size", "dims", "shape", "count", "num_versions", "versions", "model_version"}
-_FLAGS = {"optional", "decoupled", "allow_ragged_batch"}
-_LISTS = {"input", "output", "dims", "shape", "step", "versions", "instance_group"}
-_TRUE = {"true", "True", "t", "1"}
-
 
 def read(folder: Path, version: Path | None) -> Config:
-    """The config; empty where there is no file. ModelUnavailable where it cannot be read."""
+    """The config; all defaults if there is no file. ModelUnavailable where it cannot be read."""
     path = folder / "config.pbtxt"
     try:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        config = _message(text_format.read(text))
+        config = text_format.read(text)
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{path}: {error}") from error
-    except (KeyError, TypeError) as error:
-        raise ModelUnavailable(f"{path}: an entry has no {error}") from error
     name = folder.resolve().name
-    if config.setdefault("name", name) != name:
+    config["name"] = config["name"] or name
+    if config["name"] != name:
         raise ModelUnavailable(
             f"{path}: its name is '{config['name']}', not its folder's, '{name}'"
         )
     complete = _COMPLETED.get(config.get("backend", ""))
     return config if complete is None else complete(config, version)
-
-
-def _message(message: text_format.Message) -> Config:
-    return {name: _member(name, values) for name, values in message.items()}
-
-
-def _member(name: str, values: list[Any]) -> Any:
-    if name in text_format.MAPS:
-        return {str(entry["key"][0]): _value("value", entry["value"][0]) for entry in values}
-    converted = [_value(name, value) for value in values]
-    return converted if name in _LISTS else converted[-1] if converted else None
-
-
-def _value(name: str, value: Any) -> Any:
-    if isinstance(value, dict):
-        return _message(value)
-    if name in _FLAGS:
-        return value in _TRUE
-    return int(value) if name in _NUMBERS else value
 
 
 def _of_python(config: Config, version: Path | None) -> Config:

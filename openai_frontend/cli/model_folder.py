@@ -147,7 +147,7 @@ def _loaded(numbers: Sequence[int], policy: Mapping[str, Any] | None) -> Sequenc
         return numbers
     if "specific" in policy:
         return [number for number in numbers if number in policy["specific"].get("versions", ())]
-    return numbers[-policy.get("latest", {}).get("num_versions", 1) :]
+    return numbers[-policy.get("latest", {"num_versions": 1})["num_versions"] :]
 
 
 def _arguments(path: Path) -> Mapping[str, Any]:

@@ -44,7 +44,8 @@ def test_each_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     alias(tmp_path, "chat", "org/chat")
 
     assert lines(capsys, tmp_path, code=1) == [
-        f"broken not servable {tmp_path}/broken/config.pbtxt: line 1: unexpected {{",
+        f"broken not servable {tmp_path}/broken/config.pbtxt: line 1, column 1: "
+        "Expected identifier or number, got {.",
         "chat servable chat completions, completions; also as org/chat",
         "empty not servable it has neither a config.pbtxt nor the folder of a version",
         "vectors servable embeddings",

@@ -61,13 +61,13 @@ def init(repository: Path, model: object, *options: object, code: int = 0) -> Pa
     return repository
 
 
-def config(folder: Path) -> text_format.Message:
+def config(folder: Path) -> dict[str, Any]:
     return text_format.read((folder / "config.pbtxt").read_text())
 
 
 def parameters(folder: Path) -> dict[str, str]:
     entries = config(folder)["parameters"]
-    return {entry["key"][0]: entry["value"][0]["string_value"][0] for entry in entries}
+    return {key: entry["string_value"] for key, entry in entries.items()}
 
 
 def options(folder: Path) -> Any:
@@ -182,15 +182,13 @@ def test_a_pipeline_takes_what_the_engine_says(
     names = ["llama", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
     assert sorted(path.name for path in repository.iterdir()) == names
     for name in names:
-        assert config(repository / name)["max_batch_size"] == ["16"]
+        assert config(repository / name)["max_batch_size"] == 16
         assert (repository / name / "1").is_dir()
     said = parameters(repository / "tensorrt_llm")
     assert said["gpt_model_path"] == str(engine)
     assert said["max_beam_width"] == "2"
     assert said["kv_cache_free_gpu_mem_fraction"] == "0.5"
-    assert config(repository / "tensorrt_llm")["model_transaction_policy"] == [
-        {"decoupled": ["false"]}
-    ]
+    assert config(repository / "tensorrt_llm")["model_transaction_policy"] == {"decoupled": False}
     assert parameters(repository / "preprocessing")["tokenizer_dir"] == str(tokenizer)
     assert parameters(repository / "tensorrt_llm_bls")["tensorrt_llm_model_name"] == "tensorrt_llm"
     for name in ("llama", "tensorrt_llm_bls"):

@@ -43,7 +43,7 @@ def differences(model: Model, models: Path | None) -> Iterator[str]:
         yield f"{template} cannot be read: {error}"
         return
     for side in ("input", "output"):
-        their_names = {tensor["name"][0] for tensor in theirs.get(side, ())}
+        their_names = {tensor["name"] for tensor in theirs.get(side, ())}
         odd = sorted(their_names ^ {tensor["name"] for tensor in model.config[side]})
         if odd:
             yield f"{template} differs in {side} {', '.join(odd)}"

@@ -443,6 +443,14 @@ void unload_engine(Model* model) {
   host.attr("unload")();
 }
 
+// Fails if the engine is dead. Cores since 2025-12 ask before they call a model ready.
+void check_engine(ModelInstance* instance) {
+  const nb::handle host(host_of(instance));
+  const nb::gil_scoped_acquire acquire;
+  const nb::object failure = host.attr("failure")();
+  if (!failure.is_none()) throw TritonError(Code::kUnavailable, nb::cast<std::string>(failure));
+}
+
 // The core owns the requests until Execute returns without an error, so this never fails: each
 // request is answered.
 void execute(ModelInstance* instance, Request* request) {
@@ -527,6 +535,10 @@ TRITON_EXPORT triton::Error* TRITONBACKEND_ModelInitialize(triton::Model* model)
 
 TRITON_EXPORT triton::Error* TRITONBACKEND_ModelFinalize(triton::Model* model) {
   return triton::guarded([&] { triton::unload_engine(model); });
+}
+
+TRITON_EXPORT triton::Error* TRITONBACKEND_ModelInstanceReady(triton::ModelInstance* instance) {
+  return triton::guarded([&] { triton::check_engine(instance); });
 }
 
 TRITON_EXPORT triton::Error* TRITONBACKEND_ModelInstanceExecute(triton::ModelInstance* instance,

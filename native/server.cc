@@ -29,13 +29,25 @@ std::string take_json(Message* message) {
   return json;
 }
 
+using ServerReference = std::shared_ptr<triton::Server>;
+
 // What the threads of a core that did not end go on using. Kept here, so that it is no leak to
 // who looks for leaks.
-void keep(triton::Server* server, ResponseAllocator* allocator) {
-  static auto* const kept = new std::vector<std::pair<triton::Server*, ResponseAllocator*>>;
+void keep(ServerReference server, ResponseAllocator* allocator) {
+  static auto* const kept = new std::vector<std::pair<ServerReference, ResponseAllocator*>>;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  kept->emplace_back(server, allocator);
+  kept->emplace_back(std::move(server), allocator);
+}
+
+// Deletes a server after its last call. Its threads may wait for the GIL, so it must not be held.
+void delete_server(triton::Server* server) {
+  if (PyGILState_Check() != 0) {
+    const nb::gil_scoped_release release;
+    ignore(server_api.ServerDelete(server));
+  } else {
+    ignore(server_api.ServerDelete(server));
+  }
 }
 
 // Load parameters, deleted when the call is over.
@@ -68,10 +80,12 @@ class CoreServer {
   explicit CoreServer(const Options& options) : queue_(std::make_shared<ResponseQueue>()) {
     allocator_ = new_response_allocator();
     const nb::gil_scoped_release release;
-    if (Error* error = server_api.ServerNew(&server_, options.get())) {
+    triton::Server* server = nullptr;
+    if (Error* error = server_api.ServerNew(&server, options.get())) {
       ignore(server_api.ResponseAllocatorDelete(allocator_));
       check(error);
     }
+    server_ = ServerReference(server, delete_server);
   }
   CoreServer(const CoreServer&) = delete;
   CoreServer& operator=(const CoreServer&) = delete;
@@ -88,18 +102,16 @@ class CoreServer {
     queue_->clear();
   }
 
-  // Waits for requests in flight and for the models to unload, at most the exit timeout; then
-  // deletes the core. One that has not ended by then is left as it is.
+  // Waits for requests in flight and for the models to unload, at most the exit timeout; then the
+  // core is deleted, by the last call that is in it. One that has not ended by then is left as it
+  // is.
   void stop() {
-    triton::Server* stopped = std::exchange(server_, nullptr);
+    ServerReference stopped = std::exchange(server_, nullptr);
     if (stopped == nullptr) return;
     const nb::gil_scoped_release release;
-    Error* error = server_api.ServerStop(stopped);
-    if (error == nullptr) {
-      ignore(server_api.ServerDelete(stopped));
-    } else {
-      keep(stopped, std::exchange(allocator_, nullptr));
-    }
+    Error* error = server_api.ServerStop(stopped.get());
+    if (error != nullptr) keep(stopped, std::exchange(allocator_, nullptr));
+    stopped.reset();
     check(error);
   }
 
@@ -187,23 +199,25 @@ class CoreServer {
     return text;
   }
   nb::object infer_async(const InferArguments& arguments) const {
-    return infer(running(), allocator_, queue_, arguments);
+    const ServerReference server = running();
+    return infer(server.get(), allocator_, queue_, arguments);
   }
   int response_fd() const { return queue_->fd(); }
   nb::list drain() const { return queue_->drain(); }
 
  private:
-  triton::Server* running() const {
+  // A copy for the time of a call, by which a stop on another thread does not delete the core.
+  ServerReference running() const {
     if (server_ == nullptr) throw TritonError(Code::kUnavailable, "the server has stopped");
     return server_;
   }
   template <typename Function>
   void call(Function&& function) const {
-    triton::Server* server = running();
+    const ServerReference server = running();
     Error* error = nullptr;
     {
       const nb::gil_scoped_release release;
-      error = function(server);
+      error = function(server.get());
     }
     check(error);
   }
@@ -214,7 +228,7 @@ class CoreServer {
     return take_json(message);
   }
 
-  triton::Server* server_ = nullptr;
+  ServerReference server_;  // used with the GIL held
   ResponseAllocator* allocator_ = nullptr;
   std::shared_ptr<ResponseQueue> queue_;
 };

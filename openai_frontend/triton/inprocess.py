@@ -57,7 +57,7 @@ class EngineHost(Protocol):
         """Tokens that made no response; for requests that have begun, those of streams alone."""
 
     def failure(self) -> str | None:
-        """Why the engine can serve no more, or None while it can."""
+        """Why the engine can serve no more, or None while it can. Called on any thread."""
 
     def stats(self) -> Any:
         """How many requests run and wait."""
@@ -180,6 +180,7 @@ class _RegisteredHost:
         self._host = engine_host
         self.start = engine_host.start
         self.cancel = engine_host.cancel
+        self.failure = engine_host.failure
 
     def unload(self) -> None:
         try:

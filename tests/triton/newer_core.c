@@ -2,9 +2,9 @@
    2025-12: they ask each instance of a model. The folder NEWER_CORE has a file for each instance
    that a test speaks for, named after its model: "<milliseconds> <ready> <pid>". The answer takes
    so long; the process with that pid, if it is not 0, is reaped, and the instance is not ready
-   without it. Instances of the in-process backend (NEWER_CORE_BACKEND) are asked themselves.
-   While the file "metadata" is there, the server's metadata takes its time, and a server that is
-   deleted meanwhile aborts the process. */
+   without it. Instances of the in-process backend are asked themselves.
+   While the file "metadata" is there, the server's metadata takes its time, in which the file
+   ".in-metadata" is there, and a server that is deleted meanwhile aborts the process. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -26,16 +26,17 @@ typedef struct Instance Instance;
 enum { MODELS = 64 };
 static Model *models[MODELS]; /* of the in-process backend, in the order of their loads */
 static int loaded;
+static char backend[PATH_MAX]; /* the library that loaded them */
 static volatile int in_metadata;
 
 static void *from(const char *library, const char *name) {
-  void *handle = dlopen(getenv(library), RTLD_LAZY | RTLD_NOLOAD);
+  void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
   return handle == NULL ? NULL : dlsym(handle, name);
 }
 
 #define REAL(result, name, ...) \
   static result (*real)(__VA_ARGS__); \
-  if (real == NULL) real = (result(*)(__VA_ARGS__))from("NEWER_CORE_REAL", #name)
+  if (real == NULL) real = (result(*)(__VA_ARGS__))from(getenv("NEWER_CORE_REAL"), #name)
 
 static bool told(const char *model, int *ms, int *ready, int *pid) {
   char path[PATH_MAX];
@@ -47,12 +48,19 @@ static bool told(const char *model, int *ms, int *ready, int *pid) {
   return complete;
 }
 
+static void mark(const char *name) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/%s", getenv("NEWER_CORE"), name);
+  FILE *file = fopen(path, "w");
+  if (file != NULL) fclose(file);
+}
+
 static bool inprocess_ready(const char *name) {
   Error *(*ask)(Instance *) =
-      (Error * (*)(Instance *)) from("NEWER_CORE_BACKEND", "TRITONBACKEND_ModelInstanceReady");
+      (Error * (*)(Instance *)) from(backend, "TRITONBACKEND_ModelInstanceReady");
   Error *(*name_of)(Model *, const char **) =
-      (Error * (*)(Model *, const char **)) from("NEWER_CORE_REAL", "TRITONBACKEND_ModelName");
-  void (*delete)(Error *) = (void (*)(Error *))from("NEWER_CORE_REAL", "TRITONSERVER_ErrorDelete");
+      (Error * (*)(Model *, const char **)) from(getenv("NEWER_CORE_REAL"), "TRITONBACKEND_ModelName");
+  void (*delete)(Error *) = (void (*)(Error *))from(getenv("NEWER_CORE_REAL"), "TRITONSERVER_ErrorDelete");
   for (int at = loaded - 1; ask != NULL && at >= 0; --at) {
     const char *known = NULL;
     name_of(models[at], &known);
@@ -94,6 +102,7 @@ Error *TRITONSERVER_ServerMetadata(Server *server, Message **message) {
   int ms = 0, ready, pid;
   if (told("metadata", &ms, &ready, &pid)) {
     in_metadata = 1;
+    mark(".in-metadata");
     usleep(1000 * ms);
   }
   Error *error = real(server, message);
@@ -109,6 +118,9 @@ Error *TRITONSERVER_ServerDelete(Server *server) {
 
 Error *TRITONBACKEND_ModelSetState(Model *model, void *state) {
   REAL(Error *, TRITONBACKEND_ModelSetState, Model *, void *);
+  Dl_info caller;
+  if (dladdr(__builtin_return_address(0), &caller) != 0)
+    snprintf(backend, sizeof backend, "%s", caller.dli_fname);
   if (loaded < MODELS) models[loaded++] = model;
   return real(model, state);
 }

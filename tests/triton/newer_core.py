@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from openai_frontend.triton import _core, library
+from openai_frontend.triton import library
 
 _SOURCE = Path(__file__).with_name("newer_core.c")
 
@@ -38,7 +38,6 @@ class NewerCore:
         return {
             "NEWER_CORE": os.fspath(self._told),
             "NEWER_CORE_REAL": os.fspath(self.library.with_name(self._real.name)),
-            "NEWER_CORE_BACKEND": _core.__file__,
         }
 
     def say(self, model: str, *, after_s: float = 0, ready: bool = True, stub: int = 0) -> None:

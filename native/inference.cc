@@ -1,5 +1,6 @@
 #include "inference.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -186,6 +187,7 @@ void on_request_released(InferenceRequest* request, const uint32_t flags, void* 
     const std::lock_guard lock(in_flight.queue->mutex);
     in_flight.request = nullptr;
     borrowed.swap(in_flight.borrowed_inputs);
+    if (in_flight.release_watched) in_flight.queue->enqueue(in_flight.kept_by_triton);
     drop_if_over(in_flight, dropped);
     if (dropped == nullptr) dropped = in_flight.kept_by_triton;
   }
@@ -264,6 +266,10 @@ nb::list ResponseQueue::drain() {
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
     if (!stream->write.is_none()) stream->flush_relay();
+    if (!stream->release_waiter.is_none() && stream->released()) {
+      waiters.append(stream->release_waiter);
+      stream->release_waiter = nb::none();
+    }
     // A consumer that did not wait has taken them already: what it waits for now is still to come.
     if (stream->waiter.is_none() || !stream->has_news()) continue;
     waiters.append(stream->waiter);
@@ -404,18 +410,28 @@ nb::list ResponseStream::take() {
   return responses;
 }
 
-void ResponseStream::cancel() {
+std::optional<size_t> ResponseStream::cancel() {
+  size_t input_bytes = 0;
   {
     const std::lock_guard lock(in_flight_->queue->mutex);
-    if (in_flight_->finished || in_flight_->request == nullptr) return;
+    if (in_flight_->finished || in_flight_->request == nullptr) return std::nullopt;
     ignore(server_api.InferenceRequestCancel(in_flight_->request));
+    in_flight_->release_watched = true;
+    for (const auto& input : in_flight_->copied_inputs) input_bytes += input.size();
+    for (const Py_buffer& input : in_flight_->borrowed_inputs) input_bytes += input.len;
   }
   notify_cancel();
+  return input_bytes;
 }
 
 bool ResponseStream::finished() const {
   const std::lock_guard lock(in_flight_->queue->mutex);
   return in_flight_->finished;
+}
+
+bool ResponseStream::released() const {
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  return in_flight_->request == nullptr;
 }
 
 uint64_t ResponseStream::received() const {
@@ -533,6 +549,7 @@ int traverse_stream(PyObject* self, visitproc visit, void* arg) {
   if (!nb::inst_ready(self)) return 0;
   auto* stream = nb::inst_ptr<ResponseStream>(self);
   Py_VISIT(stream->waiter.ptr());
+  Py_VISIT(stream->release_waiter.ptr());
   Py_VISIT(stream->write.ptr());
   Py_VISIT(stream->failure.ptr());
   return 0;
@@ -541,6 +558,7 @@ int traverse_stream(PyObject* self, visitproc visit, void* arg) {
 int clear_stream(PyObject* self) {
   auto* stream = nb::inst_ptr<ResponseStream>(self);
   stream->waiter = nb::none();
+  stream->release_waiter = nb::none();
   stream->stop_relay();
   stream->failure = nb::none();
   return 0;
@@ -641,7 +659,9 @@ void bind_inference(nb::module_& module) {
                              "The responses of one request in flight.")
       .def("take", &ResponseStream::take, nb::sig("def take(self) -> list[InferenceResponse]"),
            "All responses that have come since the last call; maybe none.")
-      .def("cancel", &ResponseStream::cancel)
+      .def("cancel", &ResponseStream::cancel, nb::sig("def cancel(self) -> int | None"),
+           "Asks Triton to end the request. Bytes of inputs that it has until the release; None "
+           "where the request has come to its end.")
       .def("relay", &ResponseStream::relay, "output"_a, "before"_a, "after"_a, "write"_a,
            nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
                    "collections.abc.Callable[[bytes], bool]) -> None"),
@@ -654,7 +674,10 @@ void bind_inference(nb::module_& module) {
       .def_prop_ro("received", &ResponseStream::received,
                    "Responses that have come so far, relayed ones too.")
       .def_rw("waiter", &ResponseStream::waiter, nb::arg().none(),
-              "A future that the drain hands out once when a response comes.");
+              "A future that the drain hands out once when a response comes.")
+      .def_rw("release_waiter", &ResponseStream::release_waiter, nb::arg().none(),
+              "A future that the drain hands out once Triton has released a request that was "
+              "cancelled.");
 }
 
 }  // namespace triton

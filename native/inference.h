@@ -73,9 +73,10 @@ struct InFlight {
   InferenceRequest* request = nullptr;                       // nullptr once Triton has released it
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
   std::unique_ptr<Relay> relay;
-  bool queued = false;    // in the queue's list of streams to wake
-  bool finished = false;  // the last response has come
-  uint64_t received = 0;  // responses that have come, relayed ones too
+  bool queued = false;           // in the queue's list of streams to wake
+  bool finished = false;         // the last response has come
+  bool release_watched = false;  // the next drain after the release looks at the stream
+  uint64_t received = 0;         // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
 
   // Not guarded: written before Triton sees the request, released after it.
@@ -124,8 +125,11 @@ class ResponseStream {
   ~ResponseStream();
 
   nb::list take();
-  void cancel();
+  // The bytes of the inputs that Triton still has; nothing where the request has come to its end.
+  // Whoever gets them is told of the release by `release_waiter`.
+  std::optional<size_t> cancel();
   bool finished() const;
+  bool released() const;
   uint64_t received() const;
   void relay(std::string output, nb::bytes before, nb::bytes after, nb::object write);
   void resume_relay();
@@ -136,6 +140,7 @@ class ResponseStream {
   bool has_news() const;
 
   nb::object waiter = nb::none();
+  nb::object release_waiter = nb::none();
   nb::object write = nb::none();
   nb::object failure = nb::none();  // the exception that the writer raised
 

@@ -41,6 +41,8 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     metrics.ask(declared.RELAYED_TEXTS, lambda: relay_counts()["texts"])
     metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
+    admission, bodies = _admission(settings, life, metrics), BodyRoom(settings.max_held_body_bytes)
+    server.unreleased.observers += [admission, bodies]
     if tracing is not None:
         metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
     return Lasting(
@@ -51,8 +53,8 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         keys=entrance_of(settings),
         demand=demand,
         life=life,
-        admission=_admission(settings, life, metrics),
-        bodies=BodyRoom(settings.max_held_body_bytes),
+        admission=admission,
+        bodies=bodies,
         tracing=tracing,
         engines=EngineLife(server, registry, metrics, settings.engine_limits()),
     )

@@ -69,6 +69,12 @@ WAITING = _declare(
     "queue_waiting", "gauge", "Requests that wait in the gateway's queue.",
     "Above zero for long: the engine has more to do than it can; more machines.", labels=_MODEL,
 )  # fmt: skip
+UNRELEASED = _declare(
+    "unreleased_requests", "gauge", "Cancelled requests that Triton has not released yet.",
+    "They count against `max_streams` and `max_held_body_bytes`. Above zero for long: the model "
+    "goes on for clients that have gone; let it look at `is_cancelled()`, or limit its answers.",
+    labels=_MODEL,
+)  # fmt: skip
 QUEUE_S = _declare(
     "queue_seconds", "histogram", "Seconds that a request waited in the gateway's queue.",
     "Part of what a client feels as the time to the first token; shorten the queue to refuse "

@@ -63,6 +63,10 @@ class GatewayMetrics:
         """
         self._rejected.labels(model, reason).inc()
 
+    def unreleased_changed(self, model: str, count: int) -> None:
+        """So many cancelled requests to a served model has Triton not released."""
+        self.of(model).unreleased.set(count)
+
     def queued(self, model: str, seconds: float) -> None:
         """A request has left the queue of a served model, for whatever reason, after so long."""
         self.of(model).queue_s.observe(seconds)

@@ -17,6 +17,7 @@ class Models:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.waiting = registered.gauge(registry, declared.WAITING)
+        self.unreleased = registered.gauge(registry, declared.UNRELEASED)
         self.queue_s = registered.histogram(registry, declared.QUEUE_S)
         self.running = registered.gauge(registry, declared.RUNNING)
         self.ended = registered.counter(registry, declared.ENDED)
@@ -35,6 +36,7 @@ class ModelMetrics:
 
     def __init__(self, families: Models, model: str) -> None:
         self.waiting = families.waiting.labels(model)
+        self.unreleased = families.unreleased.labels(model)
         self.queue_s = families.queue_s.labels(model)
         self.running = families.running.labels(model)
         self.first_token_s = families.first_token_s.labels(model)

@@ -32,6 +32,14 @@ class BodyRoom:
             raise ServerOverloaded(message)
         self.held += length
 
+    def retain(self, model_name: str, input_bytes: int) -> None:
+        """The inputs of a cancelled request stay in memory until Triton releases it."""
+        self.held += input_bytes
+
+    def release(self, model_name: str, input_bytes: int) -> None:
+        """Triton has released it."""
+        self.held -= input_bytes
+
 
 class BodyLimit:
     """Counts the bytes that come, for a length may be absent. Raises; `Failures` answers."""

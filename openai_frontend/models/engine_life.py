@@ -225,5 +225,8 @@ class EngineLife:
     def _end_streams(self, name: str, reason: str) -> None:
         names = {name, *self._registry.wholes(name)}
         for stream in self._server.streams():
-            if stream.model_name in names and not stream.over:
+            if stream.model_name not in names:
+                continue
+            stream.give_up()
+            if not stream.over:
                 stream.fail(partial(ModelFailed, stream.model_name, reason))

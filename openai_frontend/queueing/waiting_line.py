@@ -16,6 +16,9 @@ class QueueMetrics(Protocol):
     def queue_changed(self, model: str, waiting: int) -> None:
         """So many wait now."""
 
+    def unreleased_changed(self, model: str, count: int) -> None:
+        """So many cancelled requests has Triton not released."""
+
     def queued(self, model: str, seconds: float) -> None:
         """One has left the queue, for whatever reason, after so long."""
 

@@ -48,6 +48,7 @@ class Admission:
         self.set_limits(max_streams, max_queue, queue_timeout_s)
         self.metrics = metrics
         self.running = 0
+        self.unreleased = 0  # cancelled requests that Triton still has
         self.draining = False
         self._places: dict[str, Places] = {}
         self._waited_for: OrderedDict[Places, None] = OrderedDict()  # in turns
@@ -66,11 +67,31 @@ class Admission:
 
     def places(self, model_name: str, limits: PlaceLimits) -> "Places":
         """The same, by name; a model that was loaded again may have other limits."""
+        places = self._of(model_name)
+        places.limits = limits
+        return places
+
+    def _of(self, model_name: str) -> "Places":
         places = self._places.get(model_name)
         if places is None:
             places = self._places[model_name] = Places(self, model_name)
-        places.limits = limits
         return places
+
+    def retain(self, model_name: str, input_bytes: int) -> None:
+        """A cancelled request keeps a place until Triton releases it: the model may go on."""
+        self._count_unreleased(model_name, 1)
+
+    def release(self, model_name: str, input_bytes: int) -> None:
+        """Triton has released it."""
+        self._count_unreleased(model_name, -1)
+        self.hand_out()
+
+    def _count_unreleased(self, model_name: str, more: int) -> None:
+        places = self._of(model_name)
+        self.unreleased += more
+        places.unreleased += more
+        if self.metrics is not None:
+            self.metrics.unreleased_changed(model_name, places.unreleased)
 
     def drain(self) -> None:
         """Nothing begins from now on, and who waits is told at once. What runs goes on."""
@@ -104,6 +125,7 @@ class Places:
     def __init__(self, server: Admission, model_name: str) -> None:
         self.limits = NO_LIMITS
         self.running = 0
+        self.unreleased = 0  # cancelled requests that Triton still has
         self.line = WaitingLine(
             model_name, stands=self._stands, give_back=self.give_back, metrics=server.metrics
         )
@@ -165,8 +187,10 @@ class Places:
     def free(self) -> int:
         """Places that nobody has; limits may have been lowered since."""
         server, own = self._server, self.limits.max_streams
-        free = server.max_streams - server.running
-        return max(0, free if own is None else min(free, own - self.running))
+        free = server.max_streams - server.running - server.unreleased
+        if own is not None:
+            free = min(free, own - self.running - self.unreleased)
+        return max(0, free)
 
     def _grant(self, wanted: int) -> int:
         granted = min(wanted, AT_ONCE, self.free())
@@ -190,6 +214,8 @@ class Places:
 
     def _stands(self) -> str:
         own, server = self.limits.max_streams, self._server
-        if own is not None and self.running >= own:
-            return f"The model runs {self.running} requests, and takes {own}"
-        return f"The server runs {server.running} requests, and takes {server.max_streams}"
+        running = self.running + self.unreleased
+        if own is not None and running >= own:
+            return f"The model runs {running} requests, and takes {own}"
+        running = server.running + server.unreleased
+        return f"The server runs {running} requests, and takes {server.max_streams}"

@@ -245,7 +245,10 @@ class ResponseStream:
     def take(self) -> list[InferenceResponse]:
         """All responses that have come since the last call; maybe none."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> int | None:
+        """
+        Asks Triton to end the request. Bytes of inputs that it has until the release; None where the request has come to its end.
+        """
 
     def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
         """
@@ -272,6 +275,15 @@ class ResponseStream:
 
     @waiter.setter
     def waiter(self, arg: object | None, /) -> None: ...
+
+    @property
+    def release_waiter(self) -> object:
+        """
+        A future that the drain hands out once Triton has released a request that was cancelled.
+        """
+
+    @release_waiter.setter
+    def release_waiter(self, arg: object | None, /) -> None: ...
 
 class Execution:
     """

@@ -7,6 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
 from openai_frontend.triton import _core, failures
+from openai_frontend.triton.unreleased import UnreleasedRequests
 
 InferenceResponse = _core.InferenceResponse
 Tensor = _core.Tensor
@@ -45,6 +46,7 @@ class ResponseStream:
         "_loop",
         "_native",
         "_unhealthy",
+        "_unreleased",
         "model_name",
         "seen",
         "since_s",
@@ -56,8 +58,11 @@ class ResponseStream:
         loop: asyncio.AbstractEventLoop,
         model_name: str = "",
         unhealthy: set[str] | None = None,
+        unreleased: UnreleasedRequests | None = None,
     ) -> None:
-        """`unhealthy` is given the instances of which the Python backend says so."""
+        """`unhealthy` is given the instances of which the Python backend says so; `unreleased`
+        knows this request from its cancellation to its release.
+        """
         self._native = native
         self._loop = loop
         self._ended = False
@@ -66,6 +71,7 @@ class ResponseStream:
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
         self._unhealthy = unhealthy
+        self._unreleased = unreleased
         self.model_name = model_name
         self.seen: tuple[int, int] | None = None  # this and the next are the watchdog's
         self.since_s = 0.0
@@ -104,7 +110,23 @@ class ResponseStream:
         """
         self._left = True
         self._native.stop_relay()
-        self.interrupt()
+        input_bytes = self._native.cancel()
+        if input_bytes is not None and self._unreleased is not None:
+            self._await_release(self._unreleased, input_bytes)
+
+    def _await_release(self, unreleased: UnreleasedRequests, input_bytes: int) -> None:
+        if self in unreleased:
+            return
+        released = self._loop.create_future()
+        released.add_done_callback(lambda _: unreleased.remove(self))
+        self._native.release_waiter = released
+        unreleased.add(self, self.model_name, input_bytes)
+
+    def give_up(self) -> None:
+        """Triton may never release the request: its engine has died."""
+        unreleased, self._unreleased = self._unreleased, None
+        if unreleased is not None:
+            unreleased.remove(self)
 
     def interrupt(self) -> None:
         """Ask Triton to end the request; what has come, and the error that ends it, is given."""

@@ -36,6 +36,7 @@ from openai_frontend.triton.readiness import (
     ReadinessSnapshot,
 )
 from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
+from openai_frontend.triton.unreleased import UnreleasedRequests
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Server:
             str, str
         ] = {}  # model -> why its config could not be read at the start
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
+        self.unreleased = UnreleasedRequests()
         self._control = ModelControl(self._change_in_thread, self._states, self.refresh)
 
     async def start(self) -> None:
@@ -122,6 +124,7 @@ class Server:
         finally:
             loop.remove_reader(core.response_fd)
             self._resolve(core)
+            self.unreleased.clear()
 
     def _end(self, core: _core.Server) -> None:
         try:
@@ -348,7 +351,7 @@ class Server:
             )
         except _core.TritonError as error:
             raise failures.from_native(error) from error
-        stream = ResponseStream(native, self._loop, model_name, self.unhealthy)
+        stream = ResponseStream(native, self._loop, model_name, self.unhealthy, self.unreleased)
         self._streams.add(stream)
         return stream
 

@@ -19,9 +19,13 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 # Gauges that count work in hand; they are in every gateway's /metrics, or the check would be none.
-REQUIRED_GAUGES = ("openai_frontend_running_generations", "nv_inference_pending_request_count")
+REQUIRED_GAUGES = (
+    "openai_frontend_running_generations",
+    "openai_frontend_unreleased_requests",
+    "nv_inference_pending_request_count",
+)
 _IN_HAND = re.compile(
-    r"openai_frontend_\w*(running|waiting|queued|at_work|in_flight|active|streams|open)\w*"
+    r"openai_frontend_\w*(running|waiting|unreleased|queued|at_work|in_flight|active|streams|open)\w*"
     r"|nv_inference_pending_request_count"
 )
 TRACES = (

@@ -20,6 +20,7 @@ from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.card import ModelCard
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.settings import Settings
+from openai_frontend.triton.unreleased import UnreleasedRequests
 from tests.serving.fake_model import FakeModel
 
 
@@ -31,6 +32,7 @@ class FakeServer:
     failure: Exception | None = None
     live: bool = False
     stopped: bool = False
+    unreleased: UnreleasedRequests = field(default_factory=UnreleasedRequests)
 
     async def start(self) -> None:
         await self.may_start.wait()

@@ -312,12 +312,27 @@ async def test_limits_that_are_raised():
     assert await waiting == 1
 
 
+async def test_cancelled_requests_that_triton_has_not_released():
+    """They keep their places, the server's and the model's; who waits gets them at the release."""
+    admission = Admission(3, max_queue=2)
+    own = places(admission, max_streams=1)
+    admission.retain("fake", 10)
+    (waiting,) = await began(own.take(1))
+
+    assert (own.free(), places(admission, "other").free()) == (0, 2)
+    admission.release("fake", 10)
+    assert await waiting == 1
+
+
 class Counted:
     """Metrics that write down what they are told."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.waits: list[str] = []
+
+    def unreleased_changed(self, model: str, count: int) -> None:
+        """Triton is not here."""
 
     def queue_changed(self, model: str, waiting: int) -> None:
         self.lengths.append(waiting)

@@ -182,3 +182,64 @@ async def test_an_engine_that_fails_in_cancel(repository, start_server):
         with pytest.raises((errors.RequestCancelled, errors.InferenceFailed)):
             await collect(stream)
     assert (FailsInCancel.cancels, server.is_live()) == (1, True)
+
+
+class Observer:
+    """Notes what is retained, and what comes back."""
+
+    def __init__(self):
+        self.noted = []
+
+    def retain(self, model_name, input_bytes):
+        self.noted.append((model_name, input_bytes))
+
+    def release(self, model_name, input_bytes):
+        self.noted.remove((model_name, input_bytes))
+
+
+@pytest.fixture
+def observer(slow):
+    slow.unreleased.observers.append(Observer())
+    return slow.unreleased.observers[0]
+
+
+async def test_until_the_release(slow, observer):
+    """A cancelled request is known, with the bytes of its inputs, until Triton releases it."""
+    stream = generate(slow, 1000)
+    await anext(stream)
+    stream.cancel()
+    stream.cancel()
+
+    [(model_name, input_bytes)] = observer.noted
+    assert (model_name, input_bytes > 0) == ("mock", True)
+    await until(lambda: not observer.noted)
+
+
+async def test_a_request_that_is_given_up(slow, observer):
+    """Nobody waits for its release, whether it is given up before it is cancelled or after."""
+    before, after = generate(slow, 1000), generate(slow, 1000)
+    before.give_up()
+    before.cancel()
+    after.cancel()
+    after.give_up()
+
+    assert observer.noted == []
+    await until(lambda: not _core.live_counts()["requests"])
+    assert observer.noted == []
+
+
+async def test_a_request_that_has_ended(slow, observer):
+    """There is nothing to wait for."""
+    stream = generate(slow, 2)
+    await collect(stream)
+    stream.cancel()
+
+    assert observer.noted == []
+
+
+async def test_a_core_that_stops(slow, observer):
+    """No request is known any more."""
+    generate(slow, 1000).cancel()
+    await slow.stop()
+
+    assert observer.noted == []

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from openai_frontend import yaml_text
+from openai_frontend import validation_text, yaml_text
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.queueing.place_limits import PlaceLimits
 
@@ -243,6 +243,6 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] != "extra_forbidden":
-        return f"{name}: {problem['msg'].removeprefix('Value error, ')}"
+        return f"{name}: {validation_text.describe(problem)}"
     close = get_close_matches(name, ModelOptions.model_fields, n=1)
     return f"unknown option '{name}'" + (f"; did you mean '{close[0]}'?" if close else "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openai_frontend import yaml_text
+from openai_frontend import validation_text, yaml_text
 from openai_frontend.setting_table import ENVIRONMENT_PREFIX, options
 from openai_frontend.settings import Settings
 
@@ -85,7 +85,7 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     problem = error.errors()[0]
     name, *inner = (str(part) for part in problem["loc"])
     where = "".join(f"[{part}]" for part in inner)
-    reason = problem["msg"].removeprefix("Value error, ")
+    reason = validation_text.describe(problem)
     got = "" if name in _SECRET else f" (got {problem['input']!r})"
     return f"{sources.get(name, name)}{where}: {reason}{got}"
 

@@ -37,7 +37,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
     [
         ("max_model_length: 8", "unknown option 'max_model_length'; did you mean 'max_model_len'?"),
         ("xyzzy: 1", "unknown option 'xyzzy'"),
-        ("max_model_len: 0", "max_model_len: Input should be greater than or equal to 1"),
+        ("max_model_len: 0", "max_model_len: must be at least 1"),
         ("aliases: [../up]", "aliases.0: a name begins with"),
         ("- a", "expected options"),
         ("a: [", "expected node content"),

@@ -134,19 +134,25 @@ def test_a_value_can_be_written_three_ways(
 @pytest.mark.parametrize(
     ("sources", "message"),
     [
-        ({"flags": {"port": "x"}}, "--port: Input should be a valid integer"),
-        ({"environment": {"OPENAI_FRONTEND_PORT": "70000"}}, "OPENAI_FRONTEND_PORT: Input should"),
-        ({"flags": {"unknown_fields": "x"}}, "--unknown-fields: Input should be 'warn', "),
+        ({"flags": {"port": "x"}}, "--port: must be a whole number"),
+        (
+            {"environment": {"OPENAI_FRONTEND_PORT": "70000"}},
+            "OPENAI_FRONTEND_PORT: must be at most 65535",
+        ),
+        ({"flags": {"unknown_fields": "x"}}, "--unknown-fields: must be 'warn', "),
         ({"flags": {"backend_config": ["vllm,a=b"]}}, "'vllm,a=b' is not of the form NAME:KEY="),
         ({"flags": {"backend_config": ["vllm:a"]}}, "'a' is not of the form NAME:KEY=VALUE"),
         ({"flags": {"cuda_memory_pool_bytes": ["0:x"]}}, r"--cuda-memory-pool-bytes\[0\]: "),
-        ({"flags": {"model_load_gpu_limit": ["0:2"]}}, "less than or equal to 1"),
+        (
+            {"flags": {"model_load_gpu_limit": ["0:2"]}},
+            r"--model-load-gpu-limit\[0\]: must be at most 1",
+        ),
         ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
-        ({"flags": {"model_repository": []}}, "--model-repository: Value should have at least 1"),
+        ({"flags": {"model_repository": []}}, "--model-repository: must have 1 or more"),
         ({"flags": {"chat_template": ["=x"]}}, r"'=x' is not of the form \[MODEL=\]NAME_OR_PATH"),
-        ({"flags": {"chat_template": 5}}, "--chat-template: Input should be a valid dictionary"),
+        ({"flags": {"chat_template": 5}}, "--chat-template: must be a mapping"),
         ({"flags": {"tool_parser": ["a="]}}, r"'a=' is not of the form \[MODEL=\]PARSER"),
-        ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: Input should be a finite"),
+        ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: must be a finite"),
     ],
 )
 def test_a_bad_value_is_named_with_its_source(sources: dict[str, Any], message: str) -> None:
@@ -189,7 +195,7 @@ def test_a_parser_that_may_be(value: str) -> None:
     [
         ("prot: 1", "config.yaml: unknown setting 'prot'; did you mean 'port'[?]"),
         ("1: 1", "config.yaml: unknown setting '1'"),
-        ("port: x", "config.yaml: port: Input should be a valid integer"),
+        ("port: x", "config.yaml: port: must be a whole number"),
         ("backend_config: {vllm: 3}", r"config.yaml: backend_config\[vllm\]: "),
         ("port: [", "config.yaml: while parsing"),
         ("port: 2026-13-45", "config.yaml: month must be in 1..12"),

@@ -84,7 +84,7 @@ def _tokens(ring: KeyRing, jwks: str, issuer: str | None, audience: str | None) 
         from openai_frontend.access.json_web_tokens import JsonWebTokens
         from openai_frontend.access.watched_jwks import WatchedJwks
     except ImportError:
-        message = "jwt_jwks: PyJWT is not here; install openai-frontend[jwt]"
+        message = "jwt_jwks: PyJWT is not installed; install openai-frontend[jwt]"
         raise InvalidEntrance(message) from None
     tokens = JsonWebTokens(issuer=issuer, audience=audience)
     try:

@@ -11,7 +11,7 @@ import orjson
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from openai_frontend import yaml_text
+from openai_frontend import validation_text, yaml_text
 from openai_frontend.access.keys import Key, KeyLimits
 from openai_frontend.access.scopes import SCOPES, Scope
 
@@ -23,7 +23,7 @@ _SHOWABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 _HEAD = """\
 # The API keys of openai-frontend: `openai-frontend keys add|list|revoke`, docs/access.md.
-# A key itself stands nowhere; sha256 is its digest.
+# It holds no key: sha256 is the digest of one.
 """
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=2**53)]
@@ -136,7 +136,7 @@ def _first_problem(error: ValidationError) -> str:
             place += f".{shown}" if place else shown
     if problem["type"] == "extra_forbidden":
         return f"{place}: there is no such field"
-    return f"{place or 'the file'}: {problem['msg']}"
+    return f"{place or 'the file'}: {validation_text.describe(problem)}"
 
 
 def _check_unique(values: Sequence[str], field: str) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 from openai_frontend.loopback import is_loopback
@@ -114,14 +115,21 @@ _EXAMPLES = {
 }
 
 
-def ready(place: Place, models: Mapping[str, Collection[str]], *, keys: bool = False) -> str:
+def ready(
+    place: Place,
+    models: Mapping[str, Collection[str]],
+    *,
+    keys: bool = False,
+    unready: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """The address, and for each endpoint that a model can answer a curl line and a line of Python.
 
     The lines work as they are. If the server asks for a key, they use the one of the environment.
-    `models`: name -> what it can do, in the words of `/v1/models`.
+    `models`: name -> what it can do, in the words of `/v1/models`. `unready`: name -> why not.
     """
     if not models:
-        return f"Listening on {place}, but no model can serve; 'openai-frontend check' says why.\n"
+        reasons = "".join(f"  {name}: {reason}\n" for name, reason in sorted(unready.items()))
+        return f"Listening on {place}, but no model can serve{':' if reasons else '.'}\n{reasons}"
     ready_line = f"Ready on {place} with {', '.join(models)}."
     examples = list(_examples(models))
     if not examples:

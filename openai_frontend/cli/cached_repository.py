@@ -7,6 +7,7 @@ servers that run at the same time never write different files to the same place.
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,9 +17,17 @@ from openai_frontend.cli import model_folder
 from openai_frontend.cli.init_repo import writing
 from openai_frontend.cli.init_repo.kinds import models
 from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import InvalidOption, holds_weights, is_hub_name, wanted
+from openai_frontend.cli.init_repo.wanted import (
+    InvalidOption,
+    holds_weights,
+    is_hub_name,
+    mistyped_folder,
+    wanted,
+)
 from openai_frontend.setting_sources import InvalidSettings
 from openai_frontend.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # Engine arguments that have another place
 _ELSEWHERE = {"model": "MODEL", "served_model_name": "--served-model-name"}
@@ -67,6 +76,8 @@ def _check_hub_name(model: str, settings: Settings) -> None:
     if model.startswith((".", "/", "~")):
         raise InvalidSettings(f"MODEL: there is no folder {model}")
     if "/" in model and is_hub_name(model):
+        if (warning := mistyped_folder(model)) is not None:
+            logger.warning("%s", warning)
         return
     reason = f"there is no folder '{model}', and a name on Hugging Face's hub is ORG/MODEL"
     for folder in settings.model_repository:

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from openai_frontend import __version__
 from openai_frontend.cli import cached_repository, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.wanted import InvalidOption
+from openai_frontend.cli.model_folder import folders
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.setting_sources import InvalidSettings, load
 from openai_frontend.settings import Settings
@@ -126,6 +128,8 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         if repositories and not repository.is_dir():
             hint = "'openai-frontend init-repo MODEL' makes one"
             raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
+    if repositories and settings.model_control_mode == "explicit":
+        _check_models(settings)
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
     if settings.keys_file is not None or settings.jwt_jwks is not None:
@@ -136,6 +140,17 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
     if settings.trace_endpoint is not None:
         _check_traces()
+
+
+def _check_models(settings: Settings) -> None:
+    """The models to load at the start must be there."""
+    known = {path.name for path in folders(settings.model_repository)}
+    for name in settings.load_model:
+        if name not in known | {"*"}:
+            where = ", ".join(map(str, settings.model_repository))
+            close = get_close_matches(name, known, n=1)
+            guess = f"; did you mean '{close[0]}'?" if close else ""
+            raise InvalidSettings(f"load_model: there is no model '{name}' in {where}{guess}")
 
 
 def _check_chat_templates(names_or_paths: Iterable[str]) -> None:

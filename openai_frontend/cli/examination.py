@@ -43,7 +43,9 @@ _TASKS = {
     "LMHeadModel": ("generate",),
     "ForConditionalGeneration": ("generate",),
     "ForSequenceClassification": ("score",),
+    "Model": ("embed",),
 }
+_UNKNOWN = "unknown until its files are here"
 
 
 def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = None) -> None:
@@ -92,6 +94,8 @@ def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Token
         report.tokenizer = f"{place}, which is not on this machine; {_MAY_NAME_IT}"
     elif is_hub_name(str(place)):
         report.tokenizer = f"{place}, which is not on this machine yet"
+        report.tool_calls = report.reasoning = _UNKNOWN
+        return None
     else:
         raise ModelUnavailable(f"there is no {place}")
     report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
@@ -163,6 +167,9 @@ def _fill_in_contract(report: Report, folder: ModelFolder, prompts: PromptBuilde
     report.contract = f"{chosen.name}. {chosen.because}"
     if folder.engine is not None and tasks is None:
         report.contract += " Its engine will say which of the following it does."
+    if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
+        report.contract, report.serves = chosen.name, [_UNKNOWN]
+        return
     report.serves = _serves(chosen, chats=prompts is not None and prompts.can_chat)
     if chosen.generation is not None:
         _fill_in_generation(report, folder, chosen.generation)
@@ -192,6 +199,10 @@ def _tasks(folder: ModelFolder) -> Sequence[str] | None:
     if folder.arguments.get("runner") == "pooling" and "Classification" not in architecture:
         return ("embed",)
     return next((tasks for end, tasks in _TASKS.items() if architecture.endswith(end)), None)
+
+
+def _is_here(weights: Path | None) -> bool:
+    return weights is not None and weights.is_dir()
 
 
 def _architecture(weights: Path | None) -> str:

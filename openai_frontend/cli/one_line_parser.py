@@ -42,8 +42,9 @@ class OneLineParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
-            guess = _guess(str(value), known) or f", but {', '.join(known)}"
-            raise argparse.ArgumentError(action, f"there is no '{value}'{guess}")
+            if guess := _guess(str(value), known):
+                raise argparse.ArgumentError(action, f"there is no '{value}'{guess}")
+            raise argparse.ArgumentError(action, f"'{value}' is not one of {', '.join(known)}")
 
 
 def _guess(word: str, known: Iterable[str]) -> str:

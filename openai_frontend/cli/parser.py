@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     init_repo_command.add_arguments(init_repo)
-    keys.add_arguments(commands.add_parser("keys", help="make, show and revoke API keys"))
+    keys.add_arguments(commands.add_parser("keys", help="add, list and revoke API keys"))
     top_options.add_arguments(
         commands.add_parser(
             "top",

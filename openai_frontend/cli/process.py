@@ -172,7 +172,7 @@ class GatewayProcess(uvicorn.Server):
         self._life.drain()
         self._grace_ends_s = loop.time() + times.grace_s
         requests = self.server_state.tasks
-        logger.info("stopping: %d requests have %g s to end", len(requests), times.grace_s)
+        logger.info("stopping: running_requests=%d grace_s=%g", len(requests), times.grace_s)
         while requests and (left_s := self._grace_ends_s - loop.time()) > 0:
             await asyncio.wait(set(requests), timeout=left_s)
         self.should_exit = True
@@ -199,10 +199,12 @@ class GatewayProcess(uvicorn.Server):
             for card in cards
             if card.ready
         }
-        sys.stdout.write(announcement.ready(self._place, models, keys=self.keys is not None))
+        unready = self._registry.unready()
+        keys = self.keys is not None
+        sys.stdout.write(announcement.ready(self._place, models, keys=keys, unready=unready))
         sys.stdout.flush()
         self._is_announced = True
-        self.manager.ready(announcement.status(models, self._registry.unready()))
+        self.manager.ready(announcement.status(models, unready))
 
     def _end_core(self) -> None:
         """What still runs has had its grace: the core fails it."""

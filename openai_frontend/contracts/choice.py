@@ -109,7 +109,7 @@ def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str
         raise ModelUnavailable(
             "it takes token ids: requests go to the ensemble or the BLS model before it"
         )
-    raise ModelUnavailable("its tensors are for no request here")
+    raise ModelUnavailable("no request of the gateway fits its tensors")
 
 
 _Sign = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
@@ -173,7 +173,7 @@ def _of_vllm(
     embeds = "embed" in allowed and "embedding_request" in inputs
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
     if not (generates or embeds or scores):
-        raise ModelUnavailable("its tensors are for no request here")
+        raise ModelUnavailable("no request of the gateway fits its tensors")
     return Chosen(
         name="vllm" if generates else "embeddings",
         because=because,

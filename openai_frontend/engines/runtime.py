@@ -76,7 +76,7 @@ def _made(
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
         return engine, _loaded(engine, model, loop)
     except Exception as error:
-        if not isinstance(error, ValueError):  # a ValueError's message, which goes on, says all
+        if not _says_all(error):
             logger.exception("model %s, version %s: the engine did not load", name, version)
         raise RuntimeError(_one_line(error)) from error
 
@@ -89,6 +89,13 @@ def _loaded(engine: Engine, model: ModelFolder, loop: asyncio.AbstractEventLoop)
         engine.unload()
         raise
     return facts
+
+
+def _says_all(error: Exception) -> bool:
+    """Whether the message needs no traceback: wrong arguments, or a model that Hugging Face's
+    libraries cannot get, for which they raise OSError itself.
+    """
+    return isinstance(error, ValueError) or type(error) is OSError
 
 
 def _one_line(error: Exception) -> str:

@@ -87,12 +87,22 @@ def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
 
 
 def test_a_server_without_models_says_so() -> None:
-    """There is nothing to try then, but something to ask."""
+    """There is nothing to try then."""
 
     text = announcement.ready(announcement.Place("http://h:9/v1"), {})
-    assert text == (
-        "Listening on http://h:9/v1, but no model can serve; 'openai-frontend check' says why.\n"
-    )
+    assert text == "Listening on http://h:9/v1, but no model can serve.\n"
+
+
+def test_a_server_whose_models_failed_says_why() -> None:
+    """Each on a line, for the log may be far above."""
+
+    unready = {"b": "there is no /nope", "a": "out of memory"}
+    text = announcement.ready(announcement.Place("http://h:9/v1"), {}, unready=unready)
+    assert text.splitlines() == [
+        "Listening on http://h:9/v1, but no model can serve:",
+        "  a: out of memory",
+        "  b: there is no /nope",
+    ]
 
 
 def test_a_model_name_with_quotes_stays_one_word() -> None:

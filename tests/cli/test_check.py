@@ -204,7 +204,7 @@ def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[st
     found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
 
     assert (found["problem"], found["for_no_request"]) == (
-        "its tensors are for no request here",
+        "no request of the gateway fits its tensors",
         True,
     )
 
@@ -237,6 +237,33 @@ def test_weights_that_are_not_here(
 
     assert (found["problem"] or "").startswith(problem or "")
     assert problem or found["tokenizer"] == "org/m, which is not on this machine yet"
+
+
+def test_what_a_hub_model_does_is_not_known_before_its_files_are_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be an embedding model; nothing is claimed, and nothing denied."""
+
+    mock_models.write(tmp_path, "m", config=VLLM, model="org/m")
+
+    found = report(capsys, str(tmp_path / "m"))
+
+    unknown = "unknown until its files are here"
+    assert (found["serves"], found["tool_calls"], found["reasoning"]) == (
+        [unknown], unknown, unknown,
+    )  # fmt: skip
+    assert (found["streams"], found["constraints"], found["will_not_work"]) == ("", None, [])
+
+
+def test_an_encoder_makes_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """BertModel generates nothing."""
+
+    version = vllm_model(tmp_path, model="./weights")
+    (version / "weights" / "config.json").write_text('{"architectures": ["BertModel"]}')
+
+    found = report(capsys, str(tmp_path / "m"))
+
+    assert (found["serves"], found["streams"]) == (["embeddings"], "")
 
 
 def test_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

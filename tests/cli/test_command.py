@@ -72,6 +72,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
     [
         (["serv"], "openai-frontend: COMMAND: there is no 'serv'; did you mean serve?"),
         (["--prot"], "openai-frontend: there is no option --prot"),
+        (["foo"], "openai-frontend: COMMAND: 'foo' is not one of serve, check, init-repo, keys,"),
         (
             ["serve", "--prot", "9"],
             "openai-frontend serve: there is no option --prot; did you mean --port?",
@@ -136,7 +137,7 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "x"], "openai-frontend: --port: Input should be a valid integer"),
+        (["--port", "x"], "openai-frontend: --port: must be a whole number (got 'x')"),
         (["--config", "nowhere.yaml"], "openai-frontend: nowhere.yaml: No such file"),
         (["--model-repository", "nowhere"], "model_repository: nowhere is not a folder"),
         (
@@ -178,6 +179,21 @@ def test_a_wrong_setting_is_one_line_and_code_2(
     assert code == 2
     assert output.count("\n") == 1
     assert message in output
+
+
+def test_a_model_to_load_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server would listen without it."""
+
+    (tmp_path / "demo" / "1").mkdir(parents=True)
+    options = ["--model-repository", str(tmp_path), "--model-control-mode", "explicit"]
+
+    assert main(["serve", *options, "--load-model", "dmo"]) == 2
+    assert capsys.readouterr().err == (
+        f"openai-frontend: load_model: there is no model 'dmo' in {tmp_path}; "
+        "did you mean 'demo'?\n"
+    )
 
 
 def test_a_taken_port_is_one_line_and_code_1(

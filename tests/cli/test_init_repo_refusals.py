@@ -19,7 +19,7 @@ from tests.cli.test_init_repo import DEMO, ENGINE, init
         (["org/m", "--kind", "vlm"], "--kind: there is no 'vlm'; did you mean 'vllm'?"),
         (["org/m", "--name", "../m"], "--name: '../m' is no model's name"),
         (["org/m", "--name", "a/b"], "--name: 'a/b' is no model's name"),
-        (["org/m", "--dtype", "int3"], "--dtype: there is no 'int3', but auto, float16"),
+        (["org/m", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float16"),
         (["org/m", "--max-model-len", "0"], "--max-model-len: must be at least 1, not 0"),
         (["org/m", "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization: must be above"),
         (["org/m", "--instances", "2"], "--instances: is for --kind vllm or tensorrt_llm"),
@@ -68,7 +68,7 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     init(tmp_path, DEMO, "--name", "m", code=2)
     assert capsys.readouterr().err == (
-        f"openai-frontend: --force: {tmp_path}/m exists; this replaces it\n"
+        f"openai-frontend: {tmp_path}/m exists; --force replaces its files\n"
     )
     assert arguments.read_text() == "mine"
 
@@ -78,6 +78,30 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [
         "1", "config.pbtxt", "weights",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "warned"), [("demo", True), ("here/demo", True), ("org/demo", False)]
+)
+def test_a_hub_name_that_looks_like_a_folder_is_warned_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    model: str,
+    warned: bool,
+) -> None:
+    """A folder is easily mistyped."""
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    init(tmp_path / "r", model)
+
+    warning = (
+        f"openai-frontend: warning: there is no folder '{model}' here; "
+        "it is taken as a name on Hugging Face's hub\n"
+    )
+    assert capsys.readouterr().err == (warning if warned else "")
 
 
 def test_a_folder_that_cannot_be_written(

@@ -61,10 +61,10 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
         yield gateway
 
 
-def test_the_printed_curl_line_works(talker: GatewayProcess) -> None:
+def test_the_printed_curl_line_of_a_chat_works(talker: GatewayProcess) -> None:
     """Pasted into a shell it gets an answer of the model."""
 
-    [line] = [line for line in printed(talker) if line.startswith("curl ")]
+    [line] = [line for line in printed(talker) if "/v1/chat/completions " in line]
     answer = subprocess.run(shlex.split(line), capture_output=True, text=True, check=True)
     assert '"content":"yes"' in answer.stdout
 

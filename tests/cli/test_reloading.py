@@ -62,7 +62,7 @@ async def test_what_waits_for_the_next_start(server: Server, caplog) -> None:
 
 BROKEN = [
     ("max_n: [", "gateway.yaml: while parsing"),
-    ("max_n: 0", "gateway.yaml: max_n: Input should be greater than or equal to 1"),
+    ("max_n: 0", "gateway.yaml: max_n: must be at least 1"),
     ("maxn: 1", "unknown setting 'maxn'; did you mean 'max_n'?"),
     (None, "gateway.yaml: No such file or directory"),
 ]

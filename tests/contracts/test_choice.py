@@ -36,7 +36,7 @@ def test_the_tensors_and_the_engine_choose(
 def test_a_model_of_other_tensors_has_none() -> None:
     """Tensors that no request of ours has make a model that cannot be served here, with reason."""
 
-    with pytest.raises(ModelUnavailable, match="no request here"):
+    with pytest.raises(ModelUnavailable, match="no request of the gateway"):
         choose({"input": tensors("IMAGE:FP32"), "output": tensors("CLASS:FP32")})
 
 

@@ -90,8 +90,8 @@ def test_inputs_that_a_model_insists_on_are_filled() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "named", "reason"),
     [
-        ("a:STRING b:STRING", "c:STRING", {"text_output": "c"}, "no request here"),
-        ("a:STRING", "c:STRING d:STRING", {"text_input": "a"}, "no request here"),
+        ("a:STRING b:STRING", "c:STRING", {"text_output": "c"}, "no request of the gateway"),
+        ("a:STRING", "c:STRING d:STRING", {"text_input": "a"}, "no request of the gateway"),
         ("a:STRING", "c:STRING", {"text_input": "x"}, "no input 'x'"),
         ("a:FP32 t:STRING", "c:STRING", {"text_input": "a"}, "no input 'a' of the type TYPE_STR"),
         ("a:STRING", "c:STRING", {"temperature": "x"}, "no input 'x', which `tensors` names"),

@@ -38,6 +38,13 @@ def test_switches_may_be_words(value: object, meant: bool) -> None:
     assert read(enable_lora=value).enable_lora is meant
 
 
+@pytest.mark.parametrize("name", ["model", "tokenizer"])
+def test_an_absolute_path_that_is_not_there_is_named(name: str) -> None:
+    """vLLM would take it for a name on the hub."""
+    with pytest.raises(ValueError, match=rf"model\.json: {name}: there is no /nope$"):
+        read(**{name: "/nope"})
+
+
 def test_words_elsewhere_are_text() -> None:
     """Only a switch is one."""
     assert read(quantization="true").quantization == "true"

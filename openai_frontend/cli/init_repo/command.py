@@ -10,7 +10,7 @@ from typing import Any
 from openai_frontend.cli.init_repo import nvidia, writing
 from openai_frontend.cli.init_repo.kinds import models
 from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import DTYPES, KINDS, Wanted, wanted
+from openai_frontend.cli.init_repo.wanted import DTYPES, KINDS, Wanted, mistyped_folder, wanted
 
 # Exit codes beside the command's own: written, but files of NVIDIA's are still to be put there
 INCOMPLETE = 3
@@ -71,6 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
     """Writes the repository, then has it checked; the exit code. Raises InvalidOption, OSError."""
     asked = wanted(given)
+    if asked.folder is None and (warning := mistyped_folder(asked.model)) is not None:
+        sys.stderr.write(f"openai-frontend: warning: {warning}\n")
     made = models(asked)
     if not asked.force:
         writing.refuse_existing(asked.repository, made)

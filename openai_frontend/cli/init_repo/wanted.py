@@ -34,6 +34,13 @@ class InvalidOption(Exception):
         super().__init__(f"{option}: {reason}")
 
 
+class ModelExists(InvalidOption):
+    """A model's folder that is there already."""
+
+    def __init__(self, folder: Path) -> None:
+        Exception.__init__(self, f"{folder} exists; --force replaces its files")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """One model, and how it is to be served."""
@@ -103,6 +110,14 @@ def is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None
 
 
+def mistyped_folder(model: str) -> str | None:
+    """A warning about a hub name that is more likely a folder which is not there; else None."""
+    path = Path(model)
+    if path.is_dir() or ("/" in model and not path.parent.is_dir()):
+        return None
+    return f"there is no folder '{model}' here; it is taken as a name on Hugging Face's hub"
+
+
 def _refuse_useless(kind: str, said: Mapping[str, Any]) -> None:
     for option, kinds in _KINDS_OF.items():
         if option in said and kind not in kinds:
@@ -117,8 +132,9 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
     if value in known:
         return value
     close = get_close_matches(value, known, n=1)
-    guess = f"; did you mean '{close[0]}'?" if close else f", but {', '.join(known)}"
-    raise InvalidOption(option, f"there is no '{value}'{guess}")
+    if close:
+        raise InvalidOption(option, f"there is no '{value}'; did you mean '{close[0]}'?")
+    raise InvalidOption(option, f"'{value}' is not one of {', '.join(known)}")
 
 
 def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,17 +10,17 @@ import yaml
 
 from openai_frontend.cli import text_format
 from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import InvalidOption
+from openai_frontend.cli.init_repo.wanted import ModelExists
 
 FILE = "openai_frontend.yaml"
 _WRITTEN_BY = "# Written by `openai-frontend init-repo`; yours to change.\n"
 
 
 def refuse_existing(repository: Path, models: Sequence[Model]) -> None:
-    """Raises InvalidOption where a model's folder is there already."""
+    """Raises ModelExists if a model's folder is there already."""
     for model in models:
         if (repository / model.name).exists():
-            raise InvalidOption("--force", f"{repository / model.name} exists; this replaces it")
+            raise ModelExists(repository / model.name)
 
 
 def write(repository: Path, model: Model, files: Mapping[str, bytes]) -> Iterator[Path]:

@@ -83,21 +83,25 @@ def _live(asked: Place, interval_s: float, *, as_json: bool) -> None:
     """Until it is interrupted. A gateway that goes is waited for."""
     on_terminal = sys.stdout.isatty() and not as_json
     readings: deque[Reading] = deque()
+    failure: str | None = None
     with _full_screen() if on_terminal else contextlib.nullcontext():
         while True:
-            began_s = time.monotonic()
-            _turn(asked, readings, on_terminal=on_terminal, as_json=as_json)
+            began_s, before = time.monotonic(), failure
+            failure = _turn(asked, readings, on_terminal=on_terminal, as_json=as_json)
+            if failure is not None and (on_terminal or failure != before):
+                _show_failure(failure, on_terminal=on_terminal)
             time.sleep(max(0.0, began_s + interval_s - time.monotonic()))
 
 
-def _turn(asked: Place, readings: deque[Reading], *, on_terminal: bool, as_json: bool) -> None:
-    """One look, and what it says."""
+def _turn(
+    asked: Place, readings: deque[Reading], *, on_terminal: bool, as_json: bool
+) -> str | None:
+    """One look, and what it says; returns why there was nothing to show."""
     try:
         readings.append(read(asked))
     except Unreachable as error:
         readings.clear()
-        _show_failure(f"{asked}: {error}; trying again", on_terminal=on_terminal)
-        return
+        return f"{asked}: {error}; trying again"
     now = readings[-1]
     while len(readings) > 2 and readings[1].at_s <= now.at_s - _WINDOW_S:
         readings.popleft()
@@ -107,6 +111,7 @@ def _turn(asked: Place, readings: deque[Reading], *, on_terminal: bool, as_json:
         _paint(screen.lines(told, str(asked), size.columns, size.lines))
     else:
         _write(sys.stdout, told, asked, as_json=as_json)
+    return None
 
 
 def _show_failure(message: str, *, on_terminal: bool) -> None:

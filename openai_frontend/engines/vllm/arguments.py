@@ -178,10 +178,14 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _resolved(path: Path, name: str, value: Any) -> Any:
-    """A path that starts with "./" lies beside model.json; a hub's name or an absolute path
-    stays as it is.
+    """A path that starts with "./" lies beside model.json; a hub's name stays as it is, and so does
+    an absolute path that exists.
     """
-    if name not in _PATHS or not isinstance(value, str) or not value.startswith("./"):
+    if name not in _PATHS or not isinstance(value, str) or not value.startswith(("./", "/")):
+        return value
+    if value.startswith("/"):
+        if not Path(value).exists():  # vLLM would take it for a name on the hub
+            raise ValueError(f"{path}: {name}: there is no {value}")
         return value
     folder = Path(os.path.normpath(path.parent / value))
     if not folder.is_dir():

@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 from openai_frontend.cli import main
+from openai_frontend.cli.top import command
+from openai_frontend.cli.top.source import Unreachable
 from tests.access.key_files import bearer, key, write
 from tests.cli.certificates import Authority
 from tests.cli.top.told import ANSWERS, telling
@@ -159,6 +161,27 @@ def test_what_is_wrong(
 # Ctrl-C reaches those whose controlling terminal it is, and who do not ignore it because whoever
 # started the tests did.
 _ON_A_TERMINAL = ("/usr/bin/env", "--default-signal=INT", "/usr/bin/setsid", "--ctty")
+
+
+def test_a_gateway_that_is_not_there_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a terminal each line stays; another reason is another line."""
+
+    reasons = iter(["refused"] * 3 + ["reset"] * 2)
+
+    def read(asked: object) -> None:
+        reason = next(reasons, None)
+        if reason is None:
+            raise KeyboardInterrupt
+        raise Unreachable(reason)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "read", read)
+        main(["top", "http://127.0.0.1:1", "--interval=0.1"])
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"openai-frontend: top: http://127.0.0.1:1: {reason}; trying again"
+        for reason in ("refused", "reset")
+    ]
 
 
 class Terminal:

@@ -24,15 +24,16 @@ _SECRET = re.compile(
 # C0 and C1, delete, and the line ends of Unicode: what ends a line or commands a terminal
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# Loggers that work for requests outside of the requests' own tasks
+# Loggers that work for requests outside of the requests' own tasks: all of the engines', but for
+# the one of their loads
 _FOR_REQUESTS = (
     "asyncio",
     "uvicorn",
-    "openai_frontend.engines.sink",
-    "openai_frontend.engines.vllm.steps",
+    "openai_frontend.engines",
     "openai_frontend.triton.inprocess",
     "vllm",
 )
+_FOR_LOADS = "openai_frontend.engines.runtime"
 _AT_START = ("EngineCore failed to start",)  # what vLLM says before there is any request
 _MAX_FRAMES = 64  # of one exception: the innermost
 _MAX_CHAIN = 8  # exceptions that one was raised from
@@ -139,7 +140,7 @@ def _is_ours(error: GatewayError) -> bool:
 
 
 def _is_for_requests(record: LogRecord) -> bool:
-    if str(record.msg).startswith(_AT_START):
+    if str(record.msg).startswith(_AT_START) or record.name == _FOR_LOADS:
         return False
     return record.name.startswith(_FOR_REQUESTS)
 

@@ -1,5 +1,6 @@
 """How a request ends that the engine gives up; no engine runs."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm import detokenizing, running
+from openai_frontend.engines.vllm import detokenizing, running, steps
 from openai_frontend.generation import CompletionDelta
+from openai_frontend.logs.lines import formatter
 from openai_frontend.triton import failures
 from tests.gateway_process import ROOT
 
@@ -129,3 +131,39 @@ def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
         outputs=[completion],
         finished=finish_reason is not None,
     )
+
+
+PROMPT = "the canary sings at noon"
+
+
+def step_loop() -> steps.StepLoop:
+    """One whose engine is never asked."""
+    engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
+    engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
+    return steps.StepLoop(engine, None)  # type: ignore[arg-type]
+
+
+async def test_text_of_a_request_is_not_logged(monkeypatch, caplog):
+    """Why native code could not send a token may quote the answer: the log leaves it out."""
+    native = SimpleNamespace(advance_all=lambda outputs, streams: ([], [("r", PROMPT)]))
+    monkeypatch.setattr(steps, "_core", native)
+    loop, sink = step_loop(), Sink()
+    loop._streams["r"] = SimpleNamespace(sink=sink)  # type: ignore[assignment]
+
+    loop._step(SimpleNamespace(scheduler_stats=None, outputs=[]))
+
+    (record,) = caplog.records
+    assert PROMPT not in formatter("text").format(record)
+    assert isinstance(sink.error, EngineError)
+
+
+async def test_reason_of_a_failed_step_loop_quotes_nothing():
+    """Logs, probes and other clients are told it."""
+
+    async def failing() -> None:
+        raise ValueError(PROMPT)
+
+    loop = step_loop()
+    await loop._run(asyncio.create_task(failing()))
+
+    assert loop.failure == "the step loop failed: ValueError"

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
+from openai_frontend import engines
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import context
 from openai_frontend.logs.lines import LogFormat, formatter
@@ -65,6 +67,27 @@ def test_tasks_of_requests(name: str) -> None:
     error = raised(ValueError(PROMPT))
 
     assert PROMPT not in formatter("json").format(record("failed", error=error, name=name))
+
+
+ENGINES = Path(engines.__file__).parent
+OF_ENGINES = {
+    ".".join([engines.__name__, *path.relative_to(ENGINES).with_suffix("").parts])
+    for path in ENGINES.rglob("*.py")
+    if "getLogger(__name__)" in path.read_text()
+}
+
+
+def test_loggers_of_engines() -> None:
+    """What engines raise may quote a request, whichever module logs it; their loads may not."""
+    error = raised(ValueError(PROMPT))
+    quoting = {
+        name
+        for name in OF_ENGINES
+        if PROMPT in formatter("json").format(record("failed", error=error, name=name))
+    }
+
+    assert len(OF_ENGINES) > 4
+    assert quoting == {"openai_frontend.engines.runtime"}
 
 
 @pytest.mark.parametrize(

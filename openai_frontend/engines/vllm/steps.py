@@ -230,7 +230,8 @@ class StepLoop:
             self._fail_all(conversion.ENGINE_DIED)
         except Exception as error:
             logger.exception("the step loop failed")
-            self._fail_all(f"the step loop failed: {error}")
+            # Not its text, which may quote a request: others are told this reason too.
+            self._fail_all(f"the step loop failed: {type(error).__name__}")
 
     def _step(self, step: Any) -> None:
         streams = self._streams
@@ -240,9 +241,10 @@ class StepLoop:
         rest: list[Any] = []
         outputs, failed = _core.advance_all(step.outputs, streams)
         for request_id, cause in failed:
-            logger.error("a step's output could not be sent: %s", cause)
+            unsent = EngineError(cause)
+            logger.error("a step's output could not be sent: %s", unsent)
             stopped.append(request_id)
-            streams.pop(request_id).sink.fail(EngineError(cause))
+            streams.pop(request_id).sink.fail(unsent)
         for output in outputs:
             request_id = output.request_id
             stream = streams.get(request_id)

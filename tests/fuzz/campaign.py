@@ -37,11 +37,11 @@ class Result:
     runs: int
     covered: str
     findings: tuple[Path, ...]
-    failed: bool  # also where no file says why: the process itself has failed
+    problem: str  # why it says nothing, where no file shows a finding; else empty
 
     def line(self) -> str:
         found = f"{len(self.findings)} FINDINGS" if self.findings else "no finding"
-        said = "FAILED TO RUN" if self.failed and not self.findings else found
+        said = self.problem if self.problem and not self.findings else found
         return (
             f"{self.name:<20} {self.seconds:6.0f} s {self.runs:>9} inputs  {self.covered}  {said}"
         )
@@ -55,7 +55,7 @@ def main() -> int:
     for result in results:
         for path in result.findings:
             print(f"{path}: .venv/bin/python -m tests.fuzz.replay {result.name} {path}")
-    return 1 if any(result.failed for result in results) else 0
+    return 1 if any(result.problem for result in results) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -95,10 +95,16 @@ def _fuzz(name: str, options: argparse.Namespace) -> Result:
             runs=int((_RUNS.findall(told) or [0])[-1]),
             covered=(_COVERED.findall(told) or [b"?"])[-1].decode(),
             findings=tuple(sorted(_findings(name) - before)),
-            failed=code != 0,
+            problem=_problem(code, told),
         )
     print(result.line(), flush=True)
     return result
+
+
+def _problem(code: int, told: bytes) -> str:
+    if code != 0:
+        return "FAILED TO RUN"
+    return "" if _COVERED.search(told) else "COUNTS NO COVERAGE"
 
 
 def _begin(name: str, work: Path) -> None:

@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
-from tests.fuzz.targets import target
+from tests.fuzz.held import check_of
 
 
 def main() -> None:
     name, *paths = sys.argv[1:]
-    chosen = target(name)
+    check = check_of(name)
     for path in paths:
-        chosen.check(Path(path).read_bytes())
+        check(Path(path).read_bytes())
 
 
 if __name__ == "__main__":

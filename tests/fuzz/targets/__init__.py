@@ -12,6 +12,7 @@ CORPUS = Path(__file__).parent.parent / "corpus"
 NAMES = (
     "chat_request",
     "completion_request",
+    "engine_tensors",
     "http_request",
     "json_body",
     "json_schema",

@@ -29,6 +29,7 @@ class ChunkShape:
     before_text: bytes
     after_text: bytes
     opening: bytes | None  # what the first frame of a choice holds; None: there is no such frame
+    opening_of_calls: bytes | None  # the same for an answer that may be calls without any text
     ending: bytes  # what stands in place of text beside a finish reason
 
 
@@ -37,6 +38,7 @@ CHAT_COMPLETION_CHUNK = ChunkShape(
     before_text=b'"delta":{"content":',
     after_text=b"}",
     opening=b'"delta":{"role":"assistant","content":""}',
+    opening_of_calls=b'"delta":{"role":"assistant","content":null}',
     ending=b'"delta":{}',
 )
 COMPLETION_CHUNK = ChunkShape(
@@ -44,6 +46,7 @@ COMPLETION_CHUNK = ChunkShape(
     before_text=b'"text":',
     after_text=b"",
     opening=None,
+    opening_of_calls=None,
     ending=b'"text":""',
 )
 
@@ -81,12 +84,15 @@ class ChunkFrames:
         """From here on every frame carries these counts."""
         self._end_with(b',"usage":%s}\n\n' % dumps(usage))
 
-    def opening(self, prompts: Sequence[Mapping[str, Any]] = ()) -> bytes:
+    def opening(
+        self, prompts: Sequence[Mapping[str, Any]] = (), *, may_call: bool = False
+    ) -> bytes:
         """The first frame of every choice, in ascending order: clients put them in a list.
 
+        `may_call` leaves the content open, for clients that show an empty text before a call.
         `prompts` has fields for the top of each choice's frame (vLLM's `prompt_token_ids`).
         """
-        opening = self._shape.opening
+        opening = self._shape.opening_of_calls if may_call else self._shape.opening
         if opening is None:
             return b""
         tops = [_field_bytes(fields) for fields in prompts] or [b""] * len(self._heads)

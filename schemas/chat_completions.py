@@ -79,7 +79,7 @@ class ChatCompletionRequest(SamplingFields):
         list[ChatCompletionMessageParam],
         Field(min_length=1, max_length=100_000, fail_fast=True),
     ]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None  # -1: no limit
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
@@ -208,7 +208,7 @@ class ChoiceDelta(BaseModel):
     """What a chunk adds to a message; a field that it does not add is absent."""
 
     role: Literal["assistant"] = "assistant"
-    content: str = ""
+    content: str | None = ""  # null: at the beginning of an answer that may call tools
     reasoning_content: str = ""
     reasoning: str = ""
     tool_calls: list[ChoiceDeltaToolCall] | None = None

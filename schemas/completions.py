@@ -26,7 +26,7 @@ class CompletionRequest(SamplingFields):
     """The body of POST /v1/completions."""
 
     prompt: Prompt | None  # null: the start of a document
-    max_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None

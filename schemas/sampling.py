@@ -92,7 +92,7 @@ class SamplingFields(RequestFields):
     model: ModelName = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None  # -1: no limit
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | None = None
     seed: Annotated[int, Field(ge=-INT64_MAX - 1, le=INT64_MAX)] | None = None

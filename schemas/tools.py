@@ -5,11 +5,13 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
-MAX_TOOLS = 128  # of one request; OpenAI's number
+# Of one request. serving/tools.py limits the bytes of their JSON, and the context limits both
+MAX_TOOLS = 2048
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
+# OpenAI's names, and those of MCP: dots, slashes, and twice the length
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_./-]+$")]
 
 
 def _kind(value: Any) -> str | None:

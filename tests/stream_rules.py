@@ -90,7 +90,7 @@ class _ChatChoice(_Choice):
             rule("role" not in delta, "the role comes again: clients concatenate it")
         else:
             rule(delta.get("role") == "assistant", "a choice begins without its role")
-            rule(delta.get("content") == "", "the chunk with the role has content ''")
+            rule(not delta.get("content", "x"), "the chunk with the role has content '' or null")
         self._begun = True
         said = delta.keys() & {"content", "reasoning_content", "tool_calls", "function_call"}
         rule(len(said) <= 1, f"a chunk says {said} at once, of which clients read one")

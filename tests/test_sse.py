@@ -148,6 +148,15 @@ def test_opening_frames():
     assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
 
 
+def test_opening_frame_of_an_answer_that_may_call_tools():
+    """Its content is null, for clients that show an empty text before a call."""
+
+    opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(may_call=True)
+
+    delta = ChoiceDelta(role="assistant", content=None)
+    assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
+
+
 def test_completions_have_no_opening_frame():
     """A completion's first frame is its first text."""
     assert frames(sse.COMPLETION_CHUNK).opening() == b""

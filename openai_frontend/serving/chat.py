@@ -39,6 +39,7 @@ from openai_frontend.serving.reader_choice import (
 )
 from openai_frontend.serving.reading import AnswerReading
 from openai_frontend.serving.sampling import (
+    UNLIMITED,
     Asked,
     room_for_answer,
     sampling_params,
@@ -199,6 +200,11 @@ def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
 
 def _check(request: ChatCompletionRequest) -> None:
     """What fields demand of one another."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if getattr(request, name) == 0:
+            wanted = "Expected a value >= 1, or -1 for no limit, but got 0 instead."
+            message = f"Invalid '{name}': integer below minimum value. {wanted}"
+            raise InvalidRequest(message, param=name, code="integer_below_min_value")
     if request.modalities is not None and "audio" in request.modalities:
         message = "Invalid value: 'audio'. Supported values are: 'text'."
         raise InvalidRequest(message, param="modalities", code="unsupported_value")
@@ -219,7 +225,8 @@ def _add_generation_prompt(request: ChatCompletionRequest) -> bool:
 
 
 def _max_tokens(request: ChatCompletionRequest) -> int | None:
-    return request.max_completion_tokens or request.max_tokens
+    asked = request.max_completion_tokens or request.max_tokens
+    return None if asked == UNLIMITED else asked
 
 
 def _logprobs(request: ChatCompletionRequest) -> int | None:

@@ -33,6 +33,7 @@ from openai_frontend.serving.fields import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.logprobs import TextLogprobs, extended
 from openai_frontend.serving.sampling import (
+    UNLIMITED,
     Asked,
     check_in_vocabulary,
     room_for_answer,
@@ -79,9 +80,10 @@ class Completions:
         self._limits.check_prompt_logprobs(prompt_logprobs_told(params, tokens, model), param)
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
-            _check_room(prompt, request, model)
+            room = _room(prompt, request, model)
             prompt_id = f"{id}-{at}" if len(prompts) > 1 else id
-            first = first_request(prompt_id, prompt, params, request, told, held)
+            own = params if params.max_tokens == room else replace(params, max_tokens=room)
+            first = first_request(prompt_id, prompt, own, request, told, held)
             requests += choices_of(first, n)
         model.reserve(requests[0])
         return Answer(
@@ -164,7 +166,7 @@ def _is_text(prompt: Any) -> bool:
 async def _tokenize(
     prompt: str | list[int], request: CompletionRequest, model: ServedModel
 ) -> Prompt:
-    cut = truncation(request, model, answer_tokens=_max_tokens(request, model))
+    cut = truncation(request, model, answer_tokens=_max_tokens(request, model) or 1)
     if not isinstance(prompt, str):
         if model.vocab_size is not None:
             check_in_vocabulary(prompt, model.vocab_size, "prompt")
@@ -184,14 +186,16 @@ def _start_of_document(model: ServedModel) -> Prompt:
     return Prompt(text=None, token_ids=[start])
 
 
-def _max_tokens(request: CompletionRequest, model: ServedModel) -> int:
+def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
+    if request.max_tokens == UNLIMITED:
+        return model.max_answer_tokens
     if request.max_tokens is not None:
         return request.max_tokens
     return min(DEFAULT_MAX_TOKENS, model.max_answer_tokens or DEFAULT_MAX_TOKENS)
 
 
-def _check_room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> None:
-    room_for_answer(
+def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:
+    return room_for_answer(
         _max_tokens(request, model),
         prompt_tokens=len(prompt.token_ids),
         context=model.max_model_len,

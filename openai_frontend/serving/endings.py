@@ -88,7 +88,9 @@ class ChunkStream:
             self._frames.usage_so_far(self._tally.usage().model_dump())
         choices = range(len(self._answer.requests))
         prompts = [self._prompt_fields(choice) for choice in choices]
-        opening = self._frames.opening(prompts)
+        reading = self._answer.reading
+        may_call = reading is not None and reading.tools.in_use
+        opening = self._frames.opening(prompts, may_call=may_call)
         frames = [self._before_answer(choice, opened=bool(opening)) for choice in choices]
         return b"".join([opening, *frames])
 

@@ -55,6 +55,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 # A model's words for fields that requests call otherwise
 REQUEST_NAMES = {"extra_args": "vllm_xargs", "beam_width": "use_beam_search"}
+UNLIMITED = -1  # a `max_tokens` that sets no limit
 _WITH_TOKEN_IDS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
 
 
@@ -167,7 +168,7 @@ def _check_max_tokens(request: SamplingFields, model: Abilities) -> None:
     """Only where the request says one: the room that is left in the context is no wish."""
     most = model.max_answer_tokens
     for name in ("max_completion_tokens", "max_tokens"):
-        if (asked := getattr(request, name, None)) is None:
+        if (asked := getattr(request, name, None)) in (None, UNLIMITED):
             continue
         if not model.supports("max_tokens"):
             raise unsupported(name)

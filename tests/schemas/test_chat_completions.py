@@ -69,8 +69,8 @@ LIMITS = [
     ("min_p", 0, 1),
     ("presence_penalty", -2, 2),
     ("frequency_penalty", -2, 2),
-    ("max_tokens", 1, 2**31 - 1),
-    ("max_completion_tokens", 1, 2**31 - 1),
+    ("max_tokens", -1, 2**31 - 1),
+    ("max_completion_tokens", -1, 2**31 - 1),
     ("min_tokens", 0, 2**31 - 1),
     ("top_k", -1, 2**31 - 1),
 ]

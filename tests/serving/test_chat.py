@@ -77,6 +77,8 @@ async def test_prompt():
 MAX_TOKENS = [
     ({}, 95),
     ({"max_tokens": 10}, 10),
+    ({"max_tokens": -1}, 95),
+    ({"max_completion_tokens": -1, "max_tokens": 10}, 95),
     ({"max_completion_tokens": 20}, 20),
     ({"max_tokens": 10, "max_completion_tokens": 20}, 20),
 ]
@@ -84,7 +86,7 @@ MAX_TOKENS = [
 
 @pytest.mark.parametrize(("fields", "expected"), MAX_TOKENS)
 async def test_max_tokens(fields, expected):
-    """max_completion_tokens wins; without either field the answer may fill the context."""
+    """max_completion_tokens wins; without either field, or with -1, an answer fills the context."""
 
     answer = await prepare(FakeModel(max_model_len=100), **fields)
 

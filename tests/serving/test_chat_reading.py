@@ -164,13 +164,33 @@ async def test_deltas():
     assert begun["function"] == {"name": "now", "arguments": ""}
     del deltas[3]
     assert deltas == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant", "content": None},
         {"reasoning_content": "hm", "reasoning": "hm"},
         {"content": "Hi."},
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
         {},
     ]
+
+
+@pytest.mark.parametrize("name", ["files.read", "github/search", "a" * 128])
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("qwen3", '<tool_call>{"name": "NAME", "arguments": {}}</tool_call>'),
+        ("pythonic", "[NAME()]"),
+        ("qwen3_coder", "<tool_call>\n<function=NAME>\n</function>\n</tool_call>"),
+        ("mistral", "[TOOL_CALLS]NAME[ARGS]{}"),
+    ],
+)
+async def test_names_of_mcp(name, family, text):
+    """Names may hold dots and slashes, and be as long as MCP's."""
+    tools = [{"type": "function", "function": {"name": name}}]
+
+    completion = await whole(model([text.replace("NAME", name)], family), tools=tools)
+
+    [call] = completion["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": name, "arguments": "{}"}
 
 
 async def test_message_of_calls_alone():

@@ -67,7 +67,9 @@ async def test_tokens_of_all_answers(prompt):
     assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
 
 
-@pytest.mark.parametrize(("fields", "expected"), [({}, 16), ({"max_tokens": 3}, 3)])
+@pytest.mark.parametrize(
+    ("fields", "expected"), [({}, 16), ({"max_tokens": 3}, 3), ({"max_tokens": -1}, None)]
+)
 async def test_max_tokens(fields, expected):
     """Without max_tokens a completion has 16 tokens, as OpenAI's."""
 
@@ -140,6 +142,13 @@ async def test_unsupported_by_the_model(fields, unsupported, param):
         await prepare(model, **fields)
 
     assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+async def test_no_limit():
+    """With -1 each answer may fill the context."""
+    answer = await prepare(FakeModel(max_model_len=10), prompt=["a", "abc"], max_tokens=-1)
+
+    assert [each.sampling_params.max_tokens for each in answer.requests] == [9, 7]
 
 
 async def test_max_tokens_of_zero():

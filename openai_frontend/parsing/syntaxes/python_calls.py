@@ -12,7 +12,7 @@ from openai_frontend.parsing.output import Output
 from openai_frontend.parsing.syntaxes.json_calls import JsonCalls
 from openai_frontend.parsing.values import ValueReader
 
-_NAME = re.compile(r"[\w.\-]*")
+_NAME = re.compile(r"[\w./\-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

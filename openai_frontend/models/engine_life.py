@@ -68,7 +68,7 @@ class EngineLife:
             seen = self._registry.last_look()
             if seen is None:  # the models are still loading
                 return
-            if self._seen is not seen:
+            if self._seen is not seen or self._control.lost_a_process:
                 await self._control.find()
                 self._seen = seen
             self.look(time.monotonic())

@@ -27,9 +27,21 @@ class EngineControl:
         self._numbers = itertools.count(1)
 
     async def find(self) -> None:
-        """Look for processes that have come: what others said of their instances is over."""
+        """Look for processes that have come: what others said of their instances is over. Those
+        that went with their model are forgotten.
+        """
         changing = self._server.is_changing()
         self._server.unhealthy -= await asyncio.to_thread(self._stubs.find, changing=changing)
+        if self._stubs.reaped():
+            index = self._server.model_index()
+            loaded = {entry.name for entry in index if entry.state == "READY"}
+            groups = [self._config(name).get("instance_group", ()) for name in loaded]
+            self._stubs.forget_reaped(but=lambda instance: any(serves(instance, g) for g in groups))
+
+    @property
+    def lost_a_process(self) -> bool:
+        """Whether one has gone since the last `find`, as of the last `failures`."""
+        return self._stubs.lost
 
     def unsent(self, name: str, begun: bool) -> int:
         """Tokens of an engine in this process that made no response, see `Watchdog`."""
@@ -39,13 +51,19 @@ class EngineControl:
         """Of these models, those whose engine has died: why."""
         died = {name: self._server.engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
-        dead = self._stubs.dead()
-        for instance in dead | self._server.unhealthy:
-            what = "has died" if instance in dead else "does not answer Triton"
+        dead, reaped = self._stubs.dead(), self._reaped()
+        for instance in dead | reaped | self._server.unhealthy:
+            what = "has died" if instance in dead | reaped else "does not answer Triton"
             for name in names - found.keys():
+                if instance in reaped and self._server.model_is_ready(name):
+                    continue  # it needs no such process any more
                 if serves(instance, self._config(name).get("instance_group", ())):
                     found[name] = f"the process of its instance {instance} {what}"
         return found
+
+    def _reaped(self) -> set[str]:
+        """None while models change: what is gone may have been put away."""
+        return set() if self._server.is_changing() else self._stubs.reaped()
 
     def identity(self, name: str) -> object:
         """Equal as long as the model has the same engine, however often that was started again."""

@@ -1,12 +1,13 @@
 """The processes of Triton's Python backend: which instance each serves, and which have died.
 
 The core does not tell: where a stub is killed, requests that it streams to never end, later ones
-fail one by one, and the model stays ready (core 2.51).
+fail one by one, and the model stays ready (core 2.51). Cores since 2025-12 reap a dead stub when
+they are asked for its model's readiness, and then call the model not ready.
 """
 
 import contextlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -22,6 +23,8 @@ class Stubs:
         self._lock = threading.Lock()  # what is known changes on threads and on the event loop
         self._instances: dict[psutil.Process, str] = {}
         self._ended: set[psutil.Process] = set()  # at the last look
+        self._reaped: set[psutil.Process] = set()  # gone, and no other process has their instance
+        self.lost = False  # whether one has gone since the last `find`
         self._given_up: set[psutil.Process] = set()
 
     def find(self, *, changing: bool = False) -> set[str]:
@@ -29,29 +32,51 @@ class Stubs:
         a thread.
 
         While models are `changing`, a stub is left out whose instance has one already: the core
-        asks the old one until the new one has started.
+        asks the old one until the new one has started. A stub that is gone stays known until
+        another one has its instance.
         """
         children = psutil.Process().children()
         named = {each: self._instances.get(each) or _instance(each) for each in children}
         with self._lock:
             self._given_up.intersection_update(children)
             known, held_back = self._instances, set(self._instances.values()) if changing else set()
-            self._instances = {
+            found = {
                 process: instance
                 for process, instance in named.items()
                 if instance is not None
                 and process not in self._given_up
                 and (process in known or instance not in held_back)
             }
+            gone = {process: known[process] for process in known.keys() - named.keys()}
+            reaped = {each: of for each, of in gone.items() if of not in found.values()}
+            self._instances, self._reaped, self.lost = found | reaped, set(reaped), False
             return {self._instances[each] for each in self._instances.keys() - known.keys()}
 
     def dead(self) -> set[str]:
         """The names of the instances whose stub has died and is not being put away: a stub that
         Triton ends is a zombie too, but not for two looks.
         """
-        ended = {process for process in self._newest() if _is_zombie(process)}
+        states = {process: _status(process) for process in self._newest()}
+        gone = {each for each, state in states.items() if state is None}
+        self.lost = not gone <= self._reaped
+        ended = {each for each, state in states.items() if state == psutil.STATUS_ZOMBIE}
         both, self._ended = ended & self._ended, ended
         return {self._instances[process] for process in both}
+
+    def reaped(self) -> set[str]:
+        """The names of the instances whose stub is gone, as of the last `find`: it was put away, or
+        died and was reaped.
+        """
+        return {instance for each, instance in self._instances.items() if each in self._reaped}
+
+    def forget_reaped(self, but: Callable[[str], bool]) -> None:
+        """Know the stubs no more that are gone, of all instances `but` these."""
+        with self._lock:
+            self._instances = {
+                process: instance
+                for process, instance in self._instances.items()
+                if process not in self._reaped or but(instance)
+            }
 
     def _newest(self) -> Iterable[psutil.Process]:
         """Of each instance: the core keeps a dead one that requests are said to be in flight to,
@@ -97,8 +122,9 @@ def _instance(process: psutil.Process) -> str | None:
     return arguments[_NAME_AT] if is_stub else None
 
 
-def _is_zombie(process: psutil.Process) -> bool:
+def _status(process: psutil.Process) -> str | None:
+    """psutil's word; None if the process is gone."""
     try:
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:  # Triton has put it away
-        return False
+        return str(process.status())
+    except psutil.Error:  # Triton has put it away, or reaped it
+        return None

@@ -25,6 +25,7 @@ typedef struct Instance Instance;
 
 enum { MODELS = 64 };
 static Model *models[MODELS]; /* of the in-process backend, in the order of their loads */
+static char *names[MODELS];   /* of a name, only the last one is sure to be there */
 static int loaded;
 static char backend[PATH_MAX]; /* the library that loaded them */
 static volatile int in_metadata;
@@ -58,13 +59,9 @@ static void mark(const char *name) {
 static bool inprocess_ready(const char *name) {
   Error *(*ask)(Instance *) =
       (Error * (*)(Instance *)) from(backend, "TRITONBACKEND_ModelInstanceReady");
-  Error *(*name_of)(Model *, const char **) =
-      (Error * (*)(Model *, const char **)) from(getenv("NEWER_CORE_REAL"), "TRITONBACKEND_ModelName");
   void (*delete)(Error *) = (void (*)(Error *))from(getenv("NEWER_CORE_REAL"), "TRITONSERVER_ErrorDelete");
   for (int at = loaded - 1; ask != NULL && at >= 0; --at) {
-    const char *known = NULL;
-    name_of(models[at], &known);
-    if (strcmp(known, name) != 0) continue;
+    if (strcmp(names[at], name) != 0) continue;
     Error *error = ask((Instance *)models[at]);
     if (error != NULL) delete (error);
     return error == NULL;
@@ -121,7 +118,13 @@ Error *TRITONBACKEND_ModelSetState(Model *model, void *state) {
   Dl_info caller;
   if (dladdr(__builtin_return_address(0), &caller) != 0)
     snprintf(backend, sizeof backend, "%s", caller.dli_fname);
-  if (loaded < MODELS) models[loaded++] = model;
+  Error *(*name_of)(Model *, const char **) =
+      (Error * (*)(Model *, const char **)) from(getenv("NEWER_CORE_REAL"), "TRITONBACKEND_ModelName");
+  const char *name;
+  if (loaded < MODELS && name_of(model, &name) == NULL) {
+    names[loaded] = strdup(name);
+    models[loaded++] = model;
+  }
   return real(model, state);
 }
 

@@ -66,6 +66,40 @@ def test_an_instance_that_has_been_loaded_again(start):
     assert dead(known) == set()
 
 
+def test_a_stub_that_the_core_has_reaped(start):
+    """Its instance is reported by the next look for processes, and stays so until another process
+    has it.
+    """
+    known = stubs.Stubs()
+    first, _ = start("one_0"), start("other_0")
+    known.find()
+    first.kill()
+    first.wait()
+    assert (dead(known), known.lost) == (set(), True)
+    for _ in range(2):
+        known.find()
+        assert (known.reaped(), dead(known), known.lost) == ({"one_0"}, set(), False)
+
+    start("one_0")
+    known.find()
+    assert known.reaped() == set()
+
+
+def test_a_stub_that_went_with_its_model(start):
+    """It is forgotten; others that are gone are not."""
+    known = stubs.Stubs()
+    for process in (start("one_0"), start("other_0")):
+        known.find()
+        process.kill()
+        process.wait()
+    known.find()
+
+    known.forget_reaped(but=lambda instance: instance == "one_0")
+    known.find()
+
+    assert known.reaped() == {"one_0"}
+
+
 @pytest.mark.parametrize(
     ("instance", "group", "whose"),
     [

@@ -1,4 +1,4 @@
-"""A newer core, and a model whose readiness questions take seconds."""
+"""A newer core: readiness questions that take seconds, and that reap a stub which has died."""
 
 import asyncio
 import time
@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 import httpx
+import psutil
 import pytest
 
 from tests import mock_models
-from tests.faults.asking import client_of, unready, until
+from tests.faults.asking import client_of, serves, starts, unready, until
 from tests.gateway_process import GatewayProcess
+from tests.triton import python_models
 from tests.triton.newer_core import NewerCore
 
 pytestmark = pytest.mark.slow
@@ -29,8 +31,9 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> NewerCore:
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory, core: NewerCore) -> Iterator[GatewayProcess]:
     folder = tmp_path_factory.mktemp("gateway")
-    for name in ("fast", "slow", "dies"):
+    for name in ("fast", "slow"):
         mock_models.write_with_tokenizer(folder / "models", name)
+    python_models.write(folder / "models", "echo")
     options = (*OPTIONS, f"--triton-library={core.library}")
     with GatewayProcess(
         folder / "models", folder / "log", *options, environment=core.environment
@@ -93,3 +96,23 @@ async def test_changes_beside_a_question_that_hangs(gateway, core):
             assert served.status_code == 200
             assert time.monotonic() - began_s < AT_ONCE_S
     core.say("slow")
+
+
+async def was_started_again(client: httpx.AsyncClient, model: str) -> bool:
+    return await starts(client, model) == 1
+
+
+async def test_a_dead_stub_that_the_core_has_reaped(gateway, core):
+    """It is found dead all the same, and another one takes its place."""
+    children = psutil.Process(gateway.pid).children()
+    [stub] = [each for each in children if "echo_0" in each.cmdline()[-2]]
+    core.say("echo", stub=stub.pid)
+    async with client_of(gateway) as client:
+        stub.kill()
+        await until(partial(was_started_again, client, "echo"), 20)
+        core.say("echo")
+        await until(partial(serves, client, "echo"), 10)
+        answer = await client.post("/v2/models/echo/generate", json={"IN": "hi"})
+
+    assert (answer.status_code, answer.json()["OUT"]) == (200, "hi")
+    assert not stub.is_running()

@@ -19,6 +19,7 @@ from openai_frontend.cli.init_repo.kinds import models
 from openai_frontend.cli.init_repo.model import Model
 from openai_frontend.cli.init_repo.wanted import (
     InvalidOption,
+    expanded,
     holds_weights,
     is_hub_name,
     mistyped_folder,
@@ -36,7 +37,7 @@ _WRITTEN_BY = "# Written by `openai-frontend serve MODEL`, which replaces change
 
 def repository(model: str, settings: Settings) -> Path:
     """The repository to serve for MODEL; it is complete. Raises InvalidSettings."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     if path.is_dir() and not holds_weights(path):
         _check_repository(path, settings)
         return path
@@ -49,6 +50,11 @@ def repository(model: str, settings: Settings) -> Path:
     except InvalidOption as error:
         raise InvalidSettings(str(error)) from None
     return _written(made)
+
+
+def is_made(repository: Path) -> bool:
+    """Whether it is a repository that `serve MODEL` made."""
+    return repository.parent == _cache()
 
 
 def _check_repository(path: Path, settings: Settings) -> None:
@@ -70,8 +76,7 @@ def _check_repository(path: Path, settings: Settings) -> None:
 
 
 def _check_hub_name(model: str, settings: Settings) -> None:
-    path = Path(model).expanduser()
-    if path.is_file():
+    if expanded(model).is_file():
         raise InvalidSettings(f"MODEL: {model} is a file, not a folder of weights")
     if model.startswith((".", "/", "~")):
         raise InvalidSettings(f"MODEL: there is no folder {model}")
@@ -132,6 +137,10 @@ def _written(model: Model) -> Path:
     for name, content in sorted(files.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     cache = _cache()
+    if cache is None:
+        raise InvalidSettings(
+            "MODEL: the user has no home folder; set XDG_CACHE_HOME to a folder for the repository"
+        )
     folder = cache / f"{model.name}-{digest.hexdigest()[:16]}"
     try:
         # Engine arguments may hold a token for the hub.
@@ -146,8 +155,11 @@ def _written(model: Model) -> Path:
     return folder
 
 
-def _cache() -> Path:
-    """XDG Base Directory Specification: a relative path is ignored."""
+def _cache() -> Path | None:
+    """XDG Base Directory Specification: a relative path is ignored. None without a home."""
     named = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(named) if named.startswith("/") else Path.home() / ".cache"
+    try:
+        base = Path(named) if named.startswith("/") else Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return base / "openai-frontend" / "model-repositories"

@@ -22,6 +22,7 @@ from openai_frontend.cli.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, L
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.cli.side_listener import SideListener
 from openai_frontend.cli.systemd import ServiceManager
+from openai_frontend.errors import ModelUnavailable
 from openai_frontend.keep_up import keep_up
 from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
@@ -83,6 +84,8 @@ class GatewayProcess(uvicorn.Server):
         self.beside: SideListener | None = None
         self.keys: Entrance | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
+        self.ends_without_models = False  # if none can serve once they have loaded
+        self._startup = inside.startup
         inside.startup.on_failure = self._stop
         self._watchdog = LoopWatchdog(patience_s=PATIENCE_AT_START_S)
         self._tasks: list[asyncio.Task[None]] = []
@@ -203,6 +206,10 @@ class GatewayProcess(uvicorn.Server):
         keys = self.keys is not None
         sys.stdout.write(announcement.ready(self._place, models, keys=keys, unready=unready))
         sys.stdout.flush()
+        if self.ends_without_models and not models:
+            self._startup.failure = ModelUnavailable("no model can serve")
+            self._stop()
+            return
         self._is_announced = True
         self.manager.ready(announcement.status(models, unready))
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import uvicorn
 
 from openai_frontend.app import Gateway, change, create_app
-from openai_frontend.cli import announcement, descriptors, garbage, log
+from openai_frontend.cli import announcement, cached_repository, descriptors, garbage, log
 from openai_frontend.cli.certificate import Certificate
 from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
 from openai_frontend.cli.reloading import Reloading
@@ -120,6 +120,7 @@ def serve(
     process.manager = ServiceManager.of(os.environ)
     process.keys = app.state.keys
     process.certificate = certificate(settings)
+    process.ends_without_models = cached_repository.is_made(settings.model_repository[0])
     if metrics_listener is not None:
         metrics = app.state.lasting.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")

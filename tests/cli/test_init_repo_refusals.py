@@ -13,6 +13,7 @@ from tests.cli.test_init_repo import DEMO, ENGINE, init
     ("arguments", "message"),
     [
         (["./nowhere"], "MODEL: ./nowhere is neither a folder nor a name on a hub"),
+        (["~nobody-of-this-name/x"], "MODEL: ~nobody-of-this-name/x is neither a folder nor"),
         (["a/b/c"], "MODEL: a/b/c is neither a folder nor a name on a hub"),
         (["../x"], "MODEL: ../x is neither"),
         (["tests"], "MODEL: tests holds none of config.json"),

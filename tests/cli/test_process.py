@@ -175,6 +175,19 @@ def test_a_missing_library_is_one_line_and_code_1(tmp_path: Path) -> None:
     assert lines[0].endswith("triton_library: /nowhere/libtritonserver.so is not a file")
 
 
+def test_serve_model_ends_if_its_model_does_not_load(tmp_path: Path) -> None:
+    """With the reason in the last line: whoever typed the name waits for it."""
+
+    repository = tmp_path / "openai-frontend" / "model-repositories" / "m-1"
+    mock_models.write(repository, "m", config=mock_models.CONFIG.replace("mock", "nowhere:Engine"))
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    with GatewayProcess(repository, tmp_path / "log", environment=cache) as gateway:
+        code, lines = exit_code(gateway), gateway.output().splitlines()
+    assert code == 1
+    assert lines[-2].endswith("but no model can serve:")
+    assert "No module named 'nowhere'" in lines[-1]
+
+
 def test_a_port_for_metrics(tmp_path: Path) -> None:
     """The second port has /metrics as the first one has it, and nothing else; it ends with it."""
     with socket.socket() as free:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from openai_frontend.cli import cached_repository, model_config
-from openai_frontend.cli.cached_repository import repository
+from openai_frontend.cli.cached_repository import is_made, repository
 from openai_frontend.cli.command import MISUSED, main
 from openai_frontend.setting_sources import InvalidSettings, load
 from tests import mock_models
@@ -169,6 +169,7 @@ def test_a_model_repository_is_served_as_it_is(tmp_path: Path) -> None:
         ("mock", {"model_repository": ["models"]}, "models has a model 'mock': openai-frontend "),
         ("./nope", {}, r"there is no folder \./nope$"),
         ("/nope/x", {}, "there is no folder /nope/x$"),
+        ("~nobody-of-this-name/x", {}, "there is no folder ~nobody-of-this-name/x$"),
         ("file", {}, "file is a file, not a folder of weights"),
         ("models/mock", {}, "one model of a repository. Serve the repository: .* serve models$"),
         ("models/mock/1", {}, r"holds neither weights \(config.json\) nor models"),
@@ -197,6 +198,25 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
 
     with pytest.raises(InvalidSettings, match=r"cache/.*: Not a directory\. .*XDG_CACHE_HOME"):
         made("org/m")
+
+
+@pytest.mark.parametrize("variables", [{}, {"XDG_CACHE_HOME": "relative"}])
+def test_a_user_without_a_home_needs_a_cache(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    """A relative path is none: the XDG specification ignores it."""
+
+    def no_home() -> Path:
+        raise RuntimeError
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", no_home)
+
+    with pytest.raises(InvalidSettings, match="no home folder; set XDG_CACHE_HOME to a folder"):
+        made("org/m")
+    assert not is_made(Path("models"))
 
 
 @pytest.mark.parametrize(

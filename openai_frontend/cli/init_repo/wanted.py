@@ -100,6 +100,14 @@ def wanted(given: Mapping[str, Any]) -> Wanted:
     )
 
 
+def expanded(path: str) -> Path:
+    """With the home folder for `~`, if that is known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def holds_weights(folder: Path) -> bool:
     """Whether a model of Hugging Face's form is in the folder."""
     return any((folder / name).is_file() for name in _WEIGHTS)
@@ -160,7 +168,7 @@ def _name(option: str, name: str) -> str:
 
 def _weights(option: str, model: str) -> tuple[str, Path | None]:
     """A folder of this machine where there is one, else a name on a hub."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     if path.is_dir():
         if not holds_weights(path):
             raise InvalidOption(option, f"{model} holds none of {', '.join(_WEIGHTS)}")
@@ -182,7 +190,7 @@ def _lora(text: str) -> tuple[str, Path]:
     name, found, path = text.partition("=")
     if not (name and found and path):
         raise InvalidOption("--lora", f"'{text}' is not of the form NAME=PATH")
-    return _name("--lora", name), _folder("--lora", Path(path).expanduser())
+    return _name("--lora", name), _folder("--lora", expanded(path))
 
 
 def read_json(option: str, path: Path) -> dict[str, Any]:

@@ -121,7 +121,7 @@ LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
      "object_above_max_length"),
     (CHAT, {"logit_bias": {"5": 100}}, {"logit_bias": {"5": 101}}, "logit_bias.5",
      "decimal_above_max_value"),
-    (CHAT, {"messages": calls(2048)}, {"messages": calls(2049)}, "messages[0].tool_calls",
+    (CHAT, {"messages": calls(256)}, {"messages": calls(257)}, "messages[0].tool_calls",
      "array_above_max_length"),
     (CHAT, {"messages": [MESSAGE] * 100}, {"messages": [MESSAGE] * 2049}, "messages",
      "array_above_max_length"),
@@ -147,10 +147,10 @@ LIMITS: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
      "array_above_max_length"),
     (CHAT, {"bad_words": ["a"] * 128}, {"bad_words": ["a"] * 129}, "bad_words",
      "array_above_max_length"),
-    (CHAT, tools(2048), tools(2049), "tools", "array_above_max_length"),
-    (CHAT, tools(1, 64), tools(1, 65), "tools[0].function.name", "string_above_max_length"),
-    (CHAT, {"functions": functions(128), "function_call": "none"},
-     {"functions": functions(129), "function_call": "none"}, "functions",
+    (CHAT, tools(256), tools(257), "tools", "array_above_max_length"),
+    (CHAT, tools(1, 128), tools(1, 129), "tools[0].function.name", "string_above_max_length"),
+    (CHAT, {"functions": functions(256), "function_call": "none"},
+     {"functions": functions(257), "function_call": "none"}, "functions",
      "array_above_max_length"),
     (EMBEDDINGS, {"input": ["a"] * 2048}, {"input": ["a"] * 2049}, "input",
      "array_above_max_length"),
@@ -234,5 +234,5 @@ def test_numbers_at_the_edge_of_machines(gateway, field, number):
 
     status, answer = gateway.post(CHAT, body.encode())
 
-    fits = {("seed", "2147483648"), ("seed", "-1"), ("top_k", "-1")}
+    fits = {("seed", "2147483648"), ("seed", "-1"), ("top_k", "-1"), ("max_tokens", "-1")}
     assert status == (200 if (field, number) in fits else 400), answer

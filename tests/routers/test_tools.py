@@ -340,7 +340,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tool_choice": "required"}, "tool_choice"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"tools": TOOLS + TOOLS}, "tools[4].function.name"),
-    ({"functions": [{"name": "f"}] * 2049}, "functions"),
+    ({"functions": [{"name": "f"}] * 257}, "functions"),
 ]  # fmt: skip
 
 

@@ -164,7 +164,9 @@ class EngineHost:
         return self._unsent.streamed if begun else self._unsent.streamed + self._unsent.whole
 
     def failure(self) -> str | None:
-        """Say why the engine can serve no more; None while it can."""
+        """Say why the engine can serve no more; None while it can, and after the unload."""
+        if self._unloaded:
+            return None
         return self._down or self._engine.stats().failure
 
     def stats(self) -> EngineStats:

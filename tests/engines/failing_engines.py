@@ -9,6 +9,7 @@ from openai_frontend.engines.engine import (
     DeltaSink,
     Engine,
     EngineError,
+    EngineStats,
     ModelFacts,
     ModelFolder,
 )
@@ -174,6 +175,19 @@ class LoadsWhenTold(Answers):
         self.begun.set()
         assert self.may_end.wait(30)
         return super().load(model)
+
+
+class UnloadsWhenTold(Answers):
+    """Its unload waits for the test; meanwhile it reports that it cannot serve, as vLLM's does."""
+
+    begun, may_end = threading.Event(), threading.Event()
+
+    def stats(self) -> EngineStats:
+        return EngineStats(failure="the model is unloaded" if self.begun.is_set() else None)
+
+    def unload(self) -> None:
+        self.begun.set()
+        assert self.may_end.wait(30)
 
 
 class SlowToLoad(Answers):

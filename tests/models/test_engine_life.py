@@ -20,6 +20,7 @@ from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Server
 from tests import mock_models
+from tests.engines import failing_engines
 from tests.triton import python_models
 from tests.triton.generation_inputs import collect, text
 from tests.triton.waiting import until
@@ -134,6 +135,21 @@ async def test_the_models_own_limit(repository, nothing_left):
 
         with pytest.raises(errors.ModelFailed, match="died"):
             await here.ask()
+
+
+async def test_a_model_that_is_unloaded(repository, nothing_left, caplog):
+    """Its engine has not died: nothing is started again, and the log has no error."""
+    engine = failing_engines.UnloadsWhenTold
+    mock_models.write(repository, "mock", config=failing_engines.config(engine.__name__))
+    options = {"model_control_mode": "explicit", "startup_models": ["*"]}
+    async with world(repository, ONE, **options) as here:
+        unloading = asyncio.create_task(here.registry.unload("mock"))
+        assert await asyncio.to_thread(engine.begun.wait, 5)
+        here.life.look(time.monotonic())
+        engine.may_end.set()
+        await unloading
+
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def stubs() -> list[psutil.Process]:

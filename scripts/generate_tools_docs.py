@@ -1,4 +1,4 @@
-"""Writes docs/tools.md from the table of families and the recorded outputs of the tests; its text
+"""Writes docs/tools.md from the table of families and the sample outputs of the tests; its text
 is in tools_page.md.
 """
 
@@ -13,7 +13,7 @@ _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "tools.md"
 TEXT = _ROOT / "scripts" / "tools_page.md"
 EXAMPLE = _ROOT / "docs" / "examples" / "line_calls.py"
-RECORDED = _ROOT / "tests" / "data" / "parsing"
+SAMPLES = _ROOT / "tests" / "data" / "parsing"
 
 COLUMNS = """\
 | family | models | tool syntax | held in | reasoning | ids | outputs |
@@ -34,7 +34,7 @@ def row(family: Family) -> str:
     tools = family.tools.summary if family.tools else "none"
     form = (family.id_form.__doc__ or "").removesuffix(".") if family.tools else ""
     held = held_in(family)
-    cells = (names, family.models, tools, held, reasoning(family), form, str(recorded(family)))
+    cells = (names, family.models, tools, held, reasoning(family), form, str(samples(family)))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
@@ -53,9 +53,9 @@ def reasoning(family: Family) -> str:
     return f"`{family.reasoning.start}...{family.reasoning.end}`{inside}"
 
 
-def recorded(family: Family) -> int:
+def samples(family: Family) -> int:
     """How many outputs of it the tests replay."""
-    text = (RECORDED / f"{family.name}.json").read_text(encoding="utf-8")
+    text = (SAMPLES / f"{family.name}.json").read_text(encoding="utf-8")
     return len(json.loads(text)["outputs"])
 
 

@@ -3,7 +3,7 @@
 httptools has no limit of its own: a header of 32 MB is taken. Here the head is counted as it comes,
 and one that is too large, or too slow, ends the connection before it is held; so does a body that
 is too slow, or in too many pieces, and a client that does not read. A wish for another protocol
-(WebSocket, HTTP/2) is overheard, as HTTP allows.
+(WebSocket, HTTP/2) is ignored, as HTTP allows.
 """
 
 import asyncio

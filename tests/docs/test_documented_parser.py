@@ -7,7 +7,7 @@ import pytest
 from openai_frontend.models.reading import ModelFiles, choose
 from openai_frontend.parsing.reading import Reading
 from tests.gateway_process import ROOT
-from tests.parsing.recorded import TOOLS, Answer, answer
+from tests.parsing.samples import TOOLS, Answer, answer
 
 TEXT = 'Let me see.\n!now {"zone": "CET"}\n!fly {}\n!now {\n\n!now {}'
 

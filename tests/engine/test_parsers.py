@@ -18,7 +18,7 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.reading import ModelFiles, choose
 from openai_frontend.parsing.markers import Markers
 from openai_frontend.parsing.reading import Reading
-from tests.parsing.recorded import FILES, FOLDER, TOOLS, Answer, answer, outputs
+from tests.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
 from tests.prompting import tiny_tokenizer
 
 pytestmark = pytest.mark.engine
@@ -84,7 +84,7 @@ HERMES = {output["name"]: output for output in outputs(FOLDER / "hermes.json")}
 
 @pytest.mark.parametrize("name", WELL_FORMED)
 def test_hermes(folder: Path, name: str) -> None:
-    """vLLM's parser finds in our recorded outputs what ours finds."""
+    """vLLM's parser finds in our sample outputs what ours finds."""
     output = HERMES[name]
 
     found = read(reading(folder, "hermes"), [output["text"]])
@@ -215,7 +215,7 @@ def test_a_parser_that_cannot_be_had(folder: Path, tools: str, message: str) -> 
 
 @pytest.fixture(scope="module")
 def well_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer that has the markers of every family's recorded outputs."""
+    """A tokenizer that has the markers of every family's sample outputs."""
     texts = [output["text"] for path in FILES for output in outputs(path)]
     marks = {mark for text in texts for mark in MARKERS.findall(text)}
     return with_tokens(tmp_path_factory.mktemp("tokenizer"), sorted(marks))

@@ -19,7 +19,7 @@ from openai_frontend.parsing.choice import family_named
 from openai_frontend.parsing.events import ContentText, Event, ReasoningText
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import Reading
-from tests.parsing.recorded import TOOLS, Answer, answer
+from tests.parsing.samples import TOOLS, Answer, answer
 
 HERMES = "{% if tools %}<tool_call>{% endif %}"
 QWEN3 = HERMES + "{{ content.split('</think>') }}"

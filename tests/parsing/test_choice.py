@@ -13,7 +13,7 @@ from openai_frontend.parsing.choice import (
 )
 from openai_frontend.parsing.events import ReasoningText, ToolCallArguments, ToolCallBegun
 from openai_frontend.parsing.parser import FamilyParser, complete
-from tests.parsing.recorded import TOOLS, replay
+from tests.parsing.samples import TOOLS, replay
 
 # What the published chat templates have that no other family's has.
 EXCERPTS = [

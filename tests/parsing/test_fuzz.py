@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
-from tests.parsing.recorded import Answer, parser_for, replay
+from tests.parsing.samples import Answer, parser_for, replay
 
 WORDS = ["get_weather", "now", "city", "Paris", "functions.now:0", "to=functions.now", "analysis"]
 JSON_PIECES = [

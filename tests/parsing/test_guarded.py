@@ -14,7 +14,7 @@ from openai_frontend.parsing.events import (
 )
 from openai_frontend.parsing.guarded import Guarded
 from openai_frontend.parsing.output import MAX_ARGUMENTS
-from tests.parsing.recorded import answer
+from tests.parsing.samples import answer
 
 
 class Fragile:

@@ -9,7 +9,7 @@ from openai_frontend.parsing.cursor import MAX_UNDECIDED
 from openai_frontend.parsing.events import ContentText
 from openai_frontend.parsing.output import MAX_ARGUMENTS
 from openai_frontend.parsing.parser import FamilyParser, complete
-from tests.parsing.recorded import TOOLS, Answer, replay
+from tests.parsing.samples import TOOLS, Answer, replay
 from tests.parsing.test_linear_time import HOSTILE
 
 LONG = [

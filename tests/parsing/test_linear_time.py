@@ -7,7 +7,7 @@ import pytest
 from openai_frontend.parsing.choice import family_named, held_to_calls, held_to_function
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import FamilyParser, complete
-from tests.parsing.recorded import TOOLS
+from tests.parsing.samples import TOOLS
 
 HOSTILE = [
     ("hermes", "<tool_call>{"),

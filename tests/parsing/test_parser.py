@@ -16,7 +16,7 @@ from openai_frontend.parsing.events import (
 from openai_frontend.parsing.markers import Markers
 from openai_frontend.parsing.parser import FamilyParser, complete
 from scripts.generate_tools_docs import PAGE, page
-from tests.parsing.recorded import TOOLS, replay
+from tests.parsing.samples import TOOLS, replay
 
 CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 

@@ -10,7 +10,7 @@ from openai_frontend.parsing.choice import TEXT, family_named
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import FamilyParser, Parser
 from openai_frontend.parsing.reading import PLAIN, ForeignParser, Reading, Schemas, Variables
-from tests.parsing.recorded import TOOLS, Answer, answer
+from tests.parsing.samples import TOOLS, Answer, answer
 
 THOUGHT = "Hm, <tool_call>.\n</think>\n\n"
 CALL = '<tool_call>{"name": "now", "arguments": {"zone": "CET"}}</tool_call>'

@@ -1,4 +1,4 @@
-"""Tools and reasoning over real sockets: OpenAI's SDK at models that recite recorded answers."""
+"""Tools and reasoning over real sockets: OpenAI's SDK at models that recite sample answers."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from openai_frontend.parsing.choice import family_for, family_named
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
-from tests.parsing import recorded
+from tests.parsing import samples
 from tests.prompting import tiny_tokenizer
 
 honours = pytest.mark.honours
@@ -42,12 +42,12 @@ OTHERS = {
 }
 TOOLS: Any = [
     {"type": "function", "function": {"name": name, "parameters": schema}}
-    for name, schema in recorded.TOOLS.items()
+    for name, schema in samples.TOOLS.items()
 ]
 
 
 def output(family: str) -> dict[str, Any]:
-    outputs = recorded.outputs(recorded.FOLDER / f"{family}.json")
+    outputs = samples.outputs(samples.FOLDER / f"{family}.json")
     return next(each for each in outputs if each["name"] == RECITED[family])
 
 
@@ -100,7 +100,7 @@ def calls(message: Any) -> list[tuple[str, Any]]:
 )  # fmt: skip
 @pytest.mark.parametrize("family", RECITED)
 def test_families(client, family):
-    """The answer is what was recorded of the family, whole and as the SDK adds up a stream."""
+    """The answer is what the sample of the family says, whole and as the SDK adds up a stream."""
     expected = output(family)
     whole = client.chat.completions.create(model=family, messages=USER, tools=TOOLS)
     with client.chat.completions.stream(model=family, messages=USER, tools=TOOLS) as stream:

@@ -1,4 +1,4 @@
-"""Answers that a parser reads, streamed and whole: the same, and what was recorded of the model."""
+"""Answers that a parser reads, streamed and whole: the same, and what the samples say."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from openai_frontend.generation import CompletionDelta, TokenCounts
 from openai_frontend.parsing.choice import family_named
 from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving.chat import chunks, complete
-from tests.parsing import recorded
+from tests.parsing import samples
 from tests.sdk_types import check_body, check_event
 from tests.serving.fake_model import FakeModel
 from tests.serving.test_chat import prepare
@@ -26,7 +26,7 @@ from tests.stream_rules import Asked, StreamRules
 PATH = "/v1/chat/completions"
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": schema}}
-    for name, schema in recorded.TOOLS.items()
+    for name, schema in samples.TOOLS.items()
 ]
 CODE = {"type": "custom", "custom": {"name": "code"}}
 CALL = '<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
@@ -116,13 +116,13 @@ def cut(text: str, places: Sequence[int]) -> list[str]:
 
 OUTPUTS = [
     pytest.param(path.stem, output, id=f"{path.stem}-{output['name']}")
-    for path in recorded.FILES
-    for output in recorded.outputs(path)
+    for path in samples.FILES
+    for output in samples.outputs(path)
 ]
 
 
 def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
-    """Messages whose rendering ends as the recorded answer's prompt did."""
+    """Messages whose rendering ends as the sample's prompt did."""
     reasoning = family_named(family).reasoning
     opened = output.get("reasoning_open")
     if reasoning is None or opened is None:
@@ -133,8 +133,8 @@ def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
 @pytest.mark.parametrize(("family", "output"), OUTPUTS)
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 400), max_size=40))
-async def test_streamed_is_whole_is_recorded(family, output, places):
-    """However the answer is cut into deltas, it says what is recorded, streamed and whole."""
+async def test_streamed_and_whole_are_the_sample(family, output, places):
+    """However the answer is cut into deltas, it says what the sample says, streamed and whole."""
     pieces, messages = cut(output["text"], places), prompt_for(family, output)
     fields = {"messages": messages, "tools": TOOLS if reading(family).tools else None}
 

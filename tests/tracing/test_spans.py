@@ -158,7 +158,7 @@ def test_failures(
 
 @pytest.mark.parametrize("parent", ["", "00-x-y-01", PARENT["traceparent"].replace("00-", "ff-")])
 def test_malformed_caller(world: World, parent: str) -> None:
-    """A malformed traceparent is overheard: the request has a trace of its own."""
+    """A malformed traceparent is ignored: the request has a trace of its own."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
     span, response = asked(world, "/v1/chat/completions", body, traceparent=parent)
 

@@ -8,7 +8,7 @@ from typing import Any
 from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
 from tests.fuzz.draw import Draw, pieces
-from tests.parsing.recorded import FILES, Answer, outputs, parser_for, replay
+from tests.parsing.samples import FILES, Answer, outputs, parser_for, replay
 from tests.parsing.test_fuzz import PIECES, markers_of
 
 WAYS: tuple[dict[str, Any], ...] = (

@@ -1,4 +1,4 @@
-"""Every recorded output means what stands beside it, however it is cut into pieces."""
+"""Every sample output means what stands beside it, however it is cut into pieces."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.parsing.choice import FAMILIES
-from tests.parsing.recorded import FILES, HELD, Answer, outputs, parser_for, replay
+from tests.parsing.samples import FILES, HELD, Answer, outputs, parser_for, replay
 
 ALL = [(path.stem, output) for path in FILES + HELD for output in outputs(path)]
 every_output = pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def parsed(family: str, output: dict[str, Any], *pieces: str) -> Answer:
 
 @every_output
 def test_the_text_is_found(family: str, output: dict[str, Any]) -> None:
-    """Content and reasoning are what was recorded, to the character."""
+    """Content and reasoning are what the sample says, to the character."""
 
     answer = parsed(family, output)
 
@@ -37,7 +37,7 @@ def test_the_text_is_found(family: str, output: dict[str, Any]) -> None:
 
 @every_output
 def test_the_calls_are_found(family: str, output: dict[str, Any]) -> None:
-    """Calls have the recorded names and arguments; those of a whole call are valid JSON."""
+    """Calls have the names and arguments of the sample; those of a whole call are valid JSON."""
 
     calls = parsed(family, output).calls
 
@@ -128,7 +128,7 @@ def test_random_pieces(data: st.DataObject) -> None:
     assert parsed(family, output) == parsed(family, output, *pieces)
 
 
-def test_every_family_has_recordings() -> None:
+def test_every_family_has_samples() -> None:
     """Each row of the tables has a file of its own."""
 
     assert {family.name for family in FAMILIES} == {path.stem for path in FILES}

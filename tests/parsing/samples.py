@@ -1,4 +1,7 @@
-"""The recorded outputs of each family, and their events in a form that tests can compare."""
+"""Sample outputs of each family, and their events in a form that tests can compare.
+
+They are written after the formats that chat templates and model cards give, not recorded.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -47,12 +50,12 @@ class Answer:
 
 
 def outputs(path: Path) -> list[dict[str, Any]]:
-    """The recorded outputs of one file."""
+    """The sample outputs of one file."""
     return list(json.loads(path.read_text(encoding="utf-8"))["outputs"])
 
 
 def parser_for(family: str, output: dict[str, Any]) -> FamilyParser:
-    """A new parser with the tools of the recordings, held to calls where the output says so."""
+    """A new parser with the tools of the samples, held to calls where the output says so."""
     row = family_named(output.get("family", family))
     if "forced" in output:
         row = held_to_function(row, output["forced"])

@@ -285,10 +285,10 @@ void Execution::finish() {
   check(error);
 }
 
-void Execution::fail(Code code, const std::string& message) {
+void Execution::fail(Code code, const char* message) {
   if (ended()) return;
   Response* response = nullptr;
-  Error* error = make_error(code, message);
+  Error* error = server_api.ErrorNew(code, message);
   if (Error* refused = backend_api.ResponseNewFromFactory(&response, factory_)) {
     ignore(refused);
     ignore(backend_api.ResponseFactorySendFlags(factory_, kResponseFinal));
@@ -334,15 +334,13 @@ nb::list drain_executions() {
 // made: that may run the garbage collector, which takes executions out of `live`.
 template <typename Predicate>
 nb::list hosted(Predicate&& wanted) {
-  std::vector<nb::object> held;
+  std::vector<std::pair<nb::object, nb::object>> held;
   for (Execution* execution : executions().live) {
-    if (wanted(*execution)) held.push_back(nb::find(*execution));
+    // The host too: an execution that ends meanwhile keeps its model no longer.
+    if (wanted(*execution)) held.emplace_back(nb::borrow(execution->host()), nb::find(*execution));
   }
   nb::list listed;
-  for (const nb::object& execution : held) {
-    const nb::handle host(nb::inst_ptr<Execution>(execution)->host());
-    listed.append(nb::make_tuple(nb::borrow(host), execution));
-  }
+  for (const auto& [host, execution] : held) listed.append(nb::make_tuple(host, execution));
   return listed;
 }
 
@@ -357,7 +355,7 @@ nb::list take_cancelled_executions() {
 // Closes the queue, fails what has not reached Python yet, and gives what Python still has to end.
 nb::list close_executions(const std::string& reason) {
   executions().set_open(false);
-  for (auto& execution : executions().take()) execution->fail(Code::kUnavailable, reason);
+  for (auto& execution : executions().take()) execution->fail(Code::kUnavailable, reason.c_str());
   return hosted([](const Execution& execution) { return !execution.ended(); });
 }
 
@@ -417,10 +415,8 @@ std::string message(const nb::python_error& error) {
   }
 }
 
-// Runs `function`; what it throws becomes the Triton error that is returned. No exception may cross
-// into the core.
 template <typename Function>
-Error* guarded(Function&& function) {
+Error* translated(Function&& function) {
   try {
     function();
     return nullptr;
@@ -429,8 +425,21 @@ Error* guarded(Function&& function) {
     return make_error(Code::kInternal, message(error));
   } catch (const TritonError& error) {
     return make_error(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return server_api.ErrorNew(Code::kUnavailable, "out of memory");
   } catch (const std::exception& error) {
     return make_error(Code::kInternal, error.what());
+  }
+}
+
+// Runs `function`; what it throws becomes the Triton error that is returned. No exception may cross
+// into the core, nor one that is thrown while the error is made.
+template <typename Function>
+Error* guarded(Function&& function) noexcept {
+  try {
+    return translated(function);
+  } catch (...) {
+    return server_api.ErrorNew(Code::kUnavailable, "out of memory");
   }
 }
 
@@ -453,7 +462,7 @@ void check_engine(ModelInstance* instance) {
 
 // The core owns the requests until Execute returns without an error, so this never fails: each
 // request is answered.
-void execute(ModelInstance* instance, Request* request) {
+void execute(ModelInstance* instance, Request* request) noexcept {
   std::unique_ptr<Execution> execution;
   if (Error* error = guarded([&] { execution = std::make_unique<Execution>(instance, request); })) {
     Response* response = nullptr;
@@ -468,7 +477,12 @@ void execute(ModelInstance* instance, Request* request) {
     ignore(backend_api.RequestRelease(request, kRequestReleaseAll));
     return;
   }
-  if (!executions().push(execution)) execution->fail(Code::kUnavailable, "the server is stopping");
+  try {
+    if (executions().push(execution)) return;
+    execution->fail(Code::kUnavailable, "the server is stopping");
+  } catch (const std::bad_alloc&) {
+    execution->fail(Code::kUnavailable, "no memory for the request");
+  }
 }
 
 }  // namespace
@@ -491,7 +505,7 @@ void bind_backend(nb::module_& module) {
       .def(
           "fail",
           [](Execution& self, int code, const std::string& message) {
-            self.fail(static_cast<Code>(code), message);
+            self.fail(static_cast<Code>(code), message.c_str());
           },
           "code"_a, "message"_a)
       .def_prop_ro("cancelled", &Execution::is_cancelled)

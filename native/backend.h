@@ -32,7 +32,7 @@ class Execution {
   void send(nb::handle outputs, bool final);
   void send_bytes(const char* output, nb::handle data, bool final);
   void finish();
-  void fail(Code code, const std::string& message);
+  void fail(Code code, const char* message);
   bool is_cancelled() const;
   bool ended() const { return request_ == nullptr; }
 

@@ -51,8 +51,7 @@ Error* allocate(ResponseAllocator*, const char*, size_t byte_size, MemoryType, i
     *buffer = allocated->data();
     *buffer_userp = allocated;
   } catch (const std::bad_alloc&) {
-    return make_error(Code::kUnavailable,
-                      "no memory for an output of " + std::to_string(byte_size) + " bytes");
+    return server_api.ErrorNew(Code::kUnavailable, "no memory for an output");
   }
   return nullptr;
 }
@@ -152,48 +151,74 @@ bool is_only_text(InferenceResponse* response, const char** name, std::string_vi
 }
 
 // Whether the response has gone the short way.
-bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* response) {
+bool relayed(const std::shared_ptr<InFlight>& in_flight, InferenceResponse* response) noexcept {
   const char* name;
   std::string_view text;
-  return is_only_text(response, &name, &text) && in_flight->queue->push_text(in_flight, name, text);
+  try {
+    return is_only_text(response, &name, &text) &&
+           in_flight->queue->push_text(in_flight, name, text);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
 }
 
-void on_response(InferenceResponse* response, const uint32_t flags, void* userp) {
-  const std::shared_ptr<InFlight> in_flight = static_cast<InFlight*>(userp)->kept_by_triton;
-  if (response != nullptr && flags == 0 && relayed(in_flight, response)) {
-    ignore(server_api.InferenceResponseDelete(response));
-    return;
-  }
-  auto received = std::make_unique<ReceivedResponse>();
-  received->final = (flags & kResponseFinal) != 0;
-  if (response != nullptr) {
+// nullptr where there is no memory for it.
+std::unique_ptr<ReceivedResponse> received_response(InferenceResponse* response,
+                                                    bool final) noexcept {
+  try {
+    auto received = std::make_unique<ReceivedResponse>();
+    received->final = final;
     try {
-      read_response(response, *received);
+      if (response != nullptr) read_response(response, *received);
     } catch (const TritonError& error) {
       received->error.emplace(error.code(), error.what());
       received->outputs.clear();
     }
-    ignore(server_api.InferenceResponseDelete(response));
+    return received;
+  } catch (...) {
+    return nullptr;
   }
-  in_flight->queue->push(in_flight, std::move(received));
 }
 
-void on_request_released(InferenceRequest* request, const uint32_t flags, void* userp) {
+// No exception may cross into the core, which calls these two.
+void on_response(InferenceResponse* response, const uint32_t flags, void* userp) noexcept {
+  const std::shared_ptr<InFlight> in_flight = static_cast<InFlight*>(userp)->kept_by_triton;
+  const bool final = (flags & kResponseFinal) != 0;
+  if (response != nullptr && flags == 0 && relayed(in_flight, response)) {
+    ignore(server_api.InferenceResponseDelete(response));
+    return;
+  }
+  auto received = received_response(response, final);
+  if (response != nullptr) ignore(server_api.InferenceResponseDelete(response));
+  in_flight->queue->push(in_flight, std::move(received), final);
+}
+
+void on_request_released(InferenceRequest* request, const uint32_t flags, void* userp) noexcept {
   if ((flags & kRequestReleaseAll) == 0) return;
   std::shared_ptr<InFlight> dropped;
-  std::vector<Py_buffer> borrowed;
   {
     InFlight& in_flight = *static_cast<InFlight*>(userp);
     const std::lock_guard lock(in_flight.queue->mutex);
     in_flight.request = nullptr;
-    borrowed.swap(in_flight.borrowed_inputs);
-    if (in_flight.release_watched) in_flight.queue->enqueue(in_flight.kept_by_triton);
+    // Python objects cannot be released on Triton's threads, which have no GIL: the next drain
+    // does.
+    if (in_flight.release_watched || !in_flight.borrowed_inputs.empty())
+      in_flight.queue->enqueue(in_flight.kept_by_triton);
     drop_if_over(in_flight, dropped);
-    if (dropped == nullptr) dropped = in_flight.kept_by_triton;
   }
   ignore(server_api.InferenceRequestDelete(request));
   live.requests.fetch_sub(1, std::memory_order_relaxed);
-  if (!borrowed.empty()) dropped->queue->release_later(std::move(borrowed));
+}
+
+// Of a request that Triton has released. Needs the GIL.
+void release_inputs(InFlight& in_flight) {
+  if (in_flight.borrowed_inputs.empty()) return;
+  std::vector<Py_buffer> borrowed;
+  {
+    const std::lock_guard lock(in_flight.queue->mutex);
+    if (in_flight.request == nullptr) borrowed.swap(in_flight.borrowed_inputs);
+  }
+  for (Py_buffer& buffer : borrowed) PyBuffer_Release(&buffer);
 }
 
 }  // namespace
@@ -205,15 +230,23 @@ ResponseAllocator* new_response_allocator() {
 }
 
 void ResponseQueue::push(const std::shared_ptr<InFlight>& in_flight,
-                         std::unique_ptr<ReceivedResponse> response) {
+                         std::unique_ptr<ReceivedResponse> response, bool final) noexcept {
   std::shared_ptr<InFlight> dropped;
   const std::lock_guard lock(mutex);
   ++in_flight->received;
-  if (response->final) {
+  if (final) {
     in_flight->finished = true;
     drop_if_over(*in_flight, dropped);
   }
-  in_flight->responses.push_back(std::move(response));
+  try {
+    // What comes behind a response that is lost would leave a gap.
+    if (response != nullptr && !in_flight->lost)
+      in_flight->responses.push_back(std::move(response));
+    else
+      in_flight->lost = true;
+  } catch (const std::bad_alloc&) {
+    in_flight->lost = true;
+  }
   enqueue(in_flight);
 }
 
@@ -221,47 +254,51 @@ bool ResponseQueue::push_text(const std::shared_ptr<InFlight>& in_flight, std::s
                               std::string_view text) {
   const std::lock_guard lock(mutex);
   Relay* relay = in_flight->relay.get();
-  if (relay == nullptr || output != relay->output || !in_flight->responses.empty()) return false;
-  ++in_flight->received;
+  if (relay == nullptr || output != relay->output || !in_flight->responses.empty() ||
+      in_flight->lost)
+    return false;
   relay->text.append(text);
   ++relay->texts;
+  ++in_flight->received;
   if (!relay->held) enqueue(in_flight);
   return true;
 }
 
-void ResponseQueue::wake(const std::shared_ptr<InFlight>& in_flight) {
+void ResponseQueue::wake(const std::shared_ptr<InFlight>& in_flight) noexcept {
   const std::lock_guard lock(mutex);
   enqueue(in_flight);
 }
 
-void ResponseQueue::enqueue(const std::shared_ptr<InFlight>& in_flight) {
+void ResponseQueue::enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept {
   if (in_flight->queued) return;
   in_flight->queued = true;
-  ready_.push_back(in_flight);
-  if (ready_.size() == 1) event_.set();
+  const bool first = ready_ == nullptr;
+  (first ? ready_ : last_ready_->next_ready) = in_flight;
+  last_ready_ = in_flight.get();
+  if (first) event_.set();
 }
 
-void ResponseQueue::release_later(std::vector<Py_buffer> buffers) {
+std::shared_ptr<InFlight> ResponseQueue::take_ready() noexcept {
   const std::lock_guard lock(mutex);
-  garbage_.insert(garbage_.end(), buffers.begin(), buffers.end());
-  event_.set();
+  return std::move(ready_);
+}
+
+std::shared_ptr<InFlight> ResponseQueue::next_of(std::shared_ptr<InFlight>& ready) noexcept {
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<InFlight> next = std::move(ready->next_ready);
+  ready->queued = false;
+  ready.swap(next);
+  return next;
 }
 
 // ---- under the GIL ----
 
 nb::list ResponseQueue::drain() {
   event_.clear();
-  std::vector<std::shared_ptr<InFlight>> ready;
-  std::vector<Py_buffer> garbage;
-  {
-    const std::lock_guard lock(mutex);
-    ready.swap(ready_);
-    garbage.swap(garbage_);
-    for (const auto& in_flight : ready) in_flight->queued = false;
-  }
-  for (Py_buffer& buffer : garbage) PyBuffer_Release(&buffer);
   nb::list waiters;
-  for (const auto& in_flight : ready) {
+  for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;) {
+    const std::shared_ptr<InFlight> in_flight = next_of(ready);
+    release_inputs(*in_flight);
     if (in_flight->stream == nullptr) continue;
     const nb::object kept = nb::borrow(in_flight->stream);  // a writer may let go of its stream
     auto* stream = nb::inst_ptr<ResponseStream>(kept);
@@ -279,14 +316,8 @@ nb::list ResponseQueue::drain() {
 }
 
 void ResponseQueue::clear() {
-  std::vector<std::shared_ptr<InFlight>> ready;
-  std::vector<Py_buffer> garbage;
-  {
-    const std::lock_guard lock(mutex);
-    ready.swap(ready_);
-    garbage.swap(garbage_);
-  }
-  for (Py_buffer& buffer : garbage) PyBuffer_Release(&buffer);
+  for (std::shared_ptr<InFlight> ready = take_ready(); ready != nullptr;)
+    release_inputs(*next_of(ready));
 }
 
 ResponseStream::~ResponseStream() {
@@ -296,7 +327,7 @@ ResponseStream::~ResponseStream() {
 
 bool ResponseStream::has_news() const {
   const std::lock_guard lock(in_flight_->queue->mutex);
-  return !in_flight_->responses.empty() || !failure.is_none();
+  return !in_flight_->responses.empty() || in_flight_->lost || !failure.is_none();
 }
 
 void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after,
@@ -305,8 +336,9 @@ void ResponseStream::relay(std::string output, nb::bytes before, nb::bytes after
   relay->output = std::move(output);
   relay->before.assign(before.c_str(), before.size());
   relay->after.assign(after.c_str(), after.size());
-  socket_ = nb::isinstance<SocketWriter>(writer) ? nb::inst_ptr<SocketWriter>(writer) : nullptr;
-  write = std::move(writer);
+  // Let go of at the end: the end of the one before may run any code.
+  const nb::object before_writer = std::exchange(write, std::move(writer));
+  socket_ = nb::isinstance<SocketWriter>(write) ? nb::inst_ptr<SocketWriter>(write) : nullptr;
   const std::lock_guard lock(in_flight_->queue->mutex);
   if (in_flight_->relay != nullptr) {
     relay->text = std::move(in_flight_->relay->text);
@@ -381,8 +413,8 @@ void ResponseStream::stop_relay() {
     const std::lock_guard lock(in_flight_->queue->mutex);
     in_flight_->relay.reset();
   }
+  socket_ = nullptr;  // first: the end of the writer may run any code
   write = nb::none();
-  socket_ = nullptr;
 }
 
 nb::list ResponseStream::take() {
@@ -407,7 +439,18 @@ nb::list ResponseStream::take() {
   }
   nb::list responses;
   for (auto& response : taken) responses.append(nb::cast(std::move(response)));
+  if (auto error = take_lost()) responses.append(nb::cast(std::move(error)));
   return responses;
+}
+
+std::unique_ptr<ReceivedResponse> ResponseStream::take_lost() {
+  const std::lock_guard lock(in_flight_->queue->mutex);
+  if (!in_flight_->lost) return nullptr;
+  auto response = std::make_unique<ReceivedResponse>();
+  response->final = in_flight_->finished;
+  response->error.emplace(Code::kUnavailable, "no memory for a response");
+  in_flight_->lost = false;
+  return response;
 }
 
 std::optional<size_t> ResponseStream::cancel() {
@@ -475,12 +518,17 @@ std::pair<const void*, size_t> keep_input_data(InFlight& in_flight, nb::handle d
   Py_buffer view;
   if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
   const auto size = static_cast<size_t>(view.len);
-  if (size >= kBorrowBytes) {
-    in_flight.borrowed_inputs.push_back(view);
-    return {view.buf, size};
+  try {
+    if (size >= kBorrowBytes) {
+      in_flight.borrowed_inputs.push_back(view);
+      return {view.buf, size};
+    }
+    const char* begin = static_cast<const char*>(view.buf);
+    in_flight.copied_inputs.emplace_back(begin, begin + size);
+  } catch (const std::bad_alloc&) {
+    PyBuffer_Release(&view);
+    throw;
   }
-  const char* begin = static_cast<const char*>(view.buf);
-  in_flight.copied_inputs.emplace_back(begin, begin + size);
   PyBuffer_Release(&view);
   return {in_flight.copied_inputs.back().data(), size};
 }

@@ -74,12 +74,14 @@ struct InFlight {
   std::vector<std::unique_ptr<ReceivedResponse>> responses;  // not yet taken by Python
   std::unique_ptr<Relay> relay;
   bool queued = false;           // in the queue's list of streams to wake
+  bool lost = false;             // no memory for a response: its error is still to be taken
   bool finished = false;         // the last response has come
   bool release_watched = false;  // the next drain after the release looks at the stream
   uint64_t received = 0;         // responses that have come, relayed ones too
   std::shared_ptr<InFlight> kept_by_triton;
+  std::shared_ptr<InFlight> next_ready;  // the next in that list, which so needs no memory
 
-  // Not guarded: written before Triton sees the request, released after it.
+  // Not guarded: written before Triton sees the request, released after it, with the GIL.
   std::vector<std::vector<char>> copied_inputs;
   std::vector<Py_buffer> borrowed_inputs;
 
@@ -92,16 +94,16 @@ struct InFlight {
 class ResponseQueue {
  public:
   int fd() const { return event_.fd(); }
-  void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response);
+  // Without a response there was no memory for it: the stream ends with an error.
+  void push(const std::shared_ptr<InFlight>& in_flight, std::unique_ptr<ReceivedResponse> response,
+            bool final) noexcept;
   // False where the text must go the long way: nobody relays, or responses wait that came before.
   bool push_text(const std::shared_ptr<InFlight>& in_flight, std::string_view output,
                  std::string_view text);
   // The next drain looks at the stream. Under the lock.
-  void enqueue(const std::shared_ptr<InFlight>& in_flight);
+  void enqueue(const std::shared_ptr<InFlight>& in_flight) noexcept;
   // The same, not under the lock.
-  void wake(const std::shared_ptr<InFlight>& in_flight);
-  // Python objects cannot be released on Triton's threads, which have no GIL: the next drain does.
-  void release_later(std::vector<Py_buffer> buffers);
+  void wake(const std::shared_ptr<InFlight>& in_flight) noexcept;
   // Writes the text of the streams that are relayed; gives the futures of those that have other
   // responses. Needs the GIL.
   nb::list drain();
@@ -111,9 +113,14 @@ class ResponseQueue {
   std::mutex mutex;
 
  private:
+  // The list of streams to wake, which is empty then.
+  std::shared_ptr<InFlight> take_ready() noexcept;
+  // Takes the next off such a list.
+  std::shared_ptr<InFlight> next_of(std::shared_ptr<InFlight>& ready) noexcept;
+
   Event event_;
-  std::vector<std::shared_ptr<InFlight>> ready_;
-  std::vector<Py_buffer> garbage_;
+  std::shared_ptr<InFlight> ready_;
+  InFlight* last_ready_ = nullptr;
 };
 
 // The Python end of one request: takes its responses, cancels it. Used under the GIL.
@@ -149,6 +156,9 @@ class ResponseStream {
   std::string next_frames(bool even_if_held);
   // Not under the lock: the writer may do anything. What it raises is kept for `take`.
   void write_frames(const std::string& frames);
+
+  // The error in place of a response for which there was no memory; nullptr where there is none.
+  std::unique_ptr<ReceivedResponse> take_lost();
 
   // What the writer says: whether it takes no more for now.
   bool written(const std::string& frames);

@@ -45,8 +45,8 @@ OpenLogs& open_logs() {
   return *logs;
 }
 
-void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t timestamp_ns,
-                 void* userp) {
+void note_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t timestamp_ns,
+                   void* userp) {
   const std::shared_ptr<TraceLog> log = open_logs().find(userp);
   if (log == nullptr) return;
   TraceActivity told{0, 0, {}, 0, static_cast<int32_t>(activity), timestamp_ns};
@@ -58,6 +58,16 @@ void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t tim
   if (model != nullptr) told.model = model;
   const std::lock_guard lock(log->mutex);
   if (!log->released) log->activities.push_back(std::move(told));
+}
+
+// No exception may cross into the core, which calls this.
+void on_activity(InferenceTrace* trace, TraceActivityKind activity, uint64_t timestamp_ns,
+                 void* userp) noexcept {
+  try {
+    note_activity(trace, activity, timestamp_ns, userp);
+  } catch (const std::bad_alloc&) {
+    // The request goes on; its trace lacks this activity.
+  }
 }
 
 // The traces of an ensemble's steps end before the ensemble's own.

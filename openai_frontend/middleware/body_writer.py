@@ -41,16 +41,17 @@ class BodyWriter:
         transport = self._cycle.transport
         if transport.get_extra_info("sslcontext") is not None:
             return None
-        raw = transport.get_extra_info("socket")
-        if raw is None:
+        raw, protocol = transport.get_extra_info("socket"), transport.get_protocol()
+        if raw is None or protocol is None:  # None: the connection is lost
             return None
         socket = ChunkedSocket(raw.fileno(), self._idle, self._write)
-        transport.get_protocol().socket = socket  # it closes the socket for us
+        protocol.socket = socket  # it closes the socket for us
         return socket
 
     def drop(self) -> None:
         """Ends the connection of a client that reads too slowly."""
-        self._cycle.transport.get_protocol().drop_reader()
+        if (protocol := self._cycle.transport.get_protocol()) is not None:
+            protocol.drop_reader()
 
     def _idle(self) -> bool:
         cycle = self._cycle

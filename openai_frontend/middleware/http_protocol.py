@@ -27,6 +27,7 @@ from openai_frontend.middleware.crowd import Crowd
 from openai_frontend.middleware.incoming import MALFORMED, Incoming, RequestRefused
 from openai_frontend.middleware.request_id import new_request_id
 from openai_frontend.middleware.slow_reader import SlowReader
+from openai_frontend.middleware.until_close import until_close
 from openai_frontend.serving.failure import Failure, refused
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             self._reader.stop()
         if self.socket is not None:
             self.socket.close()
-        self._tell_lost()
+        self._end_current_answer()  # uvicorn tells the last request alone, which may wait behind it
         super().connection_lost(exc)
 
     # ---- what comes in ----
@@ -216,7 +217,7 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         be waiting behind this one.
         """
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, until_close(cycle, app))
 
     def _tell_lost(self) -> None:
         if not self._lost.done():

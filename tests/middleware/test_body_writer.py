@@ -117,6 +117,60 @@ async def leave(address: Address) -> None:
     writer.transport.abort()
 
 
+async def test_lost_connection_has_no_socket():
+    """A body that is begun after the connection was lost gets no socket."""
+    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["write_body"]
+        await scope["state"]["connection_lost"]
+        await asyncio.sleep(0)  # the transport lets go of its protocol behind it
+        try:
+            found.set_result(write.socket())
+        except Exception as error:  # noqa: BLE001  it is what the test is about
+            found.set_exception(error)
+
+    async with served(RequestId(app)) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request())
+        await asyncio.sleep(0.02)
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            assert await found is None
+
+
+async def test_http_1_0_has_no_chunks():
+    """A body of unknown length ends with the connection for a client that knows no chunks."""
+    written: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        written.append(scope["state"]["write_body"])
+        await send(dict(START))
+        for piece in (b"a", b"", b"bc"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"d"})
+
+    head, _, raw = (await answered(app, b"GET / HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
+
+    assert raw == b"abcd"
+    assert b"connection: close" in head
+    assert b"transfer-encoding" not in head
+    assert written == [None]
+
+
+async def test_http_1_0_has_lengths():
+    """A body of known length has its length for such a client too."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "headers": [(b"content-length", b"1")]})
+        await send({"type": "http.response.body", "body": b"a"})
+
+    response = await answered(app, b"GET / HTTP/1.0\r\n\r\n")
+
+    assert b"content-length: 1\r\n" in response
+    assert response.endswith(b"\r\n\r\na")
+
+
 async def test_other_servers():
     """What is not uvicorn's own has no short way."""
 

@@ -120,6 +120,25 @@ async def test_answer_in_the_making():
     assert error(response) == (400, "invalid_http")
 
 
+async def test_client_that_pipelines_and_leaves_ends_the_answer_in_the_making():
+    """A request behind the one that is being answered does not hide that the client has gone."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    begun = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        begun.set()
+        ended.set_result((await receive())["type"])
+
+    async with served(app) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request(close=False) * 2)
+        await begun.wait()
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            assert await ended == "http.disconnect"
+
+
 @pytest.mark.parametrize(("begun", "status"), [(False, b"400"), (True, b"200")])
 async def test_a_refusal_behind_requests_that_wait(begun, status):
     """A refusal is not written into an answer that has begun, nothing is written behind it, and a

@@ -93,9 +93,11 @@ def _loaded(engine: Engine, model: ModelFolder, loop: asyncio.AbstractEventLoop)
 
 def _says_all(error: Exception) -> bool:
     """Whether the message needs no traceback: wrong arguments, or a model that Hugging Face's
-    libraries cannot get, for which they raise OSError itself.
+    libraries cannot get, for which transformers raises OSError itself.
     """
-    return isinstance(error, ValueError) or type(error) is OSError
+    if isinstance(error, ValueError) or type(error) is OSError:
+        return True
+    return type(error).__module__.partition(".")[0] == "huggingface_hub"
 
 
 def _one_line(error: Exception) -> str:

@@ -48,6 +48,13 @@ class FailsInLoad(_Loads):
         raise AssertionError("a model that did not load gets no request")
 
 
+class LacksItsModel(FailsInLoad):
+    def load(self, model: ModelFolder) -> ModelFacts:
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        raise LocalEntryNotFoundError("no snapshot")
+
+
 class ExitsInLoad(FailsInLoad):
     def load(self, model: ModelFolder) -> ModelFacts:
         raise SystemExit("leaving")

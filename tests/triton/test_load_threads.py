@@ -36,6 +36,22 @@ async def test_an_exception_in_load(repository, start_server, engine, reason):
     assert await count(generate(server, 2, model="good")) == 2
 
 
+@pytest.mark.parametrize(
+    ("engine", "traceback"),
+    [("FailsInLoad", False), ("LacksItsModel", False), ("FailsInWarmUp", True)],
+)
+async def test_a_model_that_cannot_be_had_leaves_no_traceback(
+    repository, start_server, caplog, engine, traceback
+):
+    """Its message says all; of what nobody expected the log has the place."""
+    write(repository, "bad", engine)
+    server = await start_server()
+
+    with pytest.raises(errors.GatewayError):
+        await server.load_model("bad")
+    assert any(record.exc_info for record in caplog.records) == traceback
+
+
 async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start_server):
     """An engine that loaded and did not warm up is unloaded again."""
     FailsInWarmUp.unloaded = False

@@ -21,14 +21,15 @@ FORM = b"application/x-www-form-urlencoded"
 
 _REFUSED = refused(
     415,
-    "Unsupported Content-Type: send the request body as JSON, with the header "
-    "-H 'Content-Type: application/json'.",
+    "Unsupported Content-Type: send the request body as JSON "
+    "(with curl: -H 'Content-Type: application/json').",
     "unsupported_content_type",
 )
 _REFUSED_BY_KSERVE = refused(
     415,
-    "Unsupported Content-Type: send the request body as JSON, with the header "
-    "-H 'Content-Type: application/json', or as 'application/octet-stream' if tensors follow it.",
+    "Unsupported Content-Type: send the request body as JSON "
+    "(with curl: -H 'Content-Type: application/json'), or as 'application/octet-stream' if "
+    "tensors follow the JSON.",
     "unsupported_content_type",
 )
 

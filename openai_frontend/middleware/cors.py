@@ -1,7 +1,7 @@
 """What browsers are told of web pages from elsewhere; Starlette's own middleware does it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -62,10 +62,13 @@ class PreflightRefusal:
         self._app = app
         self._logged = False  # once: whoever reaches the port can send such requests
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_preflight(scope):
-            await self._app(scope, receive, send)
-            return
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """No coroutine of its own: hardly any request is one."""
+        if _is_preflight(scope):
+            return self._refuse(scope, send)
+        return self._app(scope, receive, send)
+
+    async def _refuse(self, scope: Scope, send: Send) -> None:
         if not self._logged:
             self._logged = True
             logger.warning(

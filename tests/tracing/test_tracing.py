@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from openai_frontend.middleware.crowd import HEALTH_PATHS
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing.traceparent import Caller
 from openai_frontend.tracing.tracing import Tracing
@@ -85,3 +86,17 @@ def test_only_what_is_sampled_is_handed_over(said):
     tracing.end(record)
 
     assert kept.records == ([record] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("route", "spans"), [*((path, 0) for path in sorted(HEALTH_PATHS)), ("/v1/models", 1)]
+)
+def test_health_checks(route, spans):
+    """One that no caller traces makes no span."""
+    kept = Kept()
+    tracing = Tracing(kept)
+    record = RequestRecord("req_1", route=route)
+    tracing.begin(record, None)
+    tracing.end(record)
+
+    assert len(kept.records) == spans

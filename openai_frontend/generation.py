@@ -193,6 +193,8 @@ class TokenCounts:
     # how the answer was made, by the model's names; where the request asked for it
     metrics: Mapping[str, int | float] | None = None
     logits: Mapping[str, Any] | None = None  # output's name -> a tensor; the same
+    # from the request to its first token, where an answer comes whole and its engine says so
+    first_token_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -239,8 +241,10 @@ class UsageCounter:
     """
 
     __slots__ = (
+        "_begun_ns",
         "_completion_tokens",
         "_stream",
+        "_streamed",
         "_tokens_per_response",
         "_uncounted",
         "_unfinished",
@@ -255,23 +259,30 @@ class UsageCounter:
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
-        self.first_token_ns: int | None = None  # by the monotonic clock
+        # By the monotonic clock; None before it comes, or where nobody knows when it came
+        self.first_token_ns: int | None = None
+        self._begun_ns = monotonic_ns()
+        self._streamed = True
         self._unfinished = sequences
         self._completion_tokens = 0
         self._uncounted = 0  # token ids that no counts cover yet
         self._stream: Received = _Ended(0)
         self._tokens_per_response = 1
 
-    def follow(self, stream: Received, tokens_per_response: int = 1) -> None:
-        """Count the responses of this stream for as long as the model reports neither counts nor
-        token ids.
+    def follow(
+        self, stream: Received, tokens_per_response: int = 1, *, streamed: bool = True
+    ) -> None:
+        """The request begins. Its responses are counted for as long as the model reports neither
+        counts nor token ids; where the answer is not `streamed`, none of them is its first token.
         """
+        self._begun_ns = monotonic_ns()
+        self._streamed = streamed
         self._stream = stream
         self._tokens_per_response = tokens_per_response
 
     def add(self, deltas: Iterable[CompletionDelta]) -> None:
         """Count what one wake-up brought."""
-        if self.first_token_ns is None:
+        if self.first_token_ns is None and self._streamed:
             self.first_token_ns = monotonic_ns()
         for delta in deltas:
             if (counts := delta.counts) is not None:
@@ -279,6 +290,8 @@ class UsageCounter:
                 self.cached_tokens = counts.cached_tokens
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
+                if counts.first_token_s is not None:
+                    self.first_token_ns = self._begun_ns + int(counts.first_token_s * 1e9)
             elif delta.token_ids:
                 self._uncounted += len(delta.token_ids)
             if delta.finish_reason is not None:

@@ -49,7 +49,7 @@ class GenerationRecord:
     @property
     def prompt_tokens(self) -> int:
         """Of the prompt; none before the model has begun to answer."""
-        return 0 if self.usage.first_token_ns is None else self.usage.prompt_tokens
+        return self.usage.prompt_tokens if self.usage.received else 0
 
     def end(self) -> None:
         """It is over, whatever ended it."""

@@ -239,7 +239,12 @@ def _counts(outputs: Outputs) -> TokenCounts | None:
     if completion_tokens is None:
         return None
     prompt_tokens = outputs.item("num_input_tokens") or 0
-    return TokenCounts(prompt_tokens, completion_tokens, outputs.item("num_cached_tokens") or 0)
+    return TokenCounts(
+        prompt_tokens,
+        completion_tokens,
+        outputs.item("num_cached_tokens") or 0,
+        first_token_s=outputs.item("first_token_latency"),
+    )
 
 
 def _logprobs(text: bytes) -> list[Any] | None:

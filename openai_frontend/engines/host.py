@@ -215,7 +215,7 @@ class EngineHost:
             fail(execution, error)
             return
         outputs = [
-            tensors.score_output(result.score),
+            tensors.float_output("score", result.score),
             tensors.count_output("num_input_tokens", result.prompt_tokens),
         ]
         execution.send(outputs, final=True)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -51,11 +52,13 @@ class ExecutionSink:
     __slots__ = (
         "__weakref__",  # an engine may keep what a request needs until its sink has gone
         "_before",
+        "_begun_s",
         "_collected",
         "_counted",
         "_counts",
         "_due",
         "_execution",
+        "_first_token_s",
         "_held",
         "_interval",
         "_live",
@@ -93,6 +96,8 @@ class ExecutionSink:
         self._collected: list[CompletionDelta] = []
         self._before = tensors.read_text_before(inputs, request)
         self._text: TextStream | None = None
+        self._begun_s = time.monotonic()
+        self._first_token_s: float | None = None  # of an answer that is sent whole
         self.ended = False
 
     def __del__(self) -> None:
@@ -148,7 +153,12 @@ class ExecutionSink:
             self._execution.send(self._outputs(delta))
         else:
             self._unsent.whole += 1
+            self._note_first_token()
             self._collected.append(delta)
+
+    def _note_first_token(self) -> None:
+        if self._first_token_s is None:
+            self._first_token_s = time.monotonic() - self._begun_s
 
     def _gather(self, text: str, tokens: int) -> None:
         """Send text once as many tokens have come as the request wants for each response."""
@@ -175,6 +185,8 @@ class ExecutionSink:
     def _end(self, delta: CompletionDelta) -> None:
         self.ended = True
         self._live.pop(self._execution, None)
+        if not self._stream:
+            self._note_first_token()
         if self._collected:
             delta = joined([*self._collected, delta])
         if self._held:
@@ -201,6 +213,8 @@ class ExecutionSink:
             outputs.append(tensors.bytes_output("finish_reason", delta.finish_reason))
         if delta.stop_reason is not None:
             outputs.append(tensors.json_output("stop_reason", delta.stop_reason))
+        if self._first_token_s is not None:
+            outputs.append(tensors.float_output("first_token_latency", self._first_token_s))
         if delta.counts is not None:
             outputs.append(tensors.count_output("num_input_tokens", delta.counts.prompt_tokens))
             outputs.append(tensors.count_output("num_cached_tokens", delta.counts.cached_tokens))

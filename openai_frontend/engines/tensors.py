@@ -52,6 +52,7 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "num_input_tokens": ("TYPE_UINT32", [1]),
     "num_output_tokens": ("TYPE_UINT32", [1]),
     "num_cached_tokens": ("TYPE_UINT32", [1]),
+    "first_token_latency": ("TYPE_FP32", [1]),
     "embedding": ("TYPE_FP32", [-1]),
     "score": ("TYPE_FP32", [1]),
 }
@@ -318,9 +319,9 @@ def count_output(name: str, count: int) -> Output:
     return name, "UINT32", (1,), struct.pack("<I", count)
 
 
-def score_output(score: float) -> Output:
-    """Return the FP32[1] output `score`."""
-    return "score", "FP32", (1,), struct.pack("<f", score)
+def float_output(name: str, value: float) -> Output:
+    """Return an FP32[1] output."""
+    return name, "FP32", (1,), struct.pack("<f", value)
 
 
 def token_ids_output(token_ids: Any) -> Output:

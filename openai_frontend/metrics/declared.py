@@ -91,9 +91,9 @@ ENDED = _declare(
     "log.",
     labels=("model", "end"),
 )  # fmt: skip
-RESPONSES = _declare(
-    "model_responses", "counter",
-    "Responses of models to requests, as they come: one for each token with most engines.",
+OUTPUT_TOKENS = _declare(
+    "output_tokens", "counter",
+    "Tokens of answers as they come; those of an answer that is not streamed when it ends.",
     "Its rate is the throughput at this moment; `openai_frontend_generation_tokens` counts answers "
     "that have ended.",
     labels=_MODEL,

@@ -44,7 +44,7 @@ class GatewayMetrics:
         self._reloads = registered.counter(self.registry, declared.RELOADS)
         self._models = Models(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
-        self.registry.register(_Responses(self._by_model))
+        self.registry.register(_OutputTokens(self._by_model))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # there from the start, at zero
         for outcome in get_args(ReloadOutcome):
@@ -124,14 +124,14 @@ class _KeptElsewhere(Collector):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Responses(Collector):
-    """What the models have answered so far, answers under way among it."""
+class _OutputTokens(Collector):
+    """The tokens of the models' answers so far, answers under way among them."""
 
     models: Mapping[str, ModelMetrics]
 
     def collect(self) -> Iterable[Metric]:
-        family = declared.RESPONSES
+        family = declared.OUTPUT_TOKENS
         metric = CounterMetricFamily(family.name, family.says, labels=family.labels)
         for name, model in [*self.models.items()]:  # the event loop may add one meanwhile
-            metric.add_metric([name], model.responses())
+            metric.add_metric([name], model.output_tokens())
         yield metric

@@ -50,7 +50,8 @@ class ModelMetrics:
         self._ended = {end: families.ended.labels(model, end) for end in get_args(End)}
         self._lock = Lock()  # scrapes are answered on a thread
         self._running: set[Generation] = set()
-        self._responses = 0  # of those that have ended
+        self._ended_tokens = 0  # of those that have ended
+        self._told_tokens = 0  # at the last look: a counter never falls
 
     def begin(self, usage: UsageCounter) -> "Generation":
         """One more answer is being made; whoever begins it calls `end`."""
@@ -67,13 +68,14 @@ class ModelMetrics:
         with self._lock:
             if generation in self._running:
                 self._running.remove(generation)
-                self._responses += generation.usage.received
+                self._ended_tokens += generation.usage.completion_tokens
 
-    def responses(self) -> int:
+    def output_tokens(self) -> int:
         """How many have come so far; asked on any thread."""
         with self._lock:
-            running = sum(generation.usage.received for generation in self._running)
-            return self._responses + running
+            running = sum(generation.usage.completion_tokens for generation in self._running)
+            self._told_tokens = max(self._told_tokens, self._ended_tokens + running)
+            return self._told_tokens
 
 
 class Generation:

@@ -206,7 +206,7 @@ class ServedModel(CoreModel):
                 timeout_us=request.timeout_us,
             )
             _offer(stream, request, contract)
-            request.usage.follow(stream, request.stream_interval)
+            request.usage.follow(stream, request.stream_interval, streamed=request.stream)
             watched = self.metrics.of(self.name).begin(request.usage)
             try:
                 async for responses in stream:

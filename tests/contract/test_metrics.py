@@ -36,7 +36,7 @@ def value(gateway) -> Callable[..., float]:
 def test_a_streams_life(client: openai.OpenAI, value):
     """While it runs the engine says so, and how full it is; then its tokens are counted once."""
     before = value("vllm:generation_tokens_total", DEMO)
-    responses = value("openai_frontend_model_responses_total", {"model": "demo"})
+    responses = value("openai_frontend_output_tokens_total", {"model": "demo"})
     stream = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
         max_tokens=1500, extra_body={"ignore_eos": True},
@@ -49,12 +49,26 @@ def test_a_streams_life(client: openai.OpenAI, value):
 
     assert value("openai_frontend_running_generations", {"model": "demo"}) == 1
     assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
-    assert value("openai_frontend_model_responses_total", {"model": "demo"}) > responses + 1
+    assert value("openai_frontend_output_tokens_total", {"model": "demo"}) > responses + 1
 
     assert sum(1 for _ in stream) > 0
     assert value("vllm:num_requests_running", DEMO) == 0
     assert value("vllm:kv_cache_usage_perc", DEMO) == 0
     assert value("vllm:generation_tokens_total", DEMO) == before + 1500
+
+
+def test_an_answer_that_is_not_streamed(client: openai.OpenAI, value):
+    """Its first token is timed as vLLM times it: when the engine made it, not when all came."""
+    names = "vllm:time_to_first_token_seconds_sum", "vllm:e2e_request_latency_seconds_sum"
+    before = [value(name, DEMO) for name in names]
+    client.completions.create(
+        model="demo", prompt="Count", max_tokens=200, extra_body={"ignore_eos": True}
+    )
+    first_s, whole_s = (
+        value(name, DEMO) - seconds for name, seconds in zip(names, before, strict=True)
+    )
+
+    assert 0 < first_s < whole_s / 3
 
 
 def test_a_request(client: openai.OpenAI, value):

@@ -46,7 +46,7 @@ INPROCESS = {
         """
         text_output:STRING token_ids:INT32 finish_reason:STRING stop_reason:STRING
         num_input_tokens:UINT32 num_output_tokens:UINT32 num_cached_tokens:UINT32
-        logprobs:STRING prompt_logprobs:STRING embedding:FP32 score:FP32
+        first_token_latency:FP32 logprobs:STRING prompt_logprobs:STRING embedding:FP32 score:FP32
         """
     ),
 }

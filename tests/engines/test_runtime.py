@@ -190,7 +190,9 @@ async def test_without_a_stream(reciting):
     (response,) = await collect(reciting.infer("mock", inputs))
 
     of_json = {name: json.loads(response.item(name)) for name in ("logprobs", "prompt_logprobs")}
-    assert {**told(response), **of_json} == {
+    outputs = {**told(response), **of_json}
+    assert 0 < outputs.pop("first_token_latency")[0] < 5
+    assert outputs == {
         "text_output": [b"ab"],
         "num_output_tokens": [4],
         "token_ids": [7, 8, 9, 10],

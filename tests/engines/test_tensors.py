@@ -310,7 +310,7 @@ OUTPUTS = {
     "text": (tensors.bytes_output("t", "é"), ("t", "BYTES", (1,), b"\2\0\0\0\xc3\xa9")),
     "json": (tensors.json_output("j", [1]), ("j", "BYTES", (1,), b"\3\0\0\0[1]")),
     "count": (tensors.count_output("c", 258), ("c", "UINT32", (1,), b"\2\1\0\0")),
-    "score": (tensors.score_output(0.5), ("score", "FP32", (1,), b"\0\0\0?")),
+    "score": (tensors.float_output("score", 0.5), ("score", "FP32", (1,), b"\0\0\0?")),
     "token ids": (
         tensors.token_ids_output((1, -1)),
         ("token_ids", "INT32", (2,), struct.pack("<2i", 1, -1)),

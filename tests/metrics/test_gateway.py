@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
@@ -113,7 +115,21 @@ class Stream:
     received = 0
 
 
-def test_responses_as_they_come(metrics, value):
+def test_the_first_token_of_an_answer_that_comes_whole(metrics, value):
+    """It is counted when the engine made it; where the engine does not say, it is not counted."""
+    told, untold = UsageCounter(), UsageCounter()
+    counts = TokenCounts(7, 3)
+    for usage, counted in ((told, replace(counts, first_token_s=0.0)), (untold, counts)):
+        usage.follow(Stream(), streamed=False)
+        generation = metrics.of("m").begin(usage)
+        generation.add([CompletionDelta("abc", finish_reason="stop", counts=counted)])
+        generation.end()
+
+    assert value("time_to_first_token_seconds_count", model="m") == 1
+    assert value("time_per_output_token_seconds_count", model="m") == 1
+
+
+def test_tokens_as_they_come(metrics, value):
     """Those of answers under way count too, and never twice."""
     first, second = Stream(), Stream()
     counters = [UsageCounter(), UsageCounter()]
@@ -121,10 +137,10 @@ def test_responses_as_they_come(metrics, value):
         counter.follow(stream)
     generation, other = (metrics.of("m").begin(counter) for counter in counters)
     first.received, second.received = 3, 2
-    assert value("model_responses_total", model="m") == 5
+    assert value("output_tokens_total", model="m") == 5
 
     generation.end()
     second.received = 4
-    assert value("model_responses_total", model="m") == 7
+    assert value("output_tokens_total", model="m") == 7
     other.end()
-    assert value("model_responses_total", model="m") == 7
+    assert value("output_tokens_total", model="m") == 7

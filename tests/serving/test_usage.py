@@ -148,3 +148,24 @@ async def test_relayed_text_that_its_client_cuts_off(tmp_path):
 
         assert each.metric("generation_tokens_sum") >= 1 + len(frames)
         assert each.record.completion_tokens == each.metric("generation_tokens_sum")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_time_to_the_first_token(tmp_path, stream):
+    """Whole or streamed, an answer's first token is timed when the engine makes it, as vLLM does,
+    and its other tokens after that.
+    """
+    write(tmp_path, "abc", tokens_per_second=50)
+    async with accounts(tmp_path) as each:
+        await collect(await prepare(each.model, stream=stream, max_tokens=25))
+        first_s = each.metric("time_to_first_token_seconds_sum")
+        answer_s = each.metric("generation_seconds_sum")
+
+        assert first_s < answer_s / 4
+        per_token_s = each.metric("time_per_output_token_seconds_sum")
+        assert per_token_s == pytest.approx((answer_s - first_s) / 24, rel=0.05)
+        assert each.metric("output_tokens_total") == 25
+    [generation] = each.record.generations
+    assert generation.first_ns is not None
+    assert generation.end_ns is not None
+    assert generation.end_ns - generation.first_ns > answer_s / 2 * 1e9

@@ -76,7 +76,7 @@ def _model(name: str, between: "_Between") -> ModelFigures:
             now.value("vllm:num_requests_waiting", model=name),
             now.value("nv_trt_llm_request_metrics", model=name, request_type="waiting"),
         ),
-        tokens_per_s=between.rate(f"{_OWN}_model_responses_total", model=name),
+        tokens_per_s=between.rate(f"{_OWN}_output_tokens_total", model=name),
         ttft_p50_s=between.quantile(0.5, ttft, model=name),
         ttft_p99_s=between.quantile(0.99, ttft, model=name),
         token_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),

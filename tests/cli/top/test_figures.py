@@ -36,7 +36,7 @@ def only(earlier, now) -> ModelFigures:
 
 
 def counted(value):
-    return [("openai_frontend_model_responses_total", {"model": "m"}, value)]
+    return [("openai_frontend_output_tokens_total", {"model": "m"}, value)]
 
 
 @pytest.mark.parametrize(

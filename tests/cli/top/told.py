@@ -13,8 +13,8 @@ from typing import Any
 METRICS = """\
 # TYPE openai_frontend_running_generations gauge
 openai_frontend_running_generations{model="demo"} 3
-# TYPE openai_frontend_model_responses_total counter
-openai_frontend_model_responses_total{model="demo"} 100
+# TYPE openai_frontend_output_tokens_total counter
+openai_frontend_output_tokens_total{model="demo"} 100
 """
 ANSWERS: Mapping[str, tuple[int, str]] = {
     "/metrics": (200, METRICS),

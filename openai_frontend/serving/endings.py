@@ -200,7 +200,9 @@ class ChunkStream:
 class Whole:
     """One choice, complete."""
 
-    text: str  # where it is read, only what stands before the message's content
+    pieces: list[
+        str
+    ]  # of the text; where it is read, only what stands before the message's content
     finish_reason: FinishReason | None = None
     message: Message | None = None  # what was read
     token_ids: list[int] = field(default_factory=list)
@@ -213,7 +215,7 @@ class Whole:
         if self.message is not None and isinstance(delta, ReadDelta):
             self.message.add(delta.events)
         else:
-            self.text += delta.text
+            self.pieces.append(delta.text)
         self.token_ids += delta.token_ids
         if delta.logprobs is not None:
             self.logprobs += delta.logprobs
@@ -221,6 +223,11 @@ class Whole:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.counts is not None and delta.counts.logits:
             self.logits = delta.counts.logits
+
+    @property
+    def text(self) -> str:
+        """All of its text."""
+        return "".join(self.pieces)
 
     def more(self) -> dict[str, Any]:
         """What was asked for by the names of the model's outputs, in JSON's means."""
@@ -245,7 +252,7 @@ class Collector:
         self._answer = answer
         self._tally = answer.tally()
         choices = range(len(answer.requests))
-        self._wholes = [Whole(answer.echoed(choice)) for choice in choices]
+        self._wholes = [Whole([answer.echoed(choice)]) for choice in choices]
         if answer.reading is not None:
             for whole in self._wholes:
                 whole.message = Message(answer.reading.tools)

@@ -17,7 +17,7 @@ from openai_frontend.serving import chat, completions
 from openai_frontend.serving.admission import Admission
 from openai_frontend.serving.answer import Answer
 from openai_frontend.serving.details import Details
-from openai_frontend.serving.endings import ChunkStream, Collector, collect
+from openai_frontend.serving.endings import ChunkStream, Collector, Whole, collect
 from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
 from tests.serving.fake_model import FakeModel, last
@@ -337,3 +337,19 @@ def test_echo_without_the_logprobs_it_promised(ending):
 
     with pytest.raises(InferenceFailed):
         ending.finish()
+
+
+class Piece(str):
+    """A text that must not be added to another, which would be copied for it."""
+
+    def __radd__(self, before: str) -> str:
+        raise AssertionError(f"{len(before)} characters are copied")
+
+
+def test_whole_answer_does_not_copy_its_text_for_each_delta():
+    """The texts of deltas are joined once, when the answer is complete."""
+    whole = Whole([""])
+    for _ in range(3):
+        whole.add(CompletionDelta(Piece("a"), (1,)))
+
+    assert whole.text == "aaa"

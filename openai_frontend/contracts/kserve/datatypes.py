@@ -7,7 +7,8 @@ from typing import Any, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 
-_MOST_ELEMENTS = 2**63 - 1  # Triton counts in int64
+_MOST_ELEMENTS = 2**63 - 1  # Triton counts in int64,
+_MAX_DIMENSION = 2**32 - 1  # and a batch in uint32
 
 TensorInput = tuple[str, tuple[int, ...], bytes | memoryview]
 """Triton's datatype, shape, raw bytes."""
@@ -67,7 +68,7 @@ def element_count(tensor: str, shape: Sequence[int]) -> int:
     if any(dimension < 0 for dimension in shape):
         refuse(tensor, f"its shape {list(shape)} has a negative dimension")
     count = math.prod(shape)
-    if count > _MOST_ELEMENTS or any(dimension > _MOST_ELEMENTS for dimension in shape):
+    if count > _MOST_ELEMENTS or any(dimension > _MAX_DIMENSION for dimension in shape):
         refuse(tensor, f"its shape {list(shape)} is too large")
     return count
 

@@ -176,3 +176,21 @@ def test_the_tail():
         tail.take("c", 5)
     with pytest.raises(InvalidRequest, match="4 bytes"):
         tail.check_end()
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ([2**32 + 1, 1], 1),  # a batch of 1 in 32 bits
+        ([2**32 + 1, 0], 0),
+        ([2**62, 4], 0),  # no elements in 64 bits
+        ([2**61, 1], 0),  # of 8 bytes: no bytes in 64 bits
+        ([2**63, 1], 8),
+    ],
+)
+def test_sizes_that_overflow_in_the_core_are_refused(shape, size):
+    """Cores up to 2.51 check neither the batch size nor byte sizes for overflow: no such shape
+    reaches them.
+    """
+    with pytest.raises(InvalidRequest):
+        check_size("x", DATATYPES["INT64"], shape, size)

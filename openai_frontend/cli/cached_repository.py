@@ -23,6 +23,7 @@ from openai_frontend.cli.init_repo.wanted import (
     holds_weights,
     is_hub_name,
     mistyped_folder,
+    model_name,
     wanted,
 )
 from openai_frontend.setting_sources import InvalidSettings
@@ -84,6 +85,8 @@ def _check_hub_name(model: str, settings: Settings) -> None:
         if (warning := mistyped_folder(model)) is not None:
             logger.warning("%s", warning)
         return
+    if settings.api_key:  # vLLM's flag takes several keys: this may be the second
+        raise InvalidSettings("MODEL: it is neither a folder nor ORG/MODEL; repeat --api-key")
     reason = f"there is no folder '{model}', and a name on Hugging Face's hub is ORG/MODEL"
     for folder in settings.model_repository:
         if model_folder.is_model(folder / model):
@@ -94,10 +97,11 @@ def _check_hub_name(model: str, settings: Settings) -> None:
 def _options(model: str, settings: Settings) -> Mapping[str, Any]:
     """As `init-repo` takes them."""
     names = settings.served_model_name
+    own = names[0] if names else str(expanded(model).resolve())
     return {
         "model": model,
         "repository": Path(),  # the cache's folder is known only with the content
-        "name": names[0].rpartition("/")[2] if names else None,
+        "name": model_name("--served-model-name", own.rpartition("/")[2]),
         "served_names": names,
         "engine_arguments": _engine_arguments(settings.engine_arg),
     }
@@ -127,7 +131,7 @@ def _check_names(names: Iterable[str]) -> None:
 
 def _path(value: str) -> str:
     if value.startswith(("./", "../", "~/")):
-        return str(Path(value).expanduser().resolve())
+        return str(expanded(value).resolve())
     return value
 
 

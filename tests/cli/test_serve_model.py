@@ -200,6 +200,25 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
         made("org/m")
 
 
+def test_a_folder_whose_name_no_model_can_have_needs_another(tmp_path: Path) -> None:
+    """The error names the option that gives one."""
+
+    (tmp_path / "my model").mkdir()
+    (tmp_path / "my model" / "config.json").write_text("{}")
+
+    with pytest.raises(InvalidSettings, match=r"^--served-model-name: 'my model' is no model's"):
+        made("my model")
+    assert only_model(made("my model", served_model_name=["mine"])).name == "mine"
+
+
+def test_a_second_word_after_an_api_key_is_not_shown() -> None:
+    """It is MODEL to the parser, and may be another key: vLLM's flag takes several."""
+
+    with pytest.raises(InvalidSettings, match="repeat --api-key") as refused:
+        made("sk-canary", api_key=["a"])
+    assert "canary" not in str(refused.value)
+
+
 @pytest.mark.parametrize("variables", [{}, {"XDG_CACHE_HOME": "relative"}])
 def test_a_user_without_a_home_needs_a_cache(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]

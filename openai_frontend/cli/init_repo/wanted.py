@@ -94,7 +94,7 @@ def wanted(given: Mapping[str, Any]) -> Wanted:
         folder=folder,
         kind=kind,
         tokenizer=model if tokenizer is None else _weights("--tokenizer", tokenizer)[0],
-        name=_name("--name", said.pop("name", None) or Path(model).name),
+        name=model_name("--name", said.pop("name", None) or Path(model).name),
         loras=dict(_lora(text) for text in said.pop("lora", ())),
         **_in_bounds(said),
     )
@@ -156,7 +156,8 @@ def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:
     return said
 
 
-def _name(option: str, name: str) -> str:
+def model_name(option: str, name: str) -> str:
+    """The name, if a model's folder may have it. Raises InvalidOption."""
     if _NAME.fullmatch(name):
         return name
     raise InvalidOption(
@@ -190,7 +191,7 @@ def _lora(text: str) -> tuple[str, Path]:
     name, found, path = text.partition("=")
     if not (name and found and path):
         raise InvalidOption("--lora", f"'{text}' is not of the form NAME=PATH")
-    return _name("--lora", name), _folder("--lora", expanded(path))
+    return model_name("--lora", name), _folder("--lora", expanded(path))
 
 
 def read_json(option: str, path: Path) -> dict[str, Any]:

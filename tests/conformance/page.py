@@ -27,6 +27,35 @@ tell. A field without tests of its own shares the fate of the field that holds i
 accepted or refused as a whole.
 """
 
+_DIFFERENCES = """\
+## Differences from vLLM
+
+Deliberate ones, compared with `vllm serve` 0.32:
+
+- Errors: `code` is one of OpenAI's words ([errors.md](errors.md)), in vLLM the HTTP status. Values
+  beyond OpenAI's ranges are a 400, such as `temperature` above 2.
+- Fields that would change the answer and are not supported are a 400 that names them
+  (`chat_template`, `prompt_embeds`, `logits_processors`, `kv_transfer_params`). So is
+  `use_beam_search` on a vLLM model, and `length_penalty` other than 1 without it.
+- `reasoning_effort` and `verbosity` are clamped to what the chat template supports, and the header
+  `x-adjusted-parameters` says so. vLLM passes them on as they are.
+- Reasoning is in `reasoning` and in `reasoning_content`; vLLM has the first alone.
+- A malformed tool call is a tool call whose `arguments` are what the model wrote; vLLM makes it
+  content. Malformed arguments of earlier messages become `{}` in both.
+- With `tool_choice: "none"` the model is shown no tools, as with vLLM's
+  `--exclude-tools-when-tool-choice-none`.
+- The first chunk of a stream that may call tools has `content: null`, as OpenAI's; in vLLM it is an
+  empty text.
+- `--force-include-usage` adds the usage chunk alone; vLLM's `--enable-force-include-usage` also
+  puts counts on every chunk. `continuous_usage_stats` does that in both, if `include_usage` is
+  true.
+- `/v1/chat/completions/render` and `/v1/completions/render` answer the prompt's text and tokens
+  ([chat-templates.md](chat-templates.md)); vLLM answers requests for its `/inference/v1/generate`,
+  with `request_id` and `sampling_params`.
+- `finish_reason` is one of OpenAI's values. A stream that fails ends with an `error` event; vLLM
+  also says `abort` and `error`.
+"""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
@@ -59,7 +88,7 @@ class Conformance:
 
     def page(self) -> str:
         """The whole page."""
-        return "\n".join([_HEAD, *(self._section(each) for each in self._endpoints)])
+        return "\n".join([_HEAD, _DIFFERENCES, *(self._section(each) for each in self._endpoints)])
 
     def _covering(self, field: str) -> str:
         """The field whose claims hold for this one: itself, or one around it; else nothing."""

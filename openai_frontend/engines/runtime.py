@@ -122,13 +122,18 @@ def _arguments(path: Path) -> dict[str, Any]:
     return document
 
 
-def _engine_class(name: str) -> type[Engine]:
-    module_name, separator, class_name = ENGINES.get(name, name).partition(":")
-    if not separator:
+def check_engine(name: str) -> None:
+    """Raises ValueError for a name that is neither known nor the address of a class."""
+    if name not in ENGINES and ":" not in name:
         raise ValueError(
             f"config.pbtxt: parameters: engine: {name!r} is none of {', '.join(ENGINES)} "
             "and not of the form package.module:Class"
         )
+
+
+def _engine_class(name: str) -> type[Engine]:
+    check_engine(name)
+    module_name, _, class_name = ENGINES.get(name, name).partition(":")
     found = getattr(importlib.import_module(module_name), class_name, None)
     if not (isinstance(found, type) and issubclass(found, Engine)):
         raise ValueError(f"config.pbtxt: parameters: engine: {name!r} is not an Engine class")

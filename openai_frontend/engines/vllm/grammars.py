@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from openai_frontend.engines.vllm import preparation
+from openai_frontend.engines.vllm import arguments, preparation
+from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, counts_too_far
 from openai_frontend.engines.vllm.preparation import Form, Kind
 from openai_frontend.engines.vllm.trials import OverLimit, Trials
 
@@ -33,6 +34,7 @@ class Grammars:
         """
         config = engine.vllm_config.structured_outputs_config
         self._only_xgrammar = config.backend == "xgrammar"
+        self._is_own_scheduler = arguments.tested_version()
         self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._trials = Trials() if is_free(config) else None
@@ -52,6 +54,8 @@ class Grammars:
             raise ValueError(
                 "structured_outputs: the model's grammars cannot enforce all of the schema"
             )
+        if not self._is_own_scheduler:
+            _check_for_vllms_scheduler(ready)
         params.structured_outputs = _changed(constraint, form, ready)
 
     def start(self) -> None:
@@ -115,6 +119,22 @@ def _seen(task: "asyncio.Task[Form | _Refused]") -> None:
     """Whoever asked may have gone: then nobody else looks at what is wrong with the form."""
     if not task.cancelled():
         task.exception()
+
+
+def _check_for_vllms_scheduler(form: Form) -> None:
+    """Raise ValueError for what only the gateway's scheduler (scheduler.py) enforces: it keeps
+    control characters out of strings of bounded length, and gives long counts to llguidance.
+    """
+    if form.kind == "structural_tag" and LENGTH.search(form.text):
+        raise ValueError(
+            "structured_outputs: minLength and maxLength cannot be enforced with this version of"
+            " vLLM. Remove them from the schema."
+        )
+    if form.kind == "regex" and counts_too_far(form.text):
+        raise ValueError(
+            f"structured_outputs: a regex with a repetition count above {MAX_COUNT} cannot be"
+            " enforced with this version of vLLM."
+        )
 
 
 def is_free(config: Any) -> bool:

@@ -10,6 +10,9 @@ MAX_EXPANSION = 2**16
 # token that it then does not take, which ends the answer.
 MAX_COUNT = 127
 
+# In strings of bounded length xgrammar takes any control character but line breaks for text.
+LENGTH = re.compile('"m(in|ax)Length"')
+
 # Formats that xgrammar 0.2.8 holds in part only: it writes quotes, backslashes and line breaks into
 # pointers, the 31st of June, a 60th second anywhere, and numbers that begin with 0 into addresses.
 _YEAR = r"(\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)"

@@ -22,10 +22,8 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate
 from openai_frontend.engines.vllm.bitmasks import FillsTogether
 from openai_frontend.engines.vllm.fair_share import SharesPlaces
 from openai_frontend.engines.vllm.grammars import is_free
-from openai_frontend.engines.vllm.patterns import counts_too_far
+from openai_frontend.engines.vllm.patterns import LENGTH, counts_too_far
 from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
-
-_LENGTH = re.compile('"m(in|ax)Length"')
 
 _FIELDS = {
     StructuredOutputOptions.REGEX: "regex",
@@ -75,7 +73,7 @@ class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's ty
         """See vLLM's."""
         kind = GuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
-            kind = TablessBackend if _LENGTH.search(grammar_spec) else TextBackend
+            kind = TablessBackend if LENGTH.search(grammar_spec) else TextBackend
         grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, stop_token_ids)
         if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
             raise ValueError(error)  # vLLM logs it alone, and the answer would be empty

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import chat_templates
-from openai_frontend.cli import adapters, installation
+from openai_frontend.cli import adapters, engine_check, installation
 from openai_frontend.cli.init_repo.wanted import is_hub_name
 from openai_frontend.cli.model_folder import ModelFolder
 from openai_frontend.cli.report import Report
@@ -67,6 +67,7 @@ def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = N
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
     _fill_in_contract(report, folder, prompts)
+    engine_check.check(folder)
     if (lacking := installation.lack(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
 

@@ -99,7 +99,12 @@ def find(
         if holds_weights(path):
             own = model_options.of_model(path.resolve().name, None, options)
             return ModelFolder(name=path.resolve().name, path=path, options=own)
-    known = [path.name for path in folders(repositories)]
+    known = {path.name: path for path in folders(repositories)}
+    if (folder := known.get(name_or_path)) is not None:
+        raise ModelUnavailable(
+            f"there is no model '{name_or_path}': {folder} has neither a config.pbtxt"
+            " nor the folder of a version"
+        )
     close = get_close_matches(name_or_path, known, n=1)
     guess = f"; did you mean '{close[0]}'?" if close else ""
     raise ModelUnavailable(f"there is no model '{name_or_path}'{guess}")

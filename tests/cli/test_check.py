@@ -1,6 +1,7 @@
 """What `check` says of a model from its files alone."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -384,6 +385,42 @@ def test_a_model_that_could_not_be_served(
     assert problem in report(capsys, str(tmp_path / "m"), code=1)["problem"]
 
 
+@pytest.mark.parametrize(
+    ("engine", "arguments", "problem"),
+    [
+        ("vlm", {}, "engine: 'vlm' is none of vllm, mock"),
+        ("vllm", {"max_model_len": 100_000}, "max_model_len is 100000, but .* allows 2048 tokens"),
+    ],
+)
+def test_an_engine_that_could_not_load(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    engine: str,
+    arguments: dict[str, Any],
+    problem: str,
+) -> None:
+    """An engine or a context length that does not exist is found without a start."""
+
+    version = vllm_model(tmp_path, model="./weights", **arguments)
+    (tmp_path / "m" / "config.pbtxt").write_text(VLLM.replace('"vllm"', f'"{engine}"'))
+    (version / "weights" / "config.json").write_text('{"max_position_embeddings": 2048}')
+
+    told = report(capsys, str(tmp_path / "m"), code=1)
+    assert re.search(problem, told["problem"])
+
+
+def test_vllm_that_is_not_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The problem names the extra to install."""
+
+    vllm_model(tmp_path, model="./weights")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    told = report(capsys, str(tmp_path / "m"), code=1)
+    assert told["problem"].startswith("vLLM is not installed. Install the extra 'vllm'")
+
+
 def test_a_template_that_does_not_compile(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -419,5 +456,5 @@ def test_a_name_is_no_way_out(tmp_path: Path) -> None:
 
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(ModelUnavailable, match="there is no model 'empty'"):
+    with pytest.raises(ModelUnavailable, match=r"'empty': .*/empty has neither a config"):
         find("empty", [tmp_path], {})

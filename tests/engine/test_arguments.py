@@ -1,18 +1,20 @@
 """`model.json` as vLLM's engine arguments."""
 
 import dataclasses
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from openai_frontend.cli import cached_repository, foreign_flags
+from openai_frontend.cli import cached_repository, engine_check, foreign_flags, main
 from openai_frontend.engines.engine import ModelFolder
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.setting_sources import InvalidSettings, load
-from tests import hugging_face_cache
+from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
+from tests.prompting import tiny_tokenizer
 
 pytestmark = pytest.mark.engine
 
@@ -96,3 +98,49 @@ def test_every_engine_argument_that_serve_advises_exists() -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     assert advised - {field.name for field in dataclasses.fields(AsyncEngineArgs)} == set()
+
+
+def test_check_names_an_unknown_engine_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model whose model.json has one is not servable; the problem guesses what was meant."""
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    version = mock_models.write(tmp_path, "m", config=config, model="./w", max_modl_len=512)
+    tiny_tokenizer.write(version / "w")
+
+    code = main(["check", "m", "--model-repository", str(tmp_path), "--json"])
+    assert code == 1
+    problem = json.loads(capsys.readouterr().out)["problem"]
+    assert problem == (
+        "model.json: vLLM has no engine argument 'max_modl_len'; did you mean 'max_model_len'?"
+    )
+
+
+def test_the_arguments_that_check_takes_as_known_exist() -> None:
+    """`check` does not ask vLLM about them."""
+    arguments.check_names(engine_check._KNOWN_ARGUMENTS)
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"), [("0.32.0+cpu", True), ("0.32.4", True), ("0.33.0", False)]
+)
+def test_a_patch_release_is_tested(
+    monkeypatch: pytest.MonkeyPatch, version: str, tested: bool
+) -> None:
+    """The minor version decides."""
+    monkeypatch.setattr("vllm.__version__", version)
+
+    assert arguments.tested_version() == tested
+
+
+@pytest.mark.parametrize(
+    ("given", "backend"), [({}, "xgrammar"), ({"backend": "guidance"}, "guidance")]
+)
+def test_an_untested_version_has_one_grammar_engine(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], backend: str
+) -> None:
+    """vLLM itself keeps the engine of the first request; the choice of model.json holds."""
+    monkeypatch.setattr(arguments, "TESTED_VERSIONS", ())
+
+    config = read(structured_outputs_config=given).structured_outputs_config
+    assert config["backend"] == backend

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import struct
 from collections.abc import Sequence
@@ -5,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from openai_frontend import errors
+from openai_frontend.engines import runtime
 from openai_frontend.engines.engine import Engine, EngineError, ModelFacts, ModelFolder
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.triton import InferenceResponse, inprocess
@@ -287,3 +289,13 @@ async def test_a_declared_tensor_stays(repository, start_server):
     shapes = {i["name"]: i["shape"] for i in server.model_metadata("mock")["inputs"]}
 
     assert (shapes["text_input"], shapes["stream"]) == ([-1], [1])
+
+
+def test_vllm_that_is_not_installed(monkeypatch, tmp_path, caplog):
+    """The load fails with the extra to install, and no traceback is logged."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config = {"parameters": {"engine": {"string_value": "vllm"}}}
+    with asyncio.Runner() as runner, pytest.raises(RuntimeError, match="Install the extra 'vllm'"):
+        runtime.load("m", 1, tmp_path, config, runner.get_loop())
+
+    assert caplog.records == []

@@ -1,0 +1,73 @@
+"""Why an in-process engine could not load its model, found out without starting it."""
+
+import importlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.errors import ModelUnavailable
+
+# vLLM's own list takes seconds to import; these, which `init-repo` writes, it always has.
+_KNOWN_ARGUMENTS = frozenset((
+    "model", "tokenizer", "tensor_parallel_size", "dtype", "max_model_len", "runner",
+    "gpu_memory_utilization", "max_num_seqs", "disable_log_stats", "enable_lora", "max_loras",
+    "max_lora_rank",
+))  # fmt: skip
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+
+
+def check(folder: ModelFolder) -> None:
+    """Raises ModelUnavailable."""
+    if folder.engine is None:
+        return
+    try:
+        # By name: nothing depends on engines.
+        runtime = importlib.import_module("openai_frontend.engines.runtime")
+        runtime.check_engine(folder.engine)
+        if folder.engine == "vllm":
+            _check_vllm(folder)
+    except ValueError as error:
+        raise ModelUnavailable(str(error)) from error
+
+
+def _check_vllm(folder: ModelFolder) -> None:
+    arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
+    arguments.check_installed()
+    unknown = [name for name in folder.arguments if name not in _KNOWN_ARGUMENTS]
+    if unknown:
+        try:
+            arguments.check_names(unknown)
+        except ValueError as error:
+            raise ValueError(f"model.json: {error}") from error
+    asked, longest = folder.arguments.get("max_model_len"), _longest(folder)
+    if isinstance(asked, int) and longest is not None and asked > longest:
+        raise ValueError(
+            f"model.json: max_model_len is {asked}, but the model's config.json allows {longest}"
+            " tokens. Lower it, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1."
+        )
+
+
+def _longest(folder: ModelFolder) -> int | None:
+    """Tokens that config.json allows; None if it does not say, or if vLLM computes it otherwise."""
+    weights = folder.weights()
+    path = None if weights is None else weights / "config.json"
+    if path is None or not path.is_file() or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
+        return None
+    if folder.arguments.keys() & {"hf_overrides", "hf_config_path", "config_format"}:
+        return None
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(config, Mapping) or _is_scaled(config):
+        return None
+    found = [config[name] for name in _LENGTHS if isinstance(config.get(name), int)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_scaled(config: Mapping[str, Any]) -> bool:
+    """Rotary embeddings may reach further than they were trained for."""
+    ropes = [config.get(name) for name in ("rope_scaling", "rope_parameters")]
+    return any(
+        isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) != "default"
+        for rope in ropes
+    )

@@ -265,6 +265,19 @@ def test_many_streams(gateway):
         assert all(pool.map(ask, range(64)))
 
 
+def test_http_1_0_client_reads_events_without_chunks(gateway):
+    """A client of HTTP/1.0 gets the same events, with nothing around them, and then the end."""
+    asked = json.dumps(body(TEXT, "talks", stream=True)).encode()
+    line = f"POST {TEXT} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
+        connection.sendall(line.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(asked), asked))
+        response = connection.makefile("rb").read()
+
+    head, _, stream = response.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert texts(events(stream)) == wholes(whole(gateway, TEXT, "talks"))
+
+
 def test_disconnect(gateway):
     """A client that goes away in the middle ends its request in the engine."""
     before = ended(gateway, "endless")

@@ -25,6 +25,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
     """vLLM's own of the two, with what we put before it: each part works in the engine."""
+    from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
     from openai_frontend.engines.vllm.bitmasks import FillsTogether
@@ -33,7 +34,7 @@ def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
     from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
 
     config = SimpleNamespace(
-        structured_outputs_config=SimpleNamespace(backend="xgrammar"),
+        structured_outputs_config=StructuredOutputsConfig(backend="guidance"),
         scheduler_config=SimpleNamespace(async_scheduling=asynchronous),
     )
 
@@ -42,3 +43,27 @@ def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
     assert isinstance(made, AsyncScheduler) is asynchronous
     for part in (SaysHowFull, SharesPlaces, FillsTogether):
         assert isinstance(made, part)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize(
+    ("backend", "filtered"), [("auto", True), ("xgrammar", True), ("guidance", False)]
+)
+def test_xgrammar_never_runs_without_the_control_character_filter(
+    backend: str, filtered: bool
+) -> None:
+    """An explicit `xgrammar` gets the same backend as `auto`; other backends stay vLLM's own."""
+    from vllm.config import StructuredOutputsConfig
+
+    from openai_frontend.engines.vllm.scheduler import EitherBackend, scheduler
+
+    config = SimpleNamespace(
+        structured_outputs_config=StructuredOutputsConfig(backend=backend),
+        scheduler_config=SimpleNamespace(async_scheduling=False),
+        model_config=SimpleNamespace(get_vocab_size=lambda: 8),
+    )
+    manager = SimpleNamespace(backend=None, tokenizer=range(8))
+
+    scheduler(vllm_config=config, structured_output_manager=manager)
+
+    assert isinstance(manager.backend, EitherBackend) is filtered

@@ -34,9 +34,11 @@ _LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
 
 
 def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: Any) -> Any:
-    """The scheduler that vLLM itself would take, which has both engines where vLLM may choose."""
+    """vLLM's own choice of scheduler, with both grammar engines if the config gives schemas to
+    xgrammar: vLLM's XgrammarBackend lacks the control-character filter.
+    """
     config = vllm_config.structured_outputs_config
-    if config.backend == "auto" and is_free(config):
+    if is_free(config):
         structured_output_manager.backend = EitherBackend(
             vllm_config,
             structured_output_manager.tokenizer,

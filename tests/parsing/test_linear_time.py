@@ -97,12 +97,10 @@ def test_a_million_characters(family: str, unit: str) -> None:
 
 
 def test_deep_arguments_end_the_call() -> None:
-    """Arguments that nest without end do not nest in the parser: the call ends, and the rest is
-    text.
-    """
+    """Arguments that nest without end do not nest in the parser: they end at their limit."""
 
     parser = FamilyParser(family_named("hermes"), TOOLS)
     events = complete(parser, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 100_000)
 
-    expected = ["ToolCallBegun", "ToolCallArguments", "ToolCallEnded", "ContentText"]
+    expected = ["ToolCallBegun", "ToolCallArguments", "ToolCallEnded", "ArgumentsTooLong"]
     assert expected == [type(event).__name__ for event in events]

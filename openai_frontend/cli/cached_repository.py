@@ -6,11 +6,11 @@ servers that run at the same time never write different files to the same place.
 
 import hashlib
 import importlib
-import importlib.util
 import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from openai_frontend.cli import model_folder
@@ -44,8 +44,7 @@ def repository(model: str, settings: Settings) -> Path:
         return path
     if not path.is_dir():
         _check_hub_name(model, settings)
-    if importlib.util.find_spec("vllm") is None:
-        raise InvalidSettings("MODEL: vLLM is not installed; install openai-frontend[vllm]")
+    _check_vllm()
     try:
         made = models(wanted(_options(model, settings)))[0]
     except InvalidOption as error:
@@ -119,9 +118,20 @@ def _engine_arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _check_names(names: Iterable[str]) -> None:
+def _check_vllm() -> None:
+    try:
+        _vllm_arguments().check_installed()
+    except ValueError as error:
+        raise InvalidSettings(f"MODEL: {error}") from None
+
+
+def _vllm_arguments() -> ModuleType:
     # by name, as the backend itself does: nothing depends on engines
-    arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
+    return importlib.import_module("openai_frontend.engines.vllm.arguments")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    arguments = _vllm_arguments()
     arguments.set_environment()
     try:
         arguments.check_names(names)

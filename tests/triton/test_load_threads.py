@@ -1,6 +1,7 @@
 """Models come and go on threads of Triton's while the loop serves."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -50,6 +51,17 @@ async def test_a_model_that_cannot_be_had_leaves_no_traceback(
     with pytest.raises(errors.GatewayError):
         await server.load_model("bad")
     assert any(record.exc_info for record in caplog.records) == traceback
+
+
+async def test_without_vllm_a_load_names_the_extra(repository, start_server, caplog, monkeypatch):
+    """A model of the engine `vllm` fails with one line, without a traceback in the log."""
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    mock_models.write(repository, "bad", config='backend: "inprocess"\n')
+    server = await start_server()
+
+    with pytest.raises(errors.GatewayError, match=r"vLLM is not installed. Install the extra"):
+        await server.load_model("bad")
+    assert not any(record.exc_info for record in caplog.records)
 
 
 async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start_server):

@@ -43,7 +43,8 @@ class Models(BaseModel):
     )
     load_model: Names = Field(
         default=["*"],
-        description="Model to load at start where the mode is explicit; '*' is all of them.",
+        description="Model to load at start, '*' for all of them; other values need the mode "
+        "explicit.",
     )
     model_management: bool = Field(
         default=False,

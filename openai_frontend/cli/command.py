@@ -128,7 +128,9 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         if repositories and not repository.is_dir():
             hint = "'openai-frontend init-repo MODEL' makes one"
             raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
-    if repositories and settings.model_control_mode == "explicit":
+    if settings.model_control_mode != "explicit":
+        _check_all_models_load(settings)
+    elif repositories:
         _check_models(settings)
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
@@ -140,6 +142,15 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
     if settings.trace_endpoint is not None:
         _check_traces()
+
+
+def _check_all_models_load(settings: Settings) -> None:
+    """The core ignores names in other modes than `explicit`."""
+    if settings.load_model != ["*"]:
+        raise InvalidSettings(
+            f"load_model: mode '{settings.model_control_mode}' loads every model. "
+            "Add --model-control-mode explicit to load only the named ones."
+        )
 
 
 def _check_models(settings: Settings) -> None:

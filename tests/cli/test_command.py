@@ -196,6 +196,22 @@ def test_a_model_to_load_that_is_not_there_is_refused(
     )
 
 
+@pytest.mark.parametrize("mode", ["none", "poll"])
+def test_models_to_load_are_refused_in_modes_that_load_all(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The core would ignore the names and load every model."""
+
+    (tmp_path / "demo" / "1").mkdir(parents=True)
+    options = ["--model-repository", str(tmp_path), "--port=0", "--model-control-mode", mode]
+
+    assert main(["serve", *options, "--load-model", "demo"]) == 2
+    assert capsys.readouterr().err == (
+        f"openai-frontend: load_model: mode '{mode}' loads every model. "
+        "Add --model-control-mode explicit to load only the named ones.\n"
+    )
+
+
 def test_a_taken_port_is_one_line_and_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Sequence
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,9 +33,11 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
 
     Never with cookies: what a page may do, it may do by a key that it knows.
     """
+    refusal = Middleware(PreflightRefusal, allowed=origins)
     if not origins:
-        return [Middleware(PreflightRefusal)]
+        return [refusal]
     return [
+        refusal,
         Middleware(
             CORSMiddleware,
             allow_origins=origins,
@@ -42,31 +45,35 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
             allow_headers=["*"],
             allow_credentials=False,
             expose_headers=_TOLD_TO_PAGES,
-        )
+        ),
     ]
 
 
 _REFUSED = refused(
     403,
-    "This server does not allow web pages of other origins to use it (CORS). To allow the page's "
-    "origin, start the server with --cors-origin ORIGIN.",
+    "This server does not allow web pages of this origin to use it (CORS). To allow the origin, "
+    "start the server with --cors-origin ORIGIN.",
     "cors_origin_not_allowed",
 )
 _PREFLIGHT_HEADERS = {b"origin", b"access-control-request-method"}
 
 
 class PreflightRefusal:
-    """Refuses CORS preflight requests where no origin is allowed, and names the setting."""
+    """Refuses CORS preflight requests of origins that are not allowed, and names the setting."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, allowed: Sequence[str]) -> None:
         self._app = app
+        self._allowed = allowed
         self._logged = False  # once: whoever reaches the port can send such requests
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """No coroutine of its own: hardly any request is one."""
-        if _is_preflight(scope):
+        if _is_preflight(scope) and not self._is_allowed(Headers(scope=scope)["origin"]):
             return self._refuse(scope, send)
         return self._app(scope, receive, send)
+
+    def _is_allowed(self, origin: str) -> bool:
+        return "*" in self._allowed or origin in self._allowed
 
     async def _refuse(self, scope: Scope, send: Send) -> None:
         if not self._logged:

@@ -52,7 +52,15 @@ async def refuse_route(request: Request, error: Exception) -> Response:
     if is_kserve(request.scope):
         failure = failure.in_kserve_form()
     headers = {**failure.headers, **(error.headers or {})}
+    if "Allow" in headers:
+        headers["Allow"] = _with_head(headers["Allow"])
     return Response(failure.body, failure.status, headers, media_type="application/json")
+
+
+def _with_head(allowed: str) -> str:
+    """The router does not know of HEAD, which `RequestNormalization` serves by the route of GET."""
+    methods = {*allowed.split(", ")}
+    return ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
 
 
 def _hint(path: str, routes: Sequence[BaseRoute]) -> str:

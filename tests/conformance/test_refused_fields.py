@@ -140,4 +140,4 @@ def test_models_cannot_be_deleted(mock_gateway):
     """The models are the repository's: DELETE is a 405 that says what is allowed."""
     response = httpx.delete(f"{mock_gateway.url}/v1/models/mock")
 
-    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")

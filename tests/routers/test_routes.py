@@ -95,11 +95,20 @@ async def test_an_address_like_no_other(world):
     assert response.json()["error"]["message"] == "Invalid URL (GET /v1/audio/speech)"
 
 
-async def test_wrong_method_tells_the_right_one(world):
-    """A 405 carries the allow header."""
-    response = await world.client.get("/v1/chat/completions")
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("DELETE", "/v1/models/a", "GET, HEAD"),
+        ("POST", "/health/live", "GET, HEAD"),
+    ],
+)
+async def test_wrong_method_tells_the_right_one(world, method, path, allowed):
+    """The allow header of a 405 has every method that the path answers; HEAD goes with GET."""
+    response = await world.client.request(method, path)
 
-    assert response.headers["allow"] == "POST"
+    assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
 async def test_live(starting):

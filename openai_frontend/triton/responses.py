@@ -210,6 +210,10 @@ class ResponseStream:
         self._native.waiter = waiter
         try:
             await waiter
+        except asyncio.CancelledError:
+            # A slow client's text: whoever is cancelled may write an error, which comes after it.
+            self._native.resume_relay()
+            raise
         finally:
             self._native.waiter = None
         return self._native.take()

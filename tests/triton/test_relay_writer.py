@@ -1,6 +1,7 @@
 """The writers of frames: those that hold, those that go wrong, and those that nobody wants."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 import weakref
@@ -360,6 +361,30 @@ async def test_cancel_midway(ask):
         await collect(request.stream)
 
     assert request.texts == ["a"]
+
+
+async def test_text_gathered_before_the_consumer_is_cancelled(ask):
+    """A writer that holds gets it before the consumer's cleanup, which may write an error."""
+    request = await ask()
+    request.hold = True
+    request.relay()
+
+    async def consume():
+        try:
+            async for _ in request.stream:
+                pass
+        finally:
+            request.stream.cancel()
+
+    consumer = asyncio.create_task(consume())
+    request.send("a")
+    await until(lambda: request.texts == ["a"])
+    request.send("b")
+    consumer.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await consumer
+
+    assert request.texts == ["a", "b"]
 
 
 async def test_stop_midway(ask, puppet_server):

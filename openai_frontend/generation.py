@@ -241,13 +241,13 @@ class UsageCounter:
     """
 
     __slots__ = (
-        "_begun_ns",
         "_completion_tokens",
         "_stream",
         "_streamed",
         "_tokens_per_response",
         "_uncounted",
         "_unfinished",
+        "begun_ns",
         "cached_tokens",
         "finish_reason",
         "first_token_ns",
@@ -261,7 +261,7 @@ class UsageCounter:
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
         # By the monotonic clock; None before it comes, or where nobody knows when it came
         self.first_token_ns: int | None = None
-        self._begun_ns = monotonic_ns()
+        self.begun_ns = monotonic_ns()  # as `first_token_ns`
         self._streamed = True
         self._unfinished = sequences
         self._completion_tokens = 0
@@ -275,7 +275,7 @@ class UsageCounter:
         """The request begins. Its responses are counted for as long as the model reports neither
         counts nor token ids; where the answer is not `streamed`, none of them is its first token.
         """
-        self._begun_ns = monotonic_ns()
+        self.begun_ns = monotonic_ns()
         self._streamed = streamed
         self._stream = stream
         self._tokens_per_response = tokens_per_response
@@ -291,7 +291,7 @@ class UsageCounter:
                 self._completion_tokens += counts.completion_tokens
                 self._uncounted = 0
                 if counts.first_token_s is not None:
-                    self.first_token_ns = self._begun_ns + int(counts.first_token_s * 1e9)
+                    self.first_token_ns = self.begun_ns + int(counts.first_token_s * 1e9)
             elif delta.token_ids:
                 self._uncounted += len(delta.token_ids)
             if delta.finish_reason is not None:

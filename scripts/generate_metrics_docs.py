@@ -17,11 +17,14 @@ Written by `python -m scripts.generate_metrics_docs` from what the metrics decla
 (`openai_frontend/metrics/`); do not edit.
 
 `/metrics` has the gateway's own numbers, vLLM's and Triton's in one scrape: OpenMetrics for a
-scraper that takes it, Prometheus' text otherwise. `model` is the name that requests use:
-an alias, a version or an adapter has its own. Queues, unreleased requests, the watchdog and
-restarts belong to the model behind all of its names, and have its name in Triton. A name that a
-client made up is never a label. A counter's samples end in `_total`, a histogram's in `_bucket`,
-`_sum` and `_count`.
+scraper that takes it, Prometheus' text otherwise. A counter's samples end in `_total`, a
+histogram's in `_bucket`, `_sum` and `_count`.
+
+In every family the label `model` is the model's name in Triton, so that families join by it:
+requests that name an alias, a version (`m@2`) or an adapter (`m:adapter`) count for `m`. Families
+of answers also have the version that answered (`version`, its number) and the adapter (`adapter`,
+empty without one). The name that a request gave is in the access log. A name that a client made up
+is never a label.
 """
 
 COLUMNS = "| metric | kind | what it says | when it moves |\n|---|---|---|---|\n"

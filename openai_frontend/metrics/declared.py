@@ -22,7 +22,8 @@ _QUEUE_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 _TOKENS = tuple(digit * 10**power for power in range(7) for digit in (1, 2, 5))
 _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
-_MODEL = ("model",)
+_MODEL = ("model",)  # its name in Triton, whatever name requests give it
+_ANSWER = ("model", "version", "adapter")  # the version's number; `adapter` is empty without one
 
 ALL: list[Family] = []
 
@@ -83,50 +84,50 @@ QUEUE_S = _declare(
 )  # fmt: skip
 RUNNING = _declare(
     "running_generations", "gauge", "Answers being made now; each choice of `n` is one.",
-    "Near `max_streams`: more machines, or a larger limit.", labels=_MODEL,
+    "Near `max_streams`: more machines, or a larger limit.", labels=_ANSWER,
 )  # fmt: skip
 ENDED = _declare(
     "generations", "counter", "Answers, by how they ended: stop, length, cancelled, error.",
     "Many `cancelled`: clients that give up, see the time to the first token. Any `error`: see the "
     "log.",
-    labels=("model", "end"),
+    labels=(*_ANSWER, "end"),
 )  # fmt: skip
 OUTPUT_TOKENS = _declare(
     "output_tokens", "counter",
     "Tokens of answers as they come; those of an answer that is not streamed when it ends.",
     "Its rate is the throughput at this moment; `openai_frontend_generation_tokens` counts answers "
     "that have ended.",
-    labels=_MODEL,
+    labels=_ANSWER,
 )  # fmt: skip
 FIRST_TOKEN_S = _declare(
     "time_to_first_token_seconds", "histogram", "Seconds from Triton's request to its first token.",
     "Grows with the engine's queue: see `vllm:num_requests_waiting`, then the lengths of prompts.",
-    labels=_MODEL, bounds=_FIRST_TOKEN_S,
+    labels=_ANSWER, bounds=_FIRST_TOKEN_S,
 )  # fmt: skip
 TOKEN_S = _declare(
     "time_per_output_token_seconds", "histogram",
     "Seconds for each token after the first, by answer.",
     "Grows with the batch: fewer requests at a time, or a faster engine.",
-    labels=_MODEL, bounds=_TOKEN_S,
+    labels=_ANSWER, bounds=_TOKEN_S,
 )  # fmt: skip
 ANSWER_S = _declare(
     "generation_seconds", "histogram", "Seconds from Triton's request to its end.",
     "None ends while some run: the engine hangs; see `openai_frontend_watchdog`.",
-    labels=_MODEL, bounds=_ANSWER_S,
+    labels=_ANSWER, bounds=_ANSWER_S,
 )  # fmt: skip
 PROMPT_TOKENS = _declare(
     "prompt_tokens", "histogram", "Tokens of each prompt; embeddings and scores count too.",
     "Longer prompts take the engine's time from answers: cap them with `max_input_tokens`.",
-    labels=_MODEL, bounds=_TOKENS,
+    labels=_ANSWER, bounds=_TOKENS,
 )  # fmt: skip
 CACHED_TOKENS = _declare(
     "cached_prompt_tokens", "counter", "Tokens of prompts that the engine's prefix cache held.",
-    "Few, where prompts begin alike: route them to the same machine.", labels=_MODEL,
+    "Few, where prompts begin alike: route them to the same machine.", labels=_ANSWER,
 )  # fmt: skip
 COMPLETION_TOKENS = _declare(
     "generation_tokens", "histogram", "Tokens of each answer.",
     "Longer answers hold their places longer: cap them with `max_answer_tokens`.",
-    labels=_MODEL, bounds=_TOKENS,
+    labels=_ANSWER, bounds=_TOKENS,
 )  # fmt: skip
 RELOADS = _declare(
     "settings_reloads", "counter", "Times that the settings were read again, by outcome.",

@@ -15,7 +15,7 @@ from openai_frontend.errors import Rejection
 from openai_frontend.metrics import declared, registered
 from openai_frontend.metrics.declared import ReloadOutcome, TimeoutKind, WatchdogKind
 from openai_frontend.metrics.family import Family
-from openai_frontend.metrics.model import ModelMetrics, Models
+from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics, ModelMetrics, Models
 
 # Counters that somebody else keeps
 _ASKED = (
@@ -27,7 +27,10 @@ _ASKED = (
 
 
 class GatewayMetrics:
-    """One for each application. `registry` holds every family."""
+    """One for each application. `registry` holds every family.
+
+    A `model` is named here as Triton names it, so that all families agree.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -44,7 +47,8 @@ class GatewayMetrics:
         self._reloads = registered.counter(self.registry, declared.RELOADS)
         self._models = Models(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
-        self.registry.register(_OutputTokens(self._by_model))
+        self._answers: dict[AnswerLabels, AnswerMetrics] = {}
+        self.registry.register(_OutputTokens(self._answers))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # there from the start, at zero
         for outcome in get_args(ReloadOutcome):
@@ -110,6 +114,14 @@ class GatewayMetrics:
             known = self._by_model[model] = ModelMetrics(self._models, model)
         return known
 
+    def answers_of(self, labels: AnswerLabels) -> AnswerMetrics:
+        """Those of a version's answers; the same object for the same labels."""
+        known = self._answers.get(labels)
+        if known is None:
+            self.of(labels.model)  # the watchdog and restarts of a model in use begin at zero
+            known = self._answers[labels] = AnswerMetrics(self._models, labels)
+        return known
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _KeptElsewhere(Collector):
@@ -127,11 +139,11 @@ class _KeptElsewhere(Collector):
 class _OutputTokens(Collector):
     """The tokens of the models' answers so far, answers under way among them."""
 
-    models: Mapping[str, ModelMetrics]
+    answers: Mapping[AnswerLabels, AnswerMetrics]
 
     def collect(self) -> Iterable[Metric]:
         family = declared.OUTPUT_TOKENS
         metric = CounterMetricFamily(family.name, family.says, labels=family.labels)
-        for name, model in [*self.models.items()]:  # the event loop may add one meanwhile
-            metric.add_metric([name], model.output_tokens())
+        for labels, answers in [*self.answers.items()]:  # the event loop may add one meanwhile
+            metric.add_metric(labels, answers.output_tokens())
         yield metric

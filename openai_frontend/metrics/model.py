@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from threading import Lock
 from time import monotonic_ns
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry
 
@@ -32,22 +32,38 @@ class Models:
 
 
 class ModelMetrics:
-    """One model's part of the families; each answer is watched by a `Generation`."""
+    """What one model's queue and engines are counted by."""
 
     def __init__(self, families: Models, model: str) -> None:
         self.waiting = families.waiting.labels(model)
         self.unreleased = families.unreleased.labels(model)
         self.queue_s = families.queue_s.labels(model)
-        self.running = families.running.labels(model)
-        self.first_token_s = families.first_token_s.labels(model)
-        self.token_s = families.token_s.labels(model)
-        self.answer_s = families.answer_s.labels(model)
-        self.prompt_tokens = families.prompt_tokens.labels(model)
-        self.cached_tokens = families.cached_tokens.labels(model)
-        self.completion_tokens = families.completion_tokens.labels(model)
         self.restarts = families.restarts.labels(model)
         self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(WatchdogKind)}
-        self._ended = {end: families.ended.labels(model, end) for end in get_args(End)}
+
+
+class AnswerLabels(NamedTuple):
+    """What makes an answer."""
+
+    model: str  # in Triton
+    version: str  # its number
+    adapter: str = ""
+
+
+class AnswerMetrics:
+    """What the answers of one version, with one adapter or none, are counted by; each answer is
+    watched by a `Generation`.
+    """
+
+    def __init__(self, families: Models, labels: AnswerLabels) -> None:
+        self.running = families.running.labels(*labels)
+        self.first_token_s = families.first_token_s.labels(*labels)
+        self.token_s = families.token_s.labels(*labels)
+        self.answer_s = families.answer_s.labels(*labels)
+        self.prompt_tokens = families.prompt_tokens.labels(*labels)
+        self.cached_tokens = families.cached_tokens.labels(*labels)
+        self.completion_tokens = families.completion_tokens.labels(*labels)
+        self._ended = {end: families.ended.labels(*labels, end) for end in get_args(End)}
         self._lock = Lock()  # scrapes are answered on a thread
         self._running: set[Generation] = set()
         self._ended_tokens = 0  # of those that have ended
@@ -81,12 +97,11 @@ class ModelMetrics:
 class Generation:
     """One answer in the making."""
 
-    __slots__ = ("_begun_ns", "_failed", "_model", "usage")
+    __slots__ = ("_failed", "_metrics", "usage")
 
-    def __init__(self, model: ModelMetrics, usage: UsageCounter) -> None:
+    def __init__(self, metrics: AnswerMetrics, usage: UsageCounter) -> None:
         self.usage = usage
-        self._model = model
-        self._begun_ns = monotonic_ns()
+        self._metrics = metrics
         self._failed = False
 
     def add(self, deltas: Iterable[CompletionDelta]) -> None:
@@ -95,7 +110,7 @@ class Generation:
         begins = usage.first_token_ns is None
         usage.add(deltas)
         if begins and (first_ns := usage.first_token_ns) is not None:
-            self._model.first_token_s.observe((first_ns - self._begun_ns) / 1e9)
+            self._metrics.first_token_s.observe((first_ns - usage.begun_ns) / 1e9)
 
     def failed(self) -> None:
         """It ends with an error."""
@@ -103,17 +118,17 @@ class Generation:
 
     def end(self) -> None:
         """It is over, whatever ended it."""
-        model, usage, now_ns = self._model, self.usage, monotonic_ns()
+        metrics, usage, now_ns = self._metrics, self.usage, monotonic_ns()
         tokens = usage.completion_tokens
-        model.ended(self, self._end())
+        metrics.ended(self, self._end())
         usage.end()
-        model.answer_s.observe((now_ns - self._begun_ns) / 1e9)
-        model.completion_tokens.observe(tokens)
+        metrics.answer_s.observe((now_ns - usage.begun_ns) / 1e9)
+        metrics.completion_tokens.observe(tokens)
         if usage.finished:
-            model.prompt_tokens.observe(usage.prompt_tokens)
-            model.cached_tokens.inc(usage.cached_tokens)
+            metrics.prompt_tokens.observe(usage.prompt_tokens)
+            metrics.cached_tokens.inc(usage.cached_tokens)
         if tokens > 1 and (first_ns := usage.first_token_ns) is not None:
-            model.token_s.observe((now_ns - first_ns) / 1e9 / (tokens - 1))
+            metrics.token_s.observe((now_ns - first_ns) / 1e9 / (tokens - 1))
 
     def _end(self) -> End:
         reason = self.usage.finish_reason

@@ -1,12 +1,12 @@
 """vLLM's metrics under the names and labels that NVIDIA's vLLM backend gives them, for the models
 of our own vLLM engine: what the gateway counts anyway, said in vLLM's words when somebody asks.
 
-Which they are is said in `vllm_declared.py`. Several served names of one model (aliases, adapters)
-are one model here.
+Which they are is said in `vllm_declared.py`. A version's answers with adapters and without are
+summed here.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -39,7 +39,6 @@ class VLLMModel:
 
     model: str  # in Triton
     version: str
-    names: frozenset[str]  # under which requests are served by it
     gauges: Mapping[str, float] = field(default_factory=dict)  # vLLM's name -> value
     # What has labels besides: the sample's name, those labels, the value
     samples: Sequence[tuple[str, Mapping[str, str], float]] = ()
@@ -54,16 +53,16 @@ def vllm_gauges(told: Mapping[str, float]) -> dict[str, float]:
 def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Metric]:
     """vLLM's families of these models; none where there is no such model."""
     listed = list(models)
-    by_name = {name: model for model in listed for name in model.names}
     if not listed:
         return
-    samples = _samples(own, by_name)
+    known = frozenset(map(_labels, listed))
+    samples = _samples(own, known)
     for family, ours in HISTOGRAMS.items():
         yield _histogram(family, ours, samples)
     yield _params_n(samples)
     for family, sample in COUNTERS.items():
         yield _counter(family, samples[sample])
-    yield _counter(SUCCESS, _successes(own, by_name))
+    yield _counter(SUCCESS, _successes(own, known))
     yield _counter(BY_SOURCE, _by_source(samples))
     for family in FROM_ENGINE:
         yield _from_engine(family, listed)
@@ -97,23 +96,21 @@ def _labels(model: VLLMModel) -> Labels:
     return (("model", model.model), ("version", model.version))
 
 
-def _samples(
-    own: CollectorRegistry, by_name: Mapping[str, VLLMModel]
-) -> dict[str, dict[Labels, float]]:
-    """Our sample's name -> vLLM's labels -> the sum over all names of the model."""
+def _samples(own: CollectorRegistry, known: Container[Labels]) -> dict[str, dict[Labels, float]]:
+    """Our sample's name -> vLLM's labels -> the sum over all adapters of the model."""
     sums: dict[str, dict[Labels, float]] = defaultdict(lambda: defaultdict(float))
-    for sample, model in _of_models(own, by_name):
+    for sample, of in _of_models(own, known):
         bound = [("le", sample.labels["le"])] if "le" in sample.labels else []
-        sums[sample.name][(*_labels(model), *bound)] += sample.value
+        sums[sample.name][(*of, *bound)] += sample.value
     return sums
 
 
-def _successes(own: CollectorRegistry, by_name: Mapping[str, VLLMModel]) -> Mapping[Labels, float]:
+def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labels, float]:
     sums: dict[Labels, float] = defaultdict(float)
-    for sample, model in _of_models(own, by_name):
+    for sample, of in _of_models(own, known):
         if sample.name == f"{declared.ENDED.name}_total":
             reason = FINISHED_REASONS[sample.labels["end"]]
-            sums[*_labels(model), ("finished_reason", reason)] += sample.value
+            sums[*of, ("finished_reason", reason)] += sample.value
     return sums
 
 
@@ -128,16 +125,13 @@ def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels,
     return sums
 
 
-def _of_models(
-    own: CollectorRegistry, by_name: Mapping[str, VLLMModel]
-) -> Iterator[tuple[Sample, VLLMModel]]:
-    """Our samples of these models, and of their adapters."""
+def _of_models(own: CollectorRegistry, known: Container[Labels]) -> Iterator[tuple[Sample, Labels]]:
+    """Our samples of these models' answers, and vLLM's labels of each."""
     for family in own.collect():
         for sample in family.samples:
-            name = sample.labels.get("model", "")
-            model = by_name.get(name) or by_name.get(name.partition(":")[0])  # an adapter's base
-            if model is not None:
-                yield sample, model
+            of = tuple((name, sample.labels.get(name, "")) for name in ("model", "version"))
+            if of in known:
+                yield sample, of
 
 
 def _histogram(

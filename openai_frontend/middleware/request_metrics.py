@@ -1,4 +1,4 @@
-"""Counts every request by its route, its model and its status, and why it was refused.
+"""Counts every request by its route, its model in Triton and its status, and why it was refused.
 Changes nothing.
 """
 
@@ -46,7 +46,7 @@ class RequestMetrics:
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         state = scope["state"]
-        model = state.get("model", "")
+        model = state.get("model_name", "")
         route = state["route"] = self._route(scope)
         self._metrics.answered(route, model, status, seconds)
         if "rejection" in state:

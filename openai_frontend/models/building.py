@@ -89,6 +89,7 @@ class ModelBuilding:
             name=name,
             model_name=name,
             version=version,
+            version_label=str(version),
             created=int(time.time()),
             facts=facts,
             contract=chosen.generation,

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -16,7 +15,7 @@ from openai_frontend.models.building import ModelBuilding
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.changes import ModelChanges
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.snapshot import LATEST, NOT_LOADED, Snapshot, SnapshotTaking
+from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.models.use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.queueing.place_limits import PlaceLimits
@@ -262,21 +261,15 @@ class ModelRegistry:
     def vllm_models(self) -> list[VLLMModel]:
         """The models of our own vLLM engine, for their metrics."""
         snapshot = self._snapshot or Snapshot()
-        latest = dict(sorted(snapshot.made))
-        names: dict[tuple[str, int], set[str]] = defaultdict(set)
-        for name, model in snapshot.models.items():
-            if model.facts.get("owned_by") == "vllm":
-                of = model.model_name
-                names[of, latest[of] if model.version == LATEST else model.version].add(name)
         return [
             VLLMModel(
                 model=model,
                 version=str(version),
-                names=frozenset(served),
                 gauges=vllm_gauges(self._server.model_gauges(model, version)),
                 samples=self._server.model_samples(model, version),
             )
-            for (model, version), served in names.items()
+            for (model, version), made in snapshot.made.items()
+            if made.model.facts.get("owned_by") == "vllm"
         ]
 
     def has_loaded(self) -> bool:

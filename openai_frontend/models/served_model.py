@@ -22,6 +22,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics
 from openai_frontend.models.card import Capabilities, ModelCard
 from openai_frontend.models.core_model import CoreModel
 from openai_frontend.parsing.reading import PLAIN, Reading
@@ -38,6 +39,7 @@ from openai_frontend.triton import ResponseStream
 class ServedModel(CoreModel):
     """Prompts and generations of one model. Never knows of HTTP or of OpenAI's fields."""
 
+    version_label: str  # in metrics: the version's number, where `version` is the latest too
     created: int  # Unix time at which it became ready
     facts: Mapping[str, Any]  # what its engine, its files and its operator say
     contract: Contract | None  # None where the model's tensors are no text generation
@@ -207,7 +209,7 @@ class ServedModel(CoreModel):
             )
             _offer(stream, request, contract)
             request.usage.follow(stream, request.stream_interval, streamed=request.stream)
-            watched = self.metrics.of(self.name).begin(request.usage)
+            watched = self._answer_metrics().begin(request.usage)
             try:
                 async for responses in stream:
                     deltas = [read(response) for read in decoders for response in responses]
@@ -246,9 +248,13 @@ class ServedModel(CoreModel):
         return result
 
     def _has_read(self, prompt_tokens: int) -> None:
-        self.metrics.of(self.name).prompt_tokens.observe(prompt_tokens)
+        self._answer_metrics().prompt_tokens.observe(prompt_tokens)
         if (record := request_record.current.get()) is not None:
             record.read(self.model_name, prompt_tokens)
+
+    def _answer_metrics(self) -> AnswerMetrics:
+        adapter = "" if self.adapter is None else self.adapter.name
+        return self.metrics.answers_of(AnswerLabels(self.model_name, self.version_label, adapter))
 
     def card(self) -> ModelCard:
         """The model as it is now: an engine may have died since it was loaded."""

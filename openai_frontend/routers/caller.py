@@ -49,7 +49,7 @@ async def model_for(
 def noted(request: Request, model: ServedModel) -> ServedModel:
     """The model of this request, noted for the metrics, and kept until the request's end."""
     state = request.scope["state"]
-    state["model"] = model.name
+    state["model"], state["model_name"] = model.name, model.model_name  # asked for; in Triton
     if (held := state.get("held_models")) is not None:
         model.use.hold()
         held.append(model.use)

@@ -104,7 +104,7 @@ def test_evictions_are_no_failures(gateway: GatewayProcess):
     refused = [
         each.value
         for each in families["openai_frontend_generations"]
-        if each.labels.get("end") == "error" and ":" in each.labels["model"]
+        if each.labels.get("end") == "error" and each.labels["adapter"]
     ]
     statuses = {
         each.labels["status"] for each in families["openai_frontend_requests"] if each.value

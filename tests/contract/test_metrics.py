@@ -14,6 +14,7 @@ from openai_frontend.cli import main
 pytestmark = pytest.mark.engine
 
 DEMO = {"model": "demo", "version": "1"}
+ANSWERED = {**DEMO, "adapter": ""}
 ROUTE = {"route": "/v1/chat/completions", "model": "demo", "status": "200"}
 
 
@@ -36,7 +37,7 @@ def value(gateway) -> Callable[..., float]:
 def test_a_streams_life(client: openai.OpenAI, value):
     """While it runs the engine says so, and how full it is; then its tokens are counted once."""
     before = value("vllm:generation_tokens_total", DEMO)
-    responses = value("openai_frontend_output_tokens_total", {"model": "demo"})
+    responses = value("openai_frontend_output_tokens_total", ANSWERED)
     stream = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "Hello"}], stream=True,
         max_tokens=1500, extra_body={"ignore_eos": True},
@@ -47,9 +48,9 @@ def test_a_streams_life(client: openai.OpenAI, value):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
-    assert value("openai_frontend_running_generations", {"model": "demo"}) == 1
+    assert value("openai_frontend_running_generations", ANSWERED) == 1
     assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
-    assert value("openai_frontend_output_tokens_total", {"model": "demo"}) > responses + 1
+    assert value("openai_frontend_output_tokens_total", ANSWERED) > responses + 1
 
     assert sum(1 for _ in stream) > 0
     assert value("vllm:num_requests_running", DEMO) == 0

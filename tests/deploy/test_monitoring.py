@@ -13,6 +13,7 @@ import yaml
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import AnswerLabels
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.metrics.vllm_declared import FROM_ENGINE
 from tests.backends.test_metrics import NVIDIA
@@ -37,9 +38,9 @@ def known() -> dict[str, set[str]]:
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")
-    metrics.of("m").begin(UsageCounter()).end()
+    metrics.answers_of(AnswerLabels("m", "1")).begin(UsageCounter()).end()
     model = VLLMModel(
-        model="m", version="1", names=frozenset({"m"}),
+        model="m", version="1",
         gauges=vllm_metrics.vllm_gauges(
             {"running": 1, "waiting": 1} | dict.fromkeys(map(attrgetter("name"), FROM_ENGINE), 0)
         ),

@@ -70,15 +70,16 @@ def post(gateway: GatewayProcess, path: str, **fields: str) -> httpx.Response:
     return httpx.post(f"{gateway.url}/v1/{path}", json=fields, timeout=60)
 
 
-async def until_begun(gateway: GatewayProcess, model: str) -> None:
-    """Returns once the gateway has given the model a request; metrics alone tell of that."""
+async def until_begun(gateway: GatewayProcess, model: str, adapter: str) -> None:
+    """Returns once the gateway has given the adapter a request; metrics alone tell of that."""
     async with httpx.AsyncClient(base_url=gateway.url) as client, asyncio.timeout(20):
         begun = 0.0
         while not begun:
             text = (await client.get("/metrics")).text
             families = {each.name: each for each in text_string_to_metric_families(text)}
             samples = families[IN_PROGRESS].samples
-            begun = sum(each.value for each in samples if each.labels["model"] == model)
+            wanted = {"model": model, "adapter": adapter}.items()
+            begun = sum(each.value for each in samples if wanted <= each.labels.items())
 
 
 @both
@@ -152,7 +153,7 @@ async def test_a_folder_that_goes_touches_no_request(
     )
     await anext(holding)
     waiting = asyncio.create_task(say(client, f"{model}:leaving"))
-    await until_begun(gateway, f"{model}:leaving")
+    await until_begun(gateway, model, "leaving")
     shutil.rmtree(folder)
     gone = post(gateway, "unload_lora_adapter", lora_name="leaving", model=model)
     held = not waiting.done()

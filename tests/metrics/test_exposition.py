@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import exposition, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import AnswerLabels
 from openai_frontend.metrics.vllm import VLLMModel
 
 CORE = """\
@@ -39,7 +40,7 @@ def values(families):
 def own():
     metrics = GatewayMetrics()
     metrics.answered("/v1/chat/completions", "demo", 200, 0.02)
-    metrics.of("demo").begin(UsageCounter()).end()
+    metrics.answers_of(AnswerLabels("demo", "1")).begin(UsageCounter()).end()
     return list(metrics.registry.collect())
 
 
@@ -100,8 +101,8 @@ vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="+Inf"} 1
 def test_families_that_both_have(write, read):
     """What NVIDIA's vLLM backend reports stands beside our own engine's models, in one family."""
     metrics = GatewayMetrics()
-    metrics.of("ours").begin(UsageCounter()).end()
-    model = VLLMModel(model="ours", version="1", names=frozenset({"ours"}))
+    metrics.answers_of(AnswerLabels("ours", "1")).begin(UsageCounter()).end()
+    model = VLLMModel(model="ours", version="1")
     own = [*metrics.registry.collect(), *vllm.families(metrics.registry, [model])]
 
     text = write(own, NVIDIA).decode()

@@ -5,6 +5,9 @@ import pytest
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import declared
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import AnswerLabels
+
+MADE_BY = AnswerLabels(model="m", version="2", adapter="a")
 
 
 @pytest.fixture
@@ -24,21 +27,21 @@ def value(metrics):
 
 def test_an_answer(metrics, value):
     """An answer counts its tokens, its first token's time, and how it ended."""
-    generation = metrics.of("m").begin(UsageCounter())
-    assert value("running_generations", model="m") == 1
+    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
+    assert value("running_generations", **MADE_BY._asdict()) == 1
 
     generation.add([CompletionDelta("a"), CompletionDelta("b")])
     counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
     generation.add([CompletionDelta("c", finish_reason="length", counts=counts)])
     generation.end()
 
-    assert value("running_generations", model="m") == 0
-    assert value("generations_total", model="m", end="length") == 1
-    assert value("prompt_tokens_sum", model="m") == 7
-    assert value("cached_prompt_tokens_total", model="m") == 4
-    assert value("generation_tokens_sum", model="m") == 3
-    assert value("time_to_first_token_seconds_count", model="m") == 1
-    assert value("time_per_output_token_seconds_count", model="m") == 1
+    assert value("running_generations", **MADE_BY._asdict()) == 0
+    assert value("generations_total", **MADE_BY._asdict(), end="length") == 1
+    assert value("prompt_tokens_sum", **MADE_BY._asdict()) == 7
+    assert value("cached_prompt_tokens_total", **MADE_BY._asdict()) == 4
+    assert value("generation_tokens_sum", **MADE_BY._asdict()) == 3
+    assert value("time_to_first_token_seconds_count", **MADE_BY._asdict()) == 1
+    assert value("time_per_output_token_seconds_count", **MADE_BY._asdict()) == 1
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_an_answer(metrics, value):
 )
 def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     """Without a finish reason it was cancelled, unless it failed."""
-    generation = metrics.of("m").begin(UsageCounter())
+    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
     if deltas:
         generation.add(deltas)
     if fails:
@@ -61,7 +64,7 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     generation.end()
 
     ends = {
-        each: value("generations_total", model="m", end=each)
+        each: value("generations_total", **MADE_BY._asdict(), end=each)
         for each in ("stop", "length", "cancelled", "error")
     }
     assert ends == {**dict.fromkeys(ends, 0), end: 1}
@@ -69,14 +72,14 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
 
 def test_counts_of_parts_add_up(metrics, value):
     """A model that counts in every response adds to its answer's tokens with each."""
-    generation = metrics.of("m").begin(UsageCounter())
+    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
     first, last = TokenCounts(5, 2), TokenCounts(5, 3)
     generation.add([CompletionDelta("x", counts=first)])
     generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
     generation.end()
 
-    assert value("generation_tokens_sum", model="m") == 5
-    assert value("prompt_tokens_sum", model="m") == 5
+    assert value("generation_tokens_sum", **MADE_BY._asdict()) == 5
+    assert value("prompt_tokens_sum", **MADE_BY._asdict()) == 5
 
 
 def test_what_befalls_requests_and_engines(metrics, value):
@@ -121,12 +124,26 @@ def test_the_first_token_of_an_answer_that_comes_whole(metrics, value):
     counts = TokenCounts(7, 3)
     for usage, counted in ((told, replace(counts, first_token_s=0.0)), (untold, counts)):
         usage.follow(Stream(), streamed=False)
-        generation = metrics.of("m").begin(usage)
+        generation = metrics.answers_of(MADE_BY).begin(usage)
         generation.add([CompletionDelta("abc", finish_reason="stop", counts=counted)])
         generation.end()
 
-    assert value("time_to_first_token_seconds_count", model="m") == 1
-    assert value("time_per_output_token_seconds_count", model="m") == 1
+    assert value("time_to_first_token_seconds_count", **MADE_BY._asdict()) == 1
+    assert value("time_per_output_token_seconds_count", **MADE_BY._asdict()) == 1
+
+
+def test_both_times_of_an_answer_begin_together(metrics, value):
+    """An engine's own time to the first token counts from the request, as that of the answer, so
+    it is never negative.
+    """
+    usage = UsageCounter()
+    usage.follow(Stream(), streamed=False)
+    generation = metrics.answers_of(MADE_BY).begin(usage)
+    counts = TokenCounts(7, 3, first_token_s=0.0)
+    generation.add([CompletionDelta("abc", finish_reason="stop", counts=counts)])
+    generation.end()
+
+    assert value("time_to_first_token_seconds_sum", **MADE_BY._asdict()) == 0
 
 
 def test_tokens_as_they_come(metrics, value):
@@ -135,12 +152,12 @@ def test_tokens_as_they_come(metrics, value):
     counters = [UsageCounter(), UsageCounter()]
     for counter, stream in zip(counters, (first, second), strict=True):
         counter.follow(stream)
-    generation, other = (metrics.of("m").begin(counter) for counter in counters)
+    generation, other = (metrics.answers_of(MADE_BY).begin(counter) for counter in counters)
     first.received, second.received = 3, 2
-    assert value("output_tokens_total", model="m") == 5
+    assert value("output_tokens_total", **MADE_BY._asdict()) == 5
 
     generation.end()
     second.received = 4
-    assert value("output_tokens_total", model="m") == 7
+    assert value("output_tokens_total", **MADE_BY._asdict()) == 7
     other.end()
-    assert value("output_tokens_total", model="m") == 7
+    assert value("output_tokens_total", **MADE_BY._asdict()) == 7

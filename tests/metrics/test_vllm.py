@@ -4,13 +4,13 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import exposition
 from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import AnswerLabels
 from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
 from openai_frontend.metrics.vllm_declared import ALL
 
 DEMO = VLLMModel(
     model="demo",
     version="1",
-    names=frozenset({"demo", "alias", "demo@1"}),
     gauges=vllm_gauges(
         {"running": 3, "waiting": 1, "vllm:kv_cache_usage_perc": 0.5, "vllm:num_preemptions": 2}
     ),
@@ -61,8 +61,8 @@ HISTOGRAM_BOUNDS = {
 @pytest.fixture
 def metrics():
     metrics = GatewayMetrics()
-    for name in ("demo", "alias", "demo:adapter", "other"):
-        answer = metrics.of(name).begin(UsageCounter())
+    for labels in (("demo", "1"), ("demo", "1", "adapter"), ("demo", "2"), ("other", "1")):
+        answer = metrics.answers_of(AnswerLabels(*labels)).begin(UsageCounter())
         counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
         answer.add([CompletionDelta("x", finish_reason="stop", counts=counts)])
         answer.end()
@@ -82,18 +82,18 @@ def values(metrics):
     return told
 
 
-def test_one_model_of_many_names(values):
-    """Aliases, versions and adapters of a model add up; other models are not in it."""
-    assert values["vllm:prompt_tokens_total", None] == 3 * 7
-    assert values["vllm:generation_tokens_total", None] == 3 * 3
-    assert values["vllm:prefix_cache_hits_total", None] == 3 * 4
-    assert values["vllm:prefix_cache_queries_total", None] == 3 * 7
-    assert values["vllm:prompt_tokens_cached_total", None] == 3 * 4
-    assert values["vllm:request_success_total", "stop"] == 3
+def test_a_version_and_its_adapters(values):
+    """Answers with and without adapters add up; other versions and models are not in it."""
+    assert values["vllm:prompt_tokens_total", None] == 2 * 7
+    assert values["vllm:generation_tokens_total", None] == 2 * 3
+    assert values["vllm:prefix_cache_hits_total", None] == 2 * 4
+    assert values["vllm:prefix_cache_queries_total", None] == 2 * 7
+    assert values["vllm:prompt_tokens_cached_total", None] == 2 * 4
+    assert values["vllm:request_success_total", "stop"] == 2
     assert values["vllm:request_success_total", "abort"] == 0
-    assert values["vllm:request_params_n_bucket", "1.0"] == 3
-    assert values["vllm:prompt_tokens_by_source_total", "local_compute"] == 3 * (7 - 4)
-    assert values["vllm:prompt_tokens_by_source_total", "local_cache_hit"] == 3 * 4
+    assert values["vllm:request_params_n_bucket", "1.0"] == 2
+    assert values["vllm:prompt_tokens_by_source_total", "local_compute"] == 2 * (7 - 4)
+    assert values["vllm:prompt_tokens_by_source_total", "local_cache_hit"] == 2 * 4
 
 
 @pytest.mark.parametrize("name", HISTOGRAM_BOUNDS)
@@ -102,7 +102,7 @@ def test_bounds(values, name):
     bounds = [own[0] for sample, *own in values if sample == f"{name}_bucket"]
 
     assert HISTOGRAM_BOUNDS[name].split() == bounds
-    assert values[f"{name}_bucket", "+Inf"] == values[f"{name}_count", None] == 3
+    assert values[f"{name}_bucket", "+Inf"] == values[f"{name}_count", None] == 2
 
 
 def test_gauges(values):
@@ -130,7 +130,7 @@ def test_no_such_model(metrics):
 
 def test_valid(metrics):
     """OpenMetrics' strict parser takes them beside ours."""
-    other = VLLMModel(model="other", version="2", names=frozenset({"other"}))
+    other = VLLMModel(model="other", version="2")
     own = [*metrics.registry.collect(), *families(metrics.registry, [DEMO, other])]
 
     read = list(text_string_to_metric_families(exposition.as_openmetrics(own, "").decode()))

@@ -46,7 +46,7 @@ async def test_route(method, path, route, label):
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
-        scope["state"]["model"] = "m"
+        scope["state"]["model_name"] = "m"
         if route is not None:
             scope["route"] = route
         await echo(scope, receive, send)
@@ -109,7 +109,7 @@ async def test_why_it_was_refused(error, reason):
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
-        scope["state"]["model"] = "m"
+        scope["state"]["model_name"] = "m"
         raise InvalidRequest("wrong") if scope["path"] == "/wrong" else error
 
     counting = RequestMetrics(Failures(app), metrics=metrics, fixed=FIXED)

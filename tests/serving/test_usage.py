@@ -37,7 +37,7 @@ class Accounts:
     metrics: GatewayMetrics
 
     def metric(self, name: str, **labels: str) -> float:
-        labels = {"model": "m", **labels}
+        labels = {"model": "m", "version": "1", "adapter": "", **labels}
         value = self.metrics.registry.get_sample_value(f"openai_frontend_{name}", labels)
         return value or 0.0
 

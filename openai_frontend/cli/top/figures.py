@@ -58,7 +58,7 @@ def figures(earlier: Reading, now: Reading) -> Figures:
 
 
 def _names(now: Reading) -> set[str]:
-    """Those that requests can name, those that were used, and the engines of pipelines."""
+    """Those that are served, those that were used, and the engines of pipelines."""
     engines = now.label_values("vllm:num_requests_running", "model")
     engines |= now.label_values("nv_trt_llm_request_metrics", "model")
     used = now.label_values(f"{_OWN}_running_generations", "model")

@@ -26,7 +26,7 @@ class Reading:
 
     at_s: float  # on a clock that only goes forward
     samples: Mapping[str, Series]
-    models: tuple[str, ...] = ()  # that requests can name; none where the key is not for that
+    models: tuple[str, ...] = ()  # in Triton; none where the key may not list models
     status: str = ""  # as /health/ready says it; empty where the key is not for that
     unready: Mapping[str, str] = field(default_factory=dict)  # model -> why it cannot serve
 
@@ -81,9 +81,10 @@ def _samples(text: bytes) -> dict[str, Series]:
 
 
 def _models(status: int, body: bytes) -> tuple[str, ...]:
-    """A key may be for metrics and not for models."""
+    """The models behind all names that are listed, as metrics name them."""
     listed = _json(body).get("data", []) if status == 200 else []
-    return tuple(_text(each["id"]) for each in listed)
+    names = (each.get("parent") or each.get("root") or each["id"] for each in listed)
+    return tuple(dict.fromkeys(map(_text, names)))
 
 
 def _json(body: bytes) -> dict[str, Any]:

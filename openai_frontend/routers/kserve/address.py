@@ -20,7 +20,8 @@ def asked_model(request: Request, core: Core) -> ModelAddress:
     """To be given work; noted for the metrics where it is there."""
     model = check_inference(caller_of(request), _named(request))
     if core.model_is_ready(model.name, model.version):
-        request.scope["state"]["model"] = model.name
+        state = request.scope["state"]
+        state["model"] = state["model_name"] = model.name
     return model
 
 

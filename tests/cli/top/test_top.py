@@ -66,6 +66,20 @@ def test_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Aliases, versions and adapters stand in the row of their model in Triton."""
+    listed = [
+        {"id": "demo", "root": "demo", "parent": None},
+        {"id": "alias", "root": "demo", "parent": None},
+        {"id": "demo@1", "root": "demo", "parent": None},
+        {"id": "demo:adapter", "root": "adapter", "parent": "demo"},
+    ]
+    with telling({**ANSWERS, "/v1/models": (200, json.dumps({"data": listed}))}) as port:
+        _, text = once(capsys, "--json", f"http://127.0.0.1:{port}")
+
+    assert [model["model"] for model in json.loads(text)["models"]] == ["demo", "tired"]
+
+
 def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The certificate is checked against the authority that is given, and without one refused."""
 

@@ -42,7 +42,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
     admission, bodies = _admission(settings, life, metrics), BodyRoom(settings.max_held_body_bytes)
-    server.unreleased.observers += [admission, bodies]
+    server.unreleased.observers += [admission, bodies, registry.uses]
     if tracing is not None:
         metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
     return Lasting(

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
 from openai_frontend.access.keys import KeyLimits
 from openai_frontend.errors import RateLimited
+from openai_frontend.lease import Lease
 
 Clock = Callable[[], float]  # seconds that only go forward
 
@@ -66,11 +68,12 @@ class Bucket:
 class Reservation:
     """The tokens that one request has reserved before it is admitted, until its work uses them."""
 
-    __slots__ = ("_quota", "_tokens")
+    __slots__ = ("_quota", "_tokens", "lease")
 
     def __init__(self, quota: "Quota") -> None:
         self._quota = quota
         self._tokens = 0
+        self.lease = Lease()
 
     def take(self, tokens: int) -> None:
         """Raises RateLimited where they are not there."""
@@ -81,6 +84,16 @@ class Reservation:
         """The work begins: who does it settles so many tokens; 0 where none are left."""
         tokens, self._tokens = self._tokens, 0
         return tokens
+
+    def settle(self, *, reserved: int, used: int) -> None:
+        """A work ends: what it used beyond is owed at once; what it did not use comes back once
+        Triton has released the request.
+        """
+        settle = partial(self._quota.settle, reserved=reserved, used=used)
+        if used < reserved:
+            self.lease.when_released(settle)
+        else:
+            settle()
 
     def release(self) -> None:
         """The request is over: what no work has used comes back."""
@@ -138,7 +151,7 @@ class Quota:
         self.running += 1
 
     def end(self) -> None:
-        """A request that has begun is over."""
+        """A request that has begun is over, here and in Triton."""
         self.running -= 1
 
     def reserve(self, tokens: int, *, must: bool = False) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from openai_frontend import lease
 from openai_frontend.access.caller import Caller
 from openai_frontend.access.key_ring import KeyRing
 from openai_frontend.access.quota import Quota, Reservation, Standing
@@ -75,7 +76,7 @@ class Access:
         return caller
 
     async def _counted(self, quota: Quota, scope: Scope, receive: Receive, send: Send) -> None:
-        """A request at work, from its head to the end of its answer."""
+        """A request at work, until its answer has ended and Triton has released it."""
         if quota.per_minute:
             send = _Telling(quota, send).send
         try:
@@ -84,11 +85,12 @@ class Access:
             await _refuse(refusal, scope, send)
             return
         reservation = scope["state"]["reservation"] = Reservation(quota)
+        lease.current.set(reservation.lease)
         try:
             await self._app(scope, receive, send)
         finally:
-            reservation.release()
-            quota.end()
+            reservation.lease.when_released(reservation.release)
+            reservation.lease.when_released(quota.end)
 
 
 async def _refuse(refusal: GatewayError, scope: Scope, send: Send) -> None:

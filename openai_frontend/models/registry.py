@@ -60,8 +60,8 @@ class ModelRegistry:
         self._server = server
         self._options = dict(options or {})
         self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self._uses = ModelUses()
-        building = ModelBuilding(server, self._pool, self._uses, metrics or GatewayMetrics())
+        self.uses = ModelUses()
+        building = ModelBuilding(server, self._pool, self.uses, metrics or GatewayMetrics())
         self._taking = SnapshotTaking(server, building, self._options)
         self._strict_readiness = strict_readiness
         self.changes = ModelChanges()
@@ -166,18 +166,18 @@ class ModelRegistry:
 
         Names that are unknown, or not for requests, are `get`'s to refuse.
         """
-        if self._uses.demand is None:
+        if self.uses.demand is None:
             return
         snapshot = self._current()
         model_name = snapshot.model_name(name)
         if model_name not in snapshot.options:
             model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
         if model_name in snapshot.options and model_name not in snapshot.refused:
-            await self._uses.demand.bring(model_name)
+            await self.uses.demand.bring(model_name)
 
     def load_on_demand(self, demand: Demand) -> None:
         """From now on `demand` brings the models that requests name."""
-        self._uses.demand = demand
+        self.uses.demand = demand
 
     def is_loaded(self, name: str) -> bool:
         """Whether Triton has the model, and nobody is about to unload it."""
@@ -221,7 +221,7 @@ class ModelRegistry:
 
     def use(self, name: str) -> ModelUse:
         """What a model of Triton's has to do."""
-        return self._uses[name]
+        return self.uses[name]
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that says that a model does not exist."""
@@ -254,7 +254,7 @@ class ModelRegistry:
         models = [snapshot.models[name] for name in snapshot.listed]
         adapters = self._adapter_models.listed(snapshot, self._adapters)
         cards = [model.card() for model in (*models, *adapters)]
-        if self._uses.demand is not None:
+        if self.uses.demand is not None:
             cards += [_card_of_unloaded(name, snapshot) for name in snapshot.on_demand()]
         return cards
 

@@ -22,7 +22,7 @@ class ModelUse:
 
     def __init__(self, model_name: str, uses: "ModelUses") -> None:
         self.model_name = model_name
-        self.running = 0  # requests at work in the model
+        self.running = 0  # requests at work in the model, also those that their clients left
         self.held = 0  # requests that wait for the model, or have found it and are not at an end
         self.last_used = time.monotonic()  # seconds
         self._uses = uses
@@ -30,9 +30,17 @@ class ModelUse:
     async def __aenter__(self) -> None:
         if (demand := self._uses.demand) is not None:
             await demand.bring(self.model_name)
-        self.running += 1  # nothing else runs between a model's being there and this line
+        self.begin()  # nothing else runs between a model's being there and this line
 
     async def __aexit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """One more request is at work in the model, until `end`."""
+        self.running += 1
+
+    def end(self) -> None:
+        """As often as `begin`."""
         self.running -= 1
         self._used()
 
@@ -64,3 +72,11 @@ class ModelUses(dict[str, ModelUse]):
     def __missing__(self, model_name: str) -> ModelUse:
         use = self[model_name] = ModelUse(model_name, self)
         return use
+
+    def retain(self, model_name: str, input_bytes: int) -> None:
+        """A cancelled request is at work until Triton releases it: the model may go on."""
+        self[model_name].begin()
+
+    def release(self, model_name: str, input_bytes: int) -> None:
+        """Triton has released it."""
+        self[model_name].end()

@@ -139,7 +139,7 @@ class CallersModel:
             charged = prompt_tokens * request.sequences + usage.completion_tokens
             if not (failed or usage.finished):
                 charged = max(charged, reserved)
-            self._caller.quota.settle(reserved=reserved, used=charged)
+            self._reservation.settle(reserved=reserved, used=charged)
 
     def _cost(self, work: Work) -> int:
         """Tokens that it may use."""
@@ -160,7 +160,7 @@ class CallersModel:
         reserved = self._reserve(request)
         result = await self._model.embed(request)
         used = result.prompt_tokens or reserved
-        self._caller.quota.settle(reserved=reserved, used=used)
+        self._reservation.settle(reserved=reserved, used=used)
         return result
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
@@ -168,7 +168,7 @@ class CallersModel:
         reserved = self._reserve(request)
         result = await self._model.score(request)
         used = result.prompt_tokens or reserved
-        self._caller.quota.settle(reserved=reserved, used=used)
+        self._reservation.settle(reserved=reserved, used=used)
         return result
 
     def _reserve(self, work: Work) -> int:

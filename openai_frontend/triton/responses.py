@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
+from openai_frontend.lease import Lease
 from openai_frontend.triton import _core, failures
 from openai_frontend.triton.unreleased import UnreleasedRequests
 
@@ -42,6 +43,7 @@ class ResponseStream:
         "_ended",
         "_error",
         "_failed",
+        "_lease",
         "_left",
         "_loop",
         "_native",
@@ -59,9 +61,10 @@ class ResponseStream:
         model_name: str = "",
         unhealthy: set[str] | None = None,
         unreleased: UnreleasedRequests | None = None,
+        lease: Lease | None = None,
     ) -> None:
         """`unhealthy` is given the instances of which the Python backend says so; `unreleased`
-        knows this request from its cancellation to its release.
+        knows this request from its cancellation to its release, and `lease` is retained until then.
         """
         self._native = native
         self._loop = loop
@@ -72,6 +75,7 @@ class ResponseStream:
         self._failed: Callable[[], Exception] | None = None
         self._unhealthy = unhealthy
         self._unreleased = unreleased
+        self._lease = lease
         self.model_name = model_name
         self.seen: tuple[int, int] | None = None  # this and the next are the watchdog's
         self.since_s = 0.0
@@ -120,7 +124,7 @@ class ResponseStream:
         released = self._loop.create_future()
         released.add_done_callback(lambda _: unreleased.remove(self))
         self._native.release_waiter = released
-        unreleased.add(self, self.model_name, input_bytes)
+        unreleased.add(self, self.model_name, input_bytes, self._lease)
 
     def give_up(self) -> None:
         """Triton may never release the request: its engine has died."""

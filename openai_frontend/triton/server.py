@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from openai_frontend import errors, request_record
+from openai_frontend import errors, lease, request_record
 from openai_frontend.keep_up import keep_up
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
@@ -351,7 +351,9 @@ class Server:
             )
         except _core.TritonError as error:
             raise failures.from_native(error) from error
-        stream = ResponseStream(native, self._loop, model_name, self.unhealthy, self.unreleased)
+        stream = ResponseStream(
+            native, self._loop, model_name, self.unhealthy, self.unreleased, lease.current.get()
+        )
         self._streams.add(stream)
         return stream
 

@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from openai_frontend.lease import Lease
+
 
 class Observer(Protocol):
     """Who counts them against a limit."""
@@ -20,22 +22,30 @@ class UnreleasedRequests:
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
-        self._requests: dict[object, tuple[str, int]] = {}  # held, so that the release finds them
+        # Held, so that the release finds them
+        self._requests: dict[object, tuple[str, int, Lease | None]] = {}
 
     def __contains__(self, stream: object) -> bool:
         return stream in self._requests
 
-    def add(self, stream: object, model_name: str, input_bytes: int) -> None:
-        """A stream whose request was cancelled."""
-        self._requests[stream] = (model_name, input_bytes)
+    def add(
+        self, stream: object, model_name: str, input_bytes: int, lease: Lease | None = None
+    ) -> None:
+        """A stream whose request was cancelled; `lease` is that of the client's request."""
+        self._requests[stream] = (model_name, input_bytes, lease)
+        if lease is not None:
+            lease.retain()
         for observer in self.observers:
             observer.retain(model_name, input_bytes)
 
     def remove(self, stream: object) -> None:
         """It is released, or given up. Does nothing for a stream that is not here."""
         if (known := self._requests.pop(stream, None)) is not None:
+            model_name, input_bytes, lease = known
             for observer in self.observers:
-                observer.release(*known)
+                observer.release(model_name, input_bytes)
+            if lease is not None:
+                lease.release()
 
     def clear(self) -> None:
         """The core is gone."""

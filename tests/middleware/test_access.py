@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openai_frontend import lease
 from openai_frontend.access.key_ring import KeyRing
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.request_id import RequestId
@@ -179,6 +180,25 @@ async def test_requests_at_once(failure):
 
     assert [each.status for each in inner] == [429, 429]
     assert ring.find(b"one").quota.running == 0
+
+
+async def test_a_request_that_triton_still_has():
+    """It counts against its key's limit until Triton has released it."""
+    ring = KeyRing([key("one", streams=1)])
+    headers = authorization(b"Bearer one")
+    leases = []
+
+    async def app(scope, receive, send):
+        leases.append(lease.current.get())
+        leases[-1].retain()
+        await echo(scope, receive, send)
+
+    first = await call(guarded(app, ring=ring), headers=headers)
+    second = await call(guarded(app, ring=ring), headers=headers)
+    leases[0].release()
+    third = await call(guarded(app, ring=ring), headers=headers)
+
+    assert [each.status for each in (first, second, third)] == [200, 429, 200]
 
 
 def test_what_a_request_costs():

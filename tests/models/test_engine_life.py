@@ -13,15 +13,16 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.lease import Lease, current
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.model_options import EngineLimits
 from openai_frontend.models import restarts
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.triton import Server
+from openai_frontend.triton import Server, _core, inprocess
 from tests import mock_models
 from tests.engines import failing_engines
-from tests.triton import python_models
+from tests.triton import puppet, python_models
 from tests.triton.generation_inputs import collect, text
 from tests.triton.waiting import until
 
@@ -150,6 +151,49 @@ async def test_a_model_that_is_unloaded(repository, nothing_left, caplog):
         await unloading
 
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class Deaf(puppet.Puppet):
+    """It goes on with requests that are cancelled."""
+
+    died: str | None = None
+
+    def cancel(self, execution: _core.Execution) -> None:
+        Deaf.cancelled += 1
+
+    def failure(self) -> str | None:
+        return Deaf.died
+
+
+@pytest.fixture
+async def deaf(repository, start_server, monkeypatch):
+    """What asks a deaf engine, and the looks at it; it is not started again."""
+    monkeypatch.setattr(puppet, "Puppet", Deaf)
+    monkeypatch.setattr(inprocess, "RUNTIME", puppet.__name__)
+    monkeypatch.setattr(Deaf, "died", None)
+    (repository / "puppet" / "1").mkdir(parents=True)  # the index tells of what has a folder alone
+    server = await start_server()
+    async with puppet.model(server) as ask:
+        registry = ModelRegistry(server)
+        await registry.refresh()
+        yield ask, World(registry, EngineLimits(restarts=0))
+        registry.close()
+
+
+async def test_cancelled_requests_of_a_dead_engine(deaf):
+    """Nobody waits for their release: Triton may keep them for ever."""
+    ask, here = deaf
+    here.server.unreleased.observers.append(here.registry.uses)
+    current.set(lease := Lease())
+    (await ask()).stream.cancel()
+    returned = asyncio.Event()
+    lease.when_released(returned.set)
+    await here.settle()
+    assert (here.registry.use("puppet").running, returned.is_set()) == (1, False)
+    Deaf.died = "it died"
+    await here.settle()
+
+    assert (here.registry.use("puppet").running, returned.is_set()) == (0, True)
 
 
 def stubs() -> list[psutil.Process]:

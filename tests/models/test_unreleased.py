@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from openai_frontend.access.quota import Quota
 from openai_frontend.triton import _core
+from tests.access import key_files
 from tests.models.conftest import Live, LiveGateway
+from tests.prompting import tiny_tokenizer
 from tests.triton import python_models
 from tests.triton.waiting import until
 
@@ -17,6 +22,9 @@ pytestmark = pytest.mark.slow  # the stub's start
 PATIENCE_S = 0.3
 TEXT = "x" * 100_000
 BODY = {"inputs": [{"name": "IN", "datatype": "BYTES", "shape": [1], "data": [TEXT]}]}
+ON_DEMAND: dict[str, Any] = {
+    "model_control_mode": "explicit", "load_on_demand": True, "max_loaded_models": 1,
+}  # fmt: skip
 DEAF = """
 import pathlib, time
 
@@ -34,18 +42,47 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def gateway(repository: Path, live_gateway: Live, gate: Path) -> AsyncIterator[LiveGateway]:
+def deaf(repository: Path, live_gateway: Live, gate: Path) -> Live:
+    """Starts a gateway with the model, which ends its requests when the test is over."""
+
     python_models.write(repository, "deaf", answer=DEAF % str(gate))
-    async with live_gateway(max_streams=2, max_queue=0, max_held_body_bytes=350_000) as gateway:
+
+    @asynccontextmanager
+    async def start(**settings: Any) -> AsyncIterator[LiveGateway]:
+        async with live_gateway(**settings) as gateway:
+            try:
+                yield gateway
+            finally:
+                gate.touch()  # noqa: ASYNC240  a file that is there at once
+                await until(lambda: not _core.live_counts()["requests"])
+
+    return start
+
+
+@pytest.fixture
+async def gateway(deaf: Live) -> AsyncIterator[LiveGateway]:
+    async with deaf(max_streams=2, max_queue=0, max_held_body_bytes=350_000) as gateway:
         yield gateway
-        gate.touch()  # noqa: ASYNC240  a file that is there at once
-        await until(lambda: not _core.live_counts()["requests"])
 
 
-async def ask(gateway: LiveGateway) -> int:
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    """One key may have a single request at work, another one 1,200 tokens."""
+    single = key_files.key("single", streams=1)
+    counted = key_files.key("counted", tokens_per_minute=1200)
+    return key_files.write(tmp_path / "keys.yaml", single, counted)
+
+
+def quota(gateway: LiveGateway, key: str) -> Quota:
+    assert gateway.lasting.keys is not None
+    return gateway.lasting.keys.ring.find(key.encode()).quota
+
+
+async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
     """The status; 0 where the client hung up."""
+    path, headers = f"/v2/models/{model}/infer", key_files.bearer(key)
     try:
-        answer = await gateway.client.post("/v2/models/deaf/infer", json=BODY, timeout=PATIENCE_S)
+        answer = await gateway.client.post(path, json=BODY, headers=headers, timeout=PATIENCE_S)
     except httpx.ReadTimeout:
         return 0
     return answer.status_code
@@ -84,3 +121,46 @@ async def test_metric(gateway):
 
     lines = (await gateway.client.get("/metrics")).text.splitlines()
     assert 'openai_frontend_unreleased_requests{model="deaf"} 1.0' in lines
+
+
+async def test_requests_of_a_key(deaf, gate, keys_file):
+    """They are never more in Triton than the key's limit, however often its client hangs up."""
+    async with deaf(keys_file=keys_file) as gateway:
+        answers = [await ask(gateway, "single") for _ in range(3)]
+
+        assert answers == [0, 429, 429]
+        assert _core.live_counts()["requests"] == 1
+        gate.touch()
+        await until(lambda: not quota(gateway, "single").running)
+        assert await ask(gateway, "single") == 200
+
+
+async def test_tokens_of_a_key(deaf, gate, repository, keys_file):
+    """What a request that failed has reserved comes back when Triton releases the request."""
+    options = f"tokenizer: {tiny_tokenizer.write(repository.parent / 'tokenizer')}"
+    (repository / "deaf" / "openai_frontend.yaml").write_text(options)
+    async with deaf(keys_file=keys_file, first_token_timeout_s=0.3, engine_restarts=0) as gateway:
+        body = {"model": "deaf", "messages": [{"role": "user", "content": "hi"}]}
+        headers = key_files.bearer("counted")
+        answer = await gateway.client.post("/v1/chat/completions", json=body, headers=headers)
+
+        assert answer.status_code == 504, answer.text
+        [tokens] = quota(gateway, "counted").standings()
+        assert tokens.remaining < 600
+        gate.touch()
+        await until(lambda: quota(gateway, "counted").standings()[0].remaining > 1100)
+
+
+async def test_a_model_at_work_for_nobody(deaf, gate, repository):
+    """It is not unloaded for another one before Triton has released its requests."""
+    python_models.write(repository, "other")
+    async with deaf(**ON_DEMAND) as gateway:
+        await gateway.registry.bring("deaf")
+        assert await ask(gateway) == 0
+        await until(lambda: gateway.lasting.admission.unreleased == 1)
+
+        assert await ask(gateway, model="other") == 0
+        assert gateway.registry.state("deaf") == "READY"
+        gate.touch()
+        await gateway.registry.bring("other")
+        assert gateway.registry.loaded() == {"other"}

@@ -108,6 +108,19 @@ async def test_an_answer_that_fails():
     assert used(quota) == 100
 
 
+async def test_an_answer_that_fails_while_triton_works_on_it():
+    """What it did not use comes back when Triton releases it."""
+    model, quota = charged(FakeModel([], failure=ValueError("x")))
+    lease = model._reservation.lease
+    lease.retain()
+    with pytest.raises(ValueError, match="x"):
+        await run(model, request())
+
+    assert used(quota) == 150
+    lease.release()
+    assert used(quota) == 100
+
+
 LENGTHS = [(None, None), (None, 50_000), (49_900, 50_000), (900, 1000)]
 
 

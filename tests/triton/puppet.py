@@ -33,7 +33,7 @@ class Puppet:
     def unload(self) -> None:
         """Nothing to release."""
 
-    def failure(self) -> None:
+    def failure(self) -> str | None:
         """It never fails."""
 
     def stats(self) -> None:

@@ -3,7 +3,7 @@ import gc
 
 import pytest
 
-from openai_frontend import errors
+from openai_frontend import errors, lease
 from openai_frontend.triton import _core, inprocess
 from tests import mock_models
 from tests.engines import failing_engines
@@ -243,3 +243,18 @@ async def test_a_core_that_stops(slow, observer):
     await slow.stop()
 
     assert observer.noted == []
+
+
+async def test_a_lease(slow):
+    """It goes on until Triton has released all that was cancelled, of its own request alone."""
+    lease.current.set(own := lease.Lease())
+    streams = [generate(slow, 1000) for _ in range(2)]
+    lease.current.set(other := lease.Lease())
+    for stream in streams:
+        stream.cancel()
+    ended = []
+    own.when_released(lambda: ended.append(own))
+    other.when_released(lambda: ended.append(other))
+
+    assert ended == [other]
+    await until(lambda: ended == [other, own])

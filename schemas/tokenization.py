@@ -53,18 +53,30 @@ class DetokenizeResponse(BaseModel):
 
 
 class RenderedPrompt(BaseModel):
-    """What the model would read."""
+    """A request as its model would get it: vLLM's GenerateRequest, which vLLM's server takes at
+    POST /inference/v1/generate. The last three fields are not vLLM's; its clients ignore them.
+    """
 
-    object: Literal["prompt"] = "prompt"
-    model: str
-    prompt: str
+    request_id: str
     token_ids: list[int]
-    count: int
+    token_offsets: None = None
+    features: None = None  # no images, no audio
+    content_parts: None = None
+    # fields that differ from the engine's defaults
+    sampling_params: Annotated[dict[str, Any], Field(description="vLLM's SamplingParams.")]
+    model: str
+    reasoning_ended: Annotated[
+        bool | None, Field(description="True: structured outputs apply from the first token on.")
+    ] = None
+    reasoning_parser_kwargs: None = None
+    return_token_ids: None = None
+    output_mode: Literal["tokens"] = "tokens"
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    prompt: Annotated[str, Field(description="The text of the tokens.")]
+    count: Annotated[int, Field(description="The number of tokens.")]
     max_model_len: int | None
-
-
-class RenderedPromptList(BaseModel):
-    """One for each prompt of a completion request."""
-
-    object: Literal["list"] = "list"
-    data: list[RenderedPrompt]

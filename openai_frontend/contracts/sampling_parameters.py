@@ -1,4 +1,6 @@
-"""The tensor `sampling_parameters` as JSON text, for every backend of vLLM. Never checks values."""
+"""vLLM's SamplingParams as JSON: the tensor `sampling_parameters` of every backend of vLLM, and
+the object that vLLM's own server reads. Never checks values.
+"""
 
 from dataclasses import fields
 from operator import attrgetter
@@ -57,6 +59,26 @@ class SamplingParameters:
         if self._last is None or self._last[0] is not structured:
             self._last = structured, orjson.Fragment(orjson.dumps(_structured_outputs(structured)))
         return self._last[1]
+
+
+_OF_TENSORRT_LLM = ("beam_width", "length_penalty")
+
+
+def fields_of(params: SamplingParams) -> dict[str, Any]:
+    """What vLLM's server reads as `sampling_params`: the fields that differ from the engine's own
+    defaults, and always `max_tokens`, which vLLM would take for 16.
+    """
+    # vLLM refuses some lists if they are empty
+    changed = {name: value for name, value in _SAMPLING.changed(params).items() if value != []}
+    for name in _OF_TENSORRT_LLM:
+        changed.pop(name, None)
+    if params.logprob_token_ids:  # in place of the likeliest
+        changed.pop("logprobs", None)
+    if params.structured_outputs is not None:
+        changed["structured_outputs"] = _STRUCTURED.changed(params.structured_outputs)
+    # An answer of no tokens reads the prompt, for which vLLM's server needs one.
+    most = params.max_tokens
+    return {**changed, "max_tokens": None if most is None else max(1, most)}
 
 
 def _structured_outputs(structured: StructuredOutputs) -> str:

@@ -1,11 +1,10 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import Mapping
-
 import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.routers.adjusted import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.body import read_body
 from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
@@ -30,14 +29,14 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
     @router.post(
         "/v1/chat/completions",
         openapi_extra=request_body(ChatCompletionRequest, chunk=ChatCompletionChunk),
-        responses={200: {"model": ChatCompletion}, **ERRORS},
+        responses={200: {"model": ChatCompletion, "headers": ADJUSTED_PARAMETERS}, **ERRORS},
     )
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
         model = await model_for(request, registry, chat_request.model, "chat")
         answer = await chat.prepare(chat_request, model)
-        told = _adjusted(answer.adjusted)
+        told = adjusted_parameters(answer.adjusted)
         if chat_request.stream:
             headers = [(name.encode(), value.encode()) for name, value in told.items()]
             return EventStream(chunks(answer), answer.bursts(), streams, headers)
@@ -46,9 +45,3 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
         return Response(orjson.dumps(completion), headers=told, media_type="application/json")
 
     return router
-
-
-def _adjusted(fields: Mapping[str, str]) -> dict[str, str]:
-    """The header that names hints which the model could not get as the request has them."""
-    told = ", ".join(f"{name}={value}" for name, value in fields.items())
-    return {"x-adjusted-parameters": told} if told else {}

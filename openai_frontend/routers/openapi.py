@@ -152,7 +152,7 @@ def _written(app: FastAPI) -> Json:
         if method == "post":  # what FastAPI adds for bodies that it reads itself
             operation["responses"].pop("422", None)
         for response in operation["responses"].values():
-            response["headers"] = _HEADERS
+            response["headers"] = {**_HEADERS, **response.get("headers", {})}
     return document
 
 

@@ -111,6 +111,11 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{random.getrandbits(128):032x}"
 
 
+def request_id(id: str, at: int, *, prompts: int) -> str:
+    """The id of a prompt's request: the answer's own, numbered if there are several prompts."""
+    return id if prompts == 1 else f"{id}-{at}"
+
+
 @lru_cache(maxsize=64)
 def _fingerprint(model: str, created: int) -> str:
     """Changes when the gateway or the loaded model does: then a seed may give another answer."""

@@ -72,6 +72,14 @@ class ChatCompletions:
     async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         self._admission.of(model).check(model.turn(request.priority or 0))
+        answer = await self.render(request, model)
+        model.reserve(answer.requests[0])
+        return answer
+
+    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
+        """The same answer for those who only look at its request: takes no place in a queue and
+        none of the caller's tokens.
+        """
         tools = self._check(request, model)
         hints = template_variables(request, model, self._policy)
         prompt = await self._render(request, model, tools, hints.values)
@@ -124,7 +132,6 @@ class ChatCompletions:
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, request, told, asked.held)
         requests = _choices(first if reading is None else for_reader(first, reading, model), n)
-        model.reserve(requests[0])
         return Answer(
             id=id,
             model=model,
@@ -135,12 +142,6 @@ class ChatCompletions:
             echo=[prefilled_text(request.messages)] if request.echo else [],
             reading=reading,
         )
-
-    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Prompt:
-        """What the model reads; raises for fields that this model or server cannot honour."""
-        tools = self._check(request, model)
-        hints = template_variables(request, model, self._policy)
-        return await self._render(request, model, tools, hints.values)
 
     def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
         check_generates(model)

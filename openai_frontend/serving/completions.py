@@ -19,6 +19,7 @@ from openai_frontend.serving.answer import (
     first_request,
     new_id,
     prompt_logprobs_told,
+    request_id,
 )
 from openai_frontend.serving.constraints import Constraint, constraint
 from openai_frontend.serving.details import (
@@ -68,7 +69,15 @@ class Completions:
     async def prepare(self, request: CompletionRequest, model: ServedModel) -> Answer:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
         self._admission.of(model).check(model.turn(request.priority or 0))
-        prompts = await self.render(request, model)
+        answer = await self.render(request, model)
+        model.reserve(answer.requests[0])
+        return answer
+
+    async def render(self, request: CompletionRequest, model: ServedModel) -> Answer:
+        """The same answer for those who only look at its requests: takes no place in a queue and
+        none of the caller's tokens.
+        """
+        prompts = await self._tokenized(request, model)
         check_request_fields(request, model, special_tokens=True)
         id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
         _check_model(request, told, model)
@@ -81,11 +90,10 @@ class Completions:
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
             room = _room(prompt, request, model)
-            prompt_id = f"{id}-{at}" if len(prompts) > 1 else id
             own = params if params.max_tokens == room else replace(params, max_tokens=room)
-            first = first_request(prompt_id, prompt, own, request, told, held)
+            first_id = request_id(id, at, prompts=len(prompts))
+            first = first_request(first_id, prompt, own, request, told, held)
             requests += choices_of(first, n)
-        model.reserve(requests[0])
         return Answer(
             id=id,
             model=model,
@@ -101,7 +109,7 @@ class Completions:
         told = details(request, model, logprobs=request.logprobs, defaults=self._stream_defaults)
         return replace(told, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
-    async def render(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
+    async def _tokenized(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
         """What the model reads; raises for fields that this model or server cannot honour."""
         check_generates(model)
         prompts = _prompts(request)

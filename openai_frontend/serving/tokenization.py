@@ -1,4 +1,4 @@
-"""Tokens of texts and chats, texts of tokens, and prompts as a model would read them. No HTTP."""
+"""Tokens of texts and chats, and texts of tokens. No HTTP."""
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.served_model import ServedModel
@@ -10,7 +10,6 @@ from openai_frontend.serving.sampling import unsupported
 from schemas.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
-    RenderedPrompt,
     TokenizeRequest,
     TokenizeResponse,
 )
@@ -96,15 +95,3 @@ def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
         return InvalidRequest(message, param="prompt", code="missing_required_parameter")
     message = "Use either 'prompt' or 'messages'."
     return InvalidRequest(message, param="messages")
-
-
-async def rendered(prompt: Prompt, model: ServedModel) -> RenderedPrompt:
-    """A prompt as clients are told of it; one that was sent as tokens is decoded."""
-    text = prompt.text
-    return RenderedPrompt.model_construct(  # as above
-        model=model.name,
-        prompt=await model.decode(prompt.token_ids) if text is None else text,
-        token_ids=list(prompt.token_ids),
-        count=len(prompt.token_ids),
-        max_model_len=model.max_model_len,
-    )

@@ -49,9 +49,9 @@ Deliberate ones, compared with `vllm serve` 0.32:
 - `--force-include-usage` adds the usage chunk alone; vLLM's `--enable-force-include-usage` also
   puts counts on every chunk. `continuous_usage_stats` does that in both, if `include_usage` is
   true.
-- `/v1/chat/completions/render` and `/v1/completions/render` answer the prompt's text and tokens
-  ([chat-templates.md](chat-templates.md)); vLLM answers requests for its `/inference/v1/generate`,
-  with `request_id` and `sampling_params`.
+- `/v1/chat/completions/render` and `/v1/completions/render` also answer the prompt's text and the
+  number of its tokens ([chat-templates.md](chat-templates.md)). `sampling_params` leaves the
+  model's own defaults out; vLLM's has those of `generation_config.json`.
 - `finish_reason` is one of OpenAI's values. A stream that fails ends with an `error` event; vLLM
   also says `abort` and `error`.
 """

@@ -44,6 +44,16 @@ async def test_hints_that_the_model_does_not_support(world, stream):
     assert told == "reasoning_effort=ignored, verbosity=ignored"
 
 
+async def test_adjusted_hints_of_a_rendered_chat(world):
+    """The header says what the template got, as for the chat itself."""
+    world.model()
+    body = {"messages": [{"role": "user", "content": "hi"}], "verbosity": "high"}
+
+    response = await world.client.post("/v1/chat/completions/render", json=body)
+
+    assert response.headers["x-adjusted-parameters"] == "verbosity=ignored"
+
+
 @pytest.mark.honours("completions.prompt", "completions.model")
 async def test_completion(world):
     """A prompt is continued in the form that openai-python reads."""

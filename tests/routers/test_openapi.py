@@ -114,6 +114,14 @@ def test_every_answer_has_an_id(document):
             assert "x-request-id" in response["headers"]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/render"])
+def test_adjusted_parameters(document, path):
+    """The header that names adjusted hints is described beside those of every answer."""
+    headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
+
+    assert {"x-adjusted-parameters", "x-request-id"} <= headers.keys()
+
+
 @pytest.mark.parametrize("path", STREAMS)
 def test_streams(document, path):
     """An endpoint that streams says so, and what its events are."""

@@ -178,31 +178,54 @@ def test_an_unknown_model_is_not_found(client: httpx.Client, path: str) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_rendered_chat_is_what_the_model_reads(client: httpx.Client, tokens: Tokenizer) -> None:
-    """Its text, and the tokens that a chat completion would count."""
+RENDERED = {
+    "token_offsets": None,
+    "features": None,
+    "content_parts": None,
+    "model": "mock",
+    "reasoning_ended": None,
+    "reasoning_parser_kwargs": None,
+    "return_token_ids": None,
+    "output_mode": "tokens",
+    "stream": False,
+    "stream_options": None,
+    "cache_salt": None,
+    "priority": 0,
+    "kv_transfer_params": None,
+    "ec_transfer_params": None,
+    "max_model_len": 4096,
+}
 
-    body = {"model": "mock", "messages": [USER], "max_tokens": 1}
+
+def test_a_rendered_chat_is_what_the_model_is_asked(
+    client: httpx.Client, tokens: Tokenizer
+) -> None:
+    """vLLM's object, with the tokens that a chat completion would count, and their text."""
+
+    body = {"model": "mock", "messages": [USER], "max_tokens": 1, "logit_bias": {"5": 1}}
     answer = answered(client, "/v1/chat/completions/render", **body)
     ids = tokens.encode(CHAT + ASSISTANT, add_special_tokens=False).ids
+    assert answer.pop("request_id").startswith("chatcmpl-")
     assert answer == {
-        "object": "prompt",
-        "model": "mock",
-        "prompt": CHAT + ASSISTANT,
+        **RENDERED,
         "token_ids": ids,
+        "sampling_params": {"n": 1, "max_tokens": 1, "logit_bias": {"5": 1.0}},
+        "prompt": CHAT + ASSISTANT,
         "count": len(ids),
-        "max_model_len": 4096,
     }
     usage = answered(client, "/v1/chat/completions", **body)["usage"]
     assert usage["prompt_tokens"] == answer["count"]
 
 
 def test_rendered_prompts_come_in_their_order(client: httpx.Client, tokens: Tokenizer) -> None:
-    """Each with its special tokens; one that was sent as tokens has a text too."""
+    """A bare list, as vLLM's. Each with its special tokens; one that was sent as tokens has a text
+    too.
+    """
 
     path = "/v1/completions/render"
     texts = answered(client, path, model="mock", prompt=["!", "?"])
-    assert [each["prompt"] for each in texts["data"]] == ["!", "?"]
-    [of_ids] = answered(client, path, model="mock", prompt=texts["data"][1]["token_ids"])["data"]
+    assert [each["prompt"] for each in texts] == ["!", "?"]
+    [of_ids] = answered(client, path, model="mock", prompt=texts[1]["token_ids"])
     assert of_ids["prompt"] == "<|endoftext|>?"
 
 
@@ -213,6 +236,7 @@ def test_rendered_prompts_come_in_their_order(client: httpx.Client, tokens: Toke
         ("/v1/chat/completions/render", {"messages": []}, "messages"),
         ("/v1/completions/render", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions/render", {"prompt": "! " * 5000}, "prompt"),
+        ("/v1/completions/render", {"prompt": "!", "max_tokens": 4096}, "prompt"),
     ],
 )
 def test_rendering_refuses_what_the_request_would(

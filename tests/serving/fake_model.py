@@ -104,6 +104,9 @@ class FakeModel:
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return "".join(map(chr, token_ids))
 
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        return self.detokenize(token_ids)
+
     def token_bytes(self, token_id: int) -> bytes:
         return chr(token_id).encode()
 

@@ -407,7 +407,7 @@ async def test_the_length_of_a_prompt():
     longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
     model: Any = FakeModel()
 
-    assert len((await chat.render(request, model)).token_ids) == 5
+    assert len((await chat.render(request, model)).requests[0].prompt_token_ids or ()) == 5
     for read in (chat.prepare, chat.render):
         with pytest.raises(InvalidRequest) as refused:
             await read(longer, model)

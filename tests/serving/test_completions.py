@@ -273,10 +273,11 @@ async def test_the_length_of_all_prompts():
     fits = CompletionRequest(model="m", prompt=["ab", "abc"])
     longer = CompletionRequest(model="m", prompt=["abc", "abc", ""])
 
-    assert len(await completions.render(fits, model)) == 2
-    with pytest.raises(InvalidRequest) as refused:
-        await completions.prepare(longer, model)
-    assert (refused.value.param, refused.value.code) == ("prompt", "max_tokens_per_request")
+    assert len((await completions.render(fits, model)).requests) == 2
+    for read in (completions.prepare, completions.render):
+        with pytest.raises(InvalidRequest) as refused:
+            await read(longer, model)
+        assert (refused.value.param, refused.value.code) == ("prompt", "max_tokens_per_request")
 
 
 async def test_a_full_queue():

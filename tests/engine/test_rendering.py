@@ -1,0 +1,70 @@
+"""What /render answers, read by vLLM's own classes; no engine runs."""
+
+from typing import Any
+
+import msgspec
+import orjson
+import pytest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateRequest
+from vllm.sampling_params import SamplingParams
+
+from schemas.tokenization import RenderedPrompt
+from tests.routers.test_fields_reach_the_model import SAMPLING
+from tests.serving.test_rendering import MESSAGES, of_chat, of_completion
+
+pytestmark = pytest.mark.engine
+
+OWN = {"prompt", "count", "max_model_len"}
+# of vLLM's server alone, which sets them anew for each request
+INTERNAL = {"output_kind", "skip_clone"}
+
+
+def test_fields():
+    """They are vLLM's by name, and the three that vLLM's clients ignore."""
+    assert set(RenderedPrompt.model_fields) - OWN == set(GenerateRequest.model_fields)
+
+
+def read(rendered: RenderedPrompt) -> GenerateRequest:
+    """What vLLM's server makes of the answer as JSON."""
+    body = orjson.dumps(rendered, default=vars, option=orjson.OPT_NON_STR_KEYS)
+    return GenerateRequest.model_validate_json(body)
+
+
+def said(params: SamplingParams) -> dict[str, Any]:
+    """Its fields, without those that each server sets itself."""
+    fields = msgspec.structs.asdict(params)
+    return {name: value for name, value in fields.items() if name not in INTERNAL}
+
+
+REQUESTS: list[dict[str, Any]] = [
+    *(fields for fields, _ in SAMPLING),
+    {},
+    {"n": 2, "stream": True, "stream_interval": 3},
+    {"response_format": {"type": "json_object"}},
+    {"stop_token_ids": [], "bad_words": [], "stop": []},
+]
+
+
+@pytest.mark.parametrize("fields", REQUESTS, ids=str)
+async def test_sampling_of_a_chat(fields):
+    """vLLM's server would sample as for the chat request itself."""
+    expected = ChatCompletionRequest.model_validate({"messages": MESSAGES, **fields})
+
+    request = read(await of_chat(**fields))
+
+    params = expected.to_sampling_params(fields.get("max_tokens"), {})
+    assert said(request.sampling_params) == said(params)
+    assert (request.stream, request.token_ids) == (expected.stream, [*b"hello"])
+
+
+@pytest.mark.parametrize("fields", [*REQUESTS, {"max_tokens": 0, "echo": True}], ids=str)
+async def test_sampling_of_a_completion(fields):
+    """vLLM's server would sample as for the completion request itself."""
+    expected = CompletionRequest.model_validate({"prompt": "ab", **fields})
+
+    [request] = map(read, await of_completion(**fields))
+
+    params = expected.to_sampling_params(expected.max_tokens, {})
+    assert said(request.sampling_params) == said(params)

@@ -167,3 +167,60 @@ async def test_reason_of_a_failed_step_loop_quotes_nothing():
     await loop._run(asyncio.create_task(failing()))
 
     assert loop.failure == "the step loop failed: ValueError"
+
+
+class FailingSink(Sink):
+    """Cannot send."""
+
+    def send(self, delta: CompletionDelta) -> None:
+        raise RuntimeError("no room")
+
+
+def with_logprobs(request_id: str) -> Any:
+    """A request that vLLM's OutputProcessor collects."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    return EngineCoreRequest(
+        request_id=request_id,
+        external_req_id=request_id,
+        prompt_token_ids=[1, 2],
+        mm_features=None,
+        sampling_params=SamplingParams(logprobs=0, output_kind=RequestOutputKind.DELTA),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_collected_request_fails_alone(tokenizer, finished):
+    """vLLM forgets it, and aborts it unless it has ended; the others of the step go on."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    loop, aborted = step_loop(), []
+    loop._core.abort_requests_async = lambda ids: asyncio.sleep(0, aborted.extend(ids))
+    loop._processor = OutputProcessor(tokenizer, log_stats=False)
+    sinks = {"bad": FailingSink(), "good": Sink()}
+    for request_id, sink in sinks.items():
+        loop._register(with_logprobs(request_id), sink)
+    reason = FinishReason.STOP if finished else None
+
+    loop._step(
+        SimpleNamespace(
+            scheduler_stats=None,
+            timestamp=0.0,
+            outputs=[
+                EngineCoreOutput(request_id="bad", new_token_ids=[40], finish_reason=reason),
+                EngineCoreOutput(request_id="good", new_token_ids=[40]),
+            ],
+        )
+    )
+
+    assert isinstance(sinks["bad"].error, RuntimeError)
+    assert [delta.token_ids for delta in sinks["good"].deltas] == [[40]]
+    assert set(loop._collected) == set(loop._processor.request_states) == {"good"}
+    assert aborted == ([] if finished else ["bad"])

@@ -98,10 +98,8 @@ class StepLoop:
 
     def cancel(self, request_id: str) -> None:
         """Abort a request; unknown and finished ones are left alone."""
-        if self._streams.pop(request_id, None) is not None:
-            self._spawn(self._core.abort_requests_async([request_id]))
-        elif self._collected.pop(request_id, None) is not None:
-            self._processor.abort_requests([request_id], internal=True)
+        known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
+        if known is not None:
             self._spawn(self._core.abort_requests_async([request_id]))
 
     def close(self) -> None:
@@ -143,9 +141,16 @@ class StepLoop:
 
     def _fail_add(self, request_id: str, sink: DeltaSink, error: Exception) -> None:
         self._streams.pop(request_id, None)
-        if self._collected.pop(request_id, None) is not None:
-            self._processor.abort_requests([request_id], internal=True)
+        self._drop_collected(request_id)
         sink.fail(error)
+
+    def _drop_collected(self, request_id: str) -> DeltaSink | None:
+        """Remove a request from vLLM's OutputProcessor; None if it does not have it."""
+        sink = self._collected.pop(request_id, None)
+        if sink is not None and (state := self._processor.request_states.get(request_id)):
+            state.queue = None  # else it would get a last output, which may be what fails
+            self._processor.abort_requests([request_id], internal=True)
+        return sink
 
     async def _add(
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
@@ -267,12 +272,20 @@ class StepLoop:
             self._spawn(self._core.abort_requests_async(stopped))
 
     def _process_rest(self, rest: list[Any], timestamp: float) -> list[str]:
-        processed = self._processor.process_outputs(rest, timestamp, None)
-        reqs_to_abort: list[str] = processed.reqs_to_abort
-        for output in rest:
-            if output.finish_reason is not None or output.request_id in reqs_to_abort:
-                self._collected.pop(output.request_id, None)
-        return reqs_to_abort
+        stopped: list[str] = []
+        for output in rest:  # one at a time: the output at which a call raises is known
+            request_id, finished = output.request_id, output.finish_reason is not None
+            try:
+                aborted = self._processor.process_outputs([output], timestamp, None).reqs_to_abort
+            except Exception as error:
+                logger.exception("a step's output could not be sent")
+                if (sink := self._drop_collected(request_id)) is not None:
+                    sink.fail(error)
+                aborted = [] if finished else [request_id]
+            if finished or aborted:
+                self._collected.pop(request_id, None)
+            stopped += aborted
+        return stopped
 
     def _fail_all(self, reason: str) -> None:
         self.failure = reason

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import py_compile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -198,9 +199,15 @@ async def test_cancelled_requests_of_a_dead_engine(deaf):
 
 def stubs() -> list[psutil.Process]:
     """Those of the Python backend that live."""
-    children = psutil.Process().children()
-    alive = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
-    return [each for each in alive if each.name().startswith("triton_python")]
+    return [each for each in psutil.Process().children() if _is_stub(each)]
+
+
+def _is_stub(process: psutil.Process) -> bool:
+    try:
+        name, status = process.name(), process.status()
+    except psutil.NoSuchProcess:
+        return False
+    return name.startswith("triton_python") and status != psutil.STATUS_ZOMBIE
 
 
 async def lose_the_stub() -> None:
@@ -238,6 +245,8 @@ async def test_a_stub_is_started_again(repository, nothing_left):
 async def test_a_stub_of_a_core_that_polls(repository, nothing_left, caplog):
     """It stays down, as the log and the readiness say, until the model's files change."""
     python_models.write(repository, "echo")
+    # If the stub wrote its byte code, the core would see a change and load the model again.
+    py_compile.compile(str(repository / "echo" / "1" / "model.py"), doraise=True)
     async with world(repository, ONE, model_control_mode="poll", repository_poll_s=0.05) as here:
         await watch(here)
         await lose_the_stub()

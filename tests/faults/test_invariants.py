@@ -50,6 +50,7 @@ LEAKS = {
     "child": "child processes: 0 before, 1 now",
     "memory": r"memory: 4[78]\.\d MiB more than before",
     "stuck": "in hand: openai_frontend_running_generations{} is 1",
+    "unreleased": "in hand: openai_frontend_unreleased_requests{} is 1",
     "pending": "in hand: nv_inference_pending_request_count{} is 1",
     "traceback": r"log: Traceback \(most recent call last\)",
     "task": "log: never retrieved",

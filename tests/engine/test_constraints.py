@@ -287,6 +287,8 @@ async def test_what_no_grammar_can_hold(server: Server, model, structured, messa
 @pytest.mark.slow
 async def test_a_grammar_that_takes_too_long(server: Server):
     """It is refused after some seconds; meanwhile another one is compiled and followed."""
+    first = StructuredOutputs(regex="ok")  # starts the process that tries grammars
+    await answer(server, "demo", QUESTION, structured_outputs=first, max_tokens=9)
     hostile = asyncio.ensure_future(
         answer(
             server,

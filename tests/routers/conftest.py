@@ -18,6 +18,7 @@ from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.middleware.connection_limits import ConnectionLimits
 from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.card import ModelCard
+from openai_frontend.models.use import ModelUses
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton.unreleased import UnreleasedRequests
@@ -57,6 +58,7 @@ class FakeRegistry:
     models: dict[str, FakeModel] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
     failures: dict[str, str] = field(default_factory=dict)
+    uses: ModelUses = field(default_factory=ModelUses)
 
     async def refresh(self) -> None:
         self.known.set()

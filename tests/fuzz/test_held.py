@@ -23,16 +23,35 @@ def test_an_input_that_holds_the_loop_is_a_finding():
 
 def test_a_pause_is_no_finding():
     """What does not take long again is not a property of the input."""
-    times = iter([0.02, 0.0])
+    times = [0.02, 0.0]
 
-    held(lambda _: busy(next(times)), FASTER)(b"")
+    held(lambda _: busy(times.pop(0)), FASTER)(b"")
+
+    assert times == []
 
 
 def test_waiting_is_no_finding():
     """Only CPU time counts, so that a busy machine finds nothing."""
-    held(lambda _: time.sleep(0.02), FASTER)(b"")
+    waits_s = []
+
+    def wait(_: bytes) -> None:
+        started = time.monotonic()
+        time.sleep(0.02)
+        waits_s.append(time.monotonic() - started)
+
+    held(wait, FASTER)(b"")
+
+    assert [wait_s >= 0.02 for wait_s in waits_s] == [True]
 
 
 def test_a_finding_is_confirmed():
-    """What is slow under the fuzzer alone is no finding."""
-    held(lambda _: busy(0.02), FASTER, confirmed=lambda _: False)(b"")
+    """The confirmation is asked about the slow input, and has the last word."""
+    asked = []
+
+    def deny(data: bytes) -> bool:
+        asked.append(data)
+        return False
+
+    held(lambda _: busy(0.02), FASTER, confirmed=deny)(b"slow")
+
+    assert asked == [b"slow"]

@@ -89,7 +89,7 @@ class Access(BaseModel):
     keys_file: Path | None = Field(
         default=None,
         description="YAML or JSON file of API keys (docs/access.md), written by `openai-frontend "
-        "keys add`. Without any key, whoever reaches the port may use the server.",
+        "keys add`. Without a key, anyone who can reach the port can use the server.",
     )
     api_key: ApiKeys = Field(
         default=[],

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import time
 import timeit
 
 import pytest
@@ -11,6 +12,7 @@ from openai_frontend.access.key_ring import KeyRing
 from openai_frontend.middleware.access import Access
 from openai_frontend.middleware.request_id import RequestId
 from tests.access.key_files import key
+from tests.cpu_time import budget
 from tests.middleware.asgi import call, echo
 
 KEYS = KeyRing([key("a"), key("\u00e4", secret="\u00e4"), key("few", requests_per_minute=1)])
@@ -202,7 +204,7 @@ async def test_a_request_that_triton_still_has():
 
 
 def test_what_a_request_costs():
-    """A key is found, counted and told of in less than 10 us, among a thousand."""
+    """Authenticating and counting a request with one of 1,000 keys takes about 9 us of CPU."""
     ring = KeyRing([key(str(number), requests_per_minute=10**9) for number in range(1000)])
     browser = [(b"x-%d" % number, b"value") for number in range(12)]
     start = {"type": "http.response.start", "status": 200, "headers": []}
@@ -222,5 +224,5 @@ def test_what_a_request_costs():
         with contextlib.suppress(StopIteration):
             access(scope, None, nowhere).send(None)  # type: ignore[arg-type]
 
-    cost_us = min(timeit.repeat(ask, number=200, repeat=20)) / 200 * 1e6
-    assert cost_us < 10
+    cost_s = min(timeit.repeat(ask, number=200, repeat=20, timer=time.process_time)) / 200
+    assert cost_s < budget(12e-6)

@@ -14,9 +14,11 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, ModelFacts, ModelFolder
 from openai_frontend.engines.host import EngineHost
+from openai_frontend.logs.redaction import redact_exceptions
 from openai_frontend.triton import failures
 
 logger = logging.getLogger(__name__)
+redact_exceptions(logger, redact=False)  # a load comes before any request
 
 DEFAULT_ENGINE = (
     "vllm"  # so that a model of NVIDIA's vllm backend moves over by its `backend:` line alone

@@ -6,6 +6,7 @@ was wrong, and its text only where the operator wants it.
 """
 
 import hashlib
+import logging
 import re
 import traceback
 from collections.abc import Iterator, Mapping
@@ -24,19 +25,25 @@ _SECRET = re.compile(
 # C0 and C1, delete, and the line ends of Unicode: what ends a line or commands a terminal
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
-# Loggers that work for requests outside of the requests' own tasks: all of the engines', but for
-# the one of their loads
-_FOR_REQUESTS = (
-    "asyncio",
-    "uvicorn",
-    "openai_frontend.engines",
-    "openai_frontend.triton.inprocess",
-    "vllm",
-)
-_FOR_LOADS = "openai_frontend.engines.runtime"
+# Attribute of a logger, which its descendants inherit
+_MARKER = "redacts_exceptions"
 _AT_START = ("EngineCore failed to start",)  # what vLLM says before there is any request
 _MAX_FRAMES = 64  # of one exception: the innermost
 _MAX_CHAIN = 8  # exceptions that one was raised from
+
+
+def redact_exceptions(logger: logging.Logger, *, redact: bool = True) -> None:
+    """Mark a logger that logs exceptions of requests outside of the requests' own tasks.
+
+    Its lines then never have an exception's text. The loggers below it inherit the mark;
+    `redact=False` takes it off one of them.
+    """
+    setattr(logger, _MARKER, redact)
+
+
+# Libraries that run requests in tasks and processes of their own
+for _library in ("asyncio", "uvicorn", "vllm"):
+    redact_exceptions(logging.getLogger(_library))
 
 
 class Redaction:
@@ -140,9 +147,16 @@ def _is_ours(error: GatewayError) -> bool:
 
 
 def _is_for_requests(record: LogRecord) -> bool:
-    if str(record.msg).startswith(_AT_START) or record.name == _FOR_LOADS:
-        return False
-    return record.name.startswith(_FOR_REQUESTS)
+    return not str(record.msg).startswith(_AT_START) and _is_marked(record.name)
+
+
+def _is_marked(name: str) -> bool:
+    logger: logging.Logger | None = logging.getLogger(name)
+    while logger is not None:
+        if (mark := getattr(logger, _MARKER, None)) is not None:
+            return bool(mark)
+        logger = logger.parent
+    return False
 
 
 def _name(error: BaseException) -> str:

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from openai_frontend.logs.redaction import redact_exceptions
 from openai_frontend.triton import _core, failures
 
 logger = logging.getLogger(__name__)
+redact_exceptions(logger)  # requests that fail in Triton's threads
 
 BACKEND = "inprocess"
 # A module that offers load(...) and interrupt_loads(); named, not imported.

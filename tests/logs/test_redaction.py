@@ -4,13 +4,22 @@ import hashlib
 import json
 import logging
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from openai_frontend import engines
+import openai_frontend
+from openai_frontend import engines, keep_up
+from openai_frontend.cli import log, process
+from openai_frontend.engines import runtime, sink
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.logs import context
+from openai_frontend.logs import context, redaction
 from openai_frontend.logs.lines import LogFormat, formatter
+from openai_frontend.models import engine_life
+from openai_frontend.parsing import guarded
+from openai_frontend.serving import failure
+from openai_frontend.tracing import exporter
+from openai_frontend.triton import inprocess
 
 PROMPT = "the canary sings at noon"
 KEY = "sk-0123456789abcdefghijABCDEFGHIJ"
@@ -60,7 +69,7 @@ def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None
 
 @pytest.mark.parametrize(
     "name",
-    ["asyncio", "vllm.v1.engine.core", "openai_frontend.engines.sink", "uvicorn.error"],
+    ["asyncio", "vllm.v1.engine.core", inprocess.logger.name, sink.logger.name, "uvicorn.error"],
 )
 def test_tasks_of_requests(name: str) -> None:
     """The same where the logger works for requests in tasks of its own."""
@@ -69,25 +78,65 @@ def test_tasks_of_requests(name: str) -> None:
     assert PROMPT not in formatter("json").format(record("failed", error=error, name=name))
 
 
-ENGINES = Path(engines.__file__).parent
-OF_ENGINES = {
-    ".".join([engines.__name__, *path.relative_to(ENGINES).with_suffix("").parts])
-    for path in ENGINES.rglob("*.py")
-    if "getLogger(__name__)" in path.read_text()
+PACKAGE = Path(openai_frontend.__file__).parent
+# They log exceptions, and run in a request's own task or see no request
+IN_REQUEST = {failure.logger.name, guarded.logger.name}
+WITHOUT_REQUEST = {
+    log.logger.name,  # nothing caught the exception: the operator has only this line
+    process.logger.name,
+    keep_up.logger.name,
+    engine_life.logger.name,
+    exporter.logger.name,
+    runtime.logger.name,  # loads
 }
 
 
-def test_loggers_of_engines() -> None:
-    """What engines raise may quote a request, whichever module logs it; their loads may not."""
+def modules_that_log(*texts: str, below: ModuleType = openai_frontend) -> set[str]:
+    """Names of the package's modules whose source contains one of `texts`."""
+    folder = Path(str(below.__file__)).parent
+    return {
+        ".".join([openai_frontend.__name__, *path.relative_to(PACKAGE).with_suffix("").parts])
+        for path in folder.rglob("*.py")
+        if any(text in path.read_text() for text in texts)
+    }
+
+
+def quoting(names: set[str]) -> set[str]:
+    """Those of the loggers that write an exception's text."""
     error = raised(ValueError(PROMPT))
-    quoting = {
+    return {
         name
-        for name in OF_ENGINES
+        for name in names
         if PROMPT in formatter("json").format(record("failed", error=error, name=name))
     }
 
-    assert len(OF_ENGINES) > 4
-    assert quoting == {"openai_frontend.engines.runtime"}
+
+def test_every_logger_of_the_engines_is_redacted() -> None:
+    """An engine's exception may quote a request, whichever module logs it; a load's does not."""
+    names = modules_that_log("getLogger(__name__)", below=engines)
+
+    assert len(names) > 4
+    assert quoting(names) == {runtime.logger.name}
+
+
+def test_every_logger_of_exceptions_is_redacted_or_sees_no_request() -> None:
+    """A module that logs exceptions marks its logger, or is listed here with its reason."""
+    names = modules_that_log("logger.exception(", "exc_info=")
+
+    assert quoting(names) == IN_REQUEST | WITHOUT_REQUEST
+
+
+def test_loggers_below_a_marked_one_inherit_the_mark() -> None:
+    """The nearest mark counts, so one logger below can be left out."""
+    top, below = logging.getLogger("marked"), logging.getLogger("marked.load")
+    redaction.redact_exceptions(top)
+    redaction.redact_exceptions(below, redact=False)
+
+    assert quoting({"marked", "marked.a.b", "marked.load", "marked.load.c", "markedly"}) == {
+        "marked.load",
+        "marked.load.c",
+        "markedly",
+    }
 
 
 @pytest.mark.parametrize(

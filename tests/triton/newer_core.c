@@ -3,8 +3,9 @@
    that a test speaks for, named after its model: "<milliseconds> <ready> <pid>". The answer takes
    so long; the process with that pid, if it is not 0, is reaped, and the instance is not ready
    without it. Instances of the in-process backend are asked themselves.
-   While the file "metadata" is there, the server's metadata takes its time, in which the file
-   ".in-metadata" is there, and a server that is deleted meanwhile aborts the process. */
+   While the file "metadata" exists, the server's metadata call waits until the file is removed, at
+   most its milliseconds. The call creates ".in-metadata" first. Deleting the server meanwhile
+   aborts the process. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -100,7 +101,7 @@ Error *TRITONSERVER_ServerMetadata(Server *server, Message **message) {
   if (told("metadata", &ms, &ready, &pid)) {
     in_metadata = 1;
     mark(".in-metadata");
-    usleep(1000 * ms);
+    for (int left = ms; left > 0 && told("metadata", &ms, &ready, &pid); left -= 5) usleep(5000);
   }
   Error *error = real(server, message);
   in_metadata = 0;

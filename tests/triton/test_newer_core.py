@@ -37,13 +37,15 @@ async def check(server, core):
 """
 STOP_MEANWHILE = """
 async def check(server, core):
+    delay, mark = (Path(os.environ["NEWER_CORE"], name) for name in ("metadata", ".in-metadata"))
+    delay.write_text("50000 1 0")
     asking = threading.Thread(target=core.metadata)
     asking.start()
-    mark = Path(os.environ["NEWER_CORE"], ".in-metadata")
     while not mark.exists():
         time.sleep(0.005)
     await asyncio.to_thread(core.stop)
     print("stopped", asking.is_alive())
+    delay.unlink()
     asking.join()
 """
 
@@ -80,6 +82,4 @@ def test_a_dead_engine_of_the_in_process_backend(core, repository):
 
 def test_a_stop_beside_a_question(core, repository):
     """The core is deleted when the last call in it has returned, and the stop does not wait."""
-    core.say("metadata", after_s=0.5)
-
     assert run(core, repository, STOP_MEANWHILE) == ["stopped True"]

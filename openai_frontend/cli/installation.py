@@ -17,6 +17,6 @@ def lack(backend: str, backend_directory: Path | None) -> str | None:
         return f"Its backend '{backend}' is not on this machine, in {folder}."
     try:
         python_backend.shared_library()
-    except python_backend.Unusable as error:
+    except python_backend.PythonBackendUnavailable as error:
         return f"{error}."
     return None

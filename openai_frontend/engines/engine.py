@@ -21,13 +21,13 @@ from openai_frontend.generation import (
     ScoreRequest,
     ScoreResult,
 )
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 
 class EngineError(Exception):
-    """A failure whose message the client may see; `code` is of `triton/failures.py`."""
+    """A failure whose message the client may see; `code` is of `triton/error_codes.py`."""
 
-    def __init__(self, message: str, code: int = failures.INTERNAL) -> None:
+    def __init__(self, message: str, code: int = error_codes.INTERNAL) -> None:
         super().__init__(message)
         self.code = code
 
@@ -132,11 +132,11 @@ class Engine(ABC):
 
     async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
         """Return the input's vector."""
-        raise EngineError("the model makes no embeddings", failures.UNSUPPORTED)
+        raise EngineError("the model makes no embeddings", error_codes.UNSUPPORTED)
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Return how relevant the sequence's document is to its query."""
-        raise EngineError("the model is no cross-encoder", failures.UNSUPPORTED)
+        raise EngineError("the model is no cross-encoder", error_codes.UNSUPPORTED)
 
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:  # noqa: B027  few take any
         """Know the adapters that requests may name from now on, by name. One that is not among

@@ -13,7 +13,7 @@ from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
 from openai_frontend.engines.sink import ExecutionSink, Unsent, fail
 from openai_frontend.generation import Adapter, EmbeddingRequest, ScoreRequest
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class EngineHost:
     def start(self, execution: Execution) -> None:
         """Begin a request: its tensors become a request of the engine's."""
         if self._down is not None:
-            execution.fail(failures.UNAVAILABLE, self._down)
+            execution.fail(error_codes.UNAVAILABLE, self._down)
             return
         inputs = execution.inputs()
         # Triton's ids are the callers' own and may repeat.
@@ -80,7 +80,7 @@ class EngineHost:
             )
             sink = ExecutionSink(execution, request, inputs, self._live, self._unsent)
         except ValueError as error:
-            execution.fail(failures.INVALID_ARG, str(error))
+            execution.fail(error_codes.INVALID_ARG, str(error))
             return
         self._live[execution] = request_id
         try:
@@ -95,7 +95,7 @@ class EngineHost:
 
     def cancel(self, execution: Execution) -> None:
         """End a request whose caller has gone."""
-        self._end(execution, failures.CANCELLED, "the request was cancelled")
+        self._end(execution, error_codes.CANCELLED, "the request was cancelled")
 
     def _end(self, execution: Execution, code: int, reason: str) -> None:
         request_id = self._live.pop(execution, None)
@@ -120,10 +120,10 @@ class EngineHost:
         self._down = reason
         for execution in {**self._live, **self._tasks}:
             try:
-                self._end(execution, failures.UNAVAILABLE, reason)
+                self._end(execution, error_codes.UNAVAILABLE, reason)
             except Exception:  # the edge to engines that users write, this one a broken one
                 logger.exception("%s: the engine does not let go of a request", self._name)
-                execution.fail(failures.UNAVAILABLE, reason)
+                execution.fail(error_codes.UNAVAILABLE, reason)
 
     def restart(self) -> None:
         """Load the engine again, after `interrupt`: blocks, so on a thread. Raises as `load` does;

@@ -36,7 +36,7 @@ from openai_frontend.generation import (
     TokenCounts,
     TokenLogprobs,
 )
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class _Answer:
         if room <= 0:
             raise EngineError(
                 f"the prompt has {self.prompt_tokens} tokens, the context {settings.max_model_len}",
-                failures.INVALID_ARG,
+                error_codes.INVALID_ARG,
             )
         asked = request.sampling_params.max_tokens
         limit = room if asked is None else min(asked, room)
@@ -150,7 +150,7 @@ class MockEngine(Engine):
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
         """Queue the answer; the step loop sends its tokens."""
         if self._failure is not None:
-            raise EngineError(self._failure, failures.UNAVAILABLE)
+            raise EngineError(self._failure, error_codes.UNAVAILABLE)
         answer = _Answer(request, sink, self._settings)
         self._waiting[request.request_id] = answer
         loop = asyncio.get_running_loop()
@@ -291,7 +291,7 @@ class MockEngine(Engine):
     def _die(self, reason: str) -> None:
         self._failure = reason
         for answer in [*self._running.values(), *self._waiting.values()]:
-            answer.sink.fail(EngineError(reason, failures.UNAVAILABLE))
+            answer.sink.fail(EngineError(reason, error_codes.UNAVAILABLE))
         self._running.clear()
         self._waiting.clear()
 

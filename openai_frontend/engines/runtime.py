@@ -15,7 +15,7 @@ from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, ModelFacts, ModelFolder
 from openai_frontend.engines.host import EngineHost
 from openai_frontend.logs.redaction import redact_exceptions
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
 redact_exceptions(logger, redact=False)  # a load comes before any request
@@ -103,7 +103,7 @@ def _says_all(error: Exception) -> bool:
 
 
 def _one_line(error: Exception) -> str:
-    described = failures.described(error)
+    described = error_codes.describe_exception(error)
     meant = isinstance(error, ValueError) and described.partition(": ")[2]
     return meant or described
 

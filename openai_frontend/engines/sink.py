@@ -9,7 +9,7 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.generation import CompletionDelta, GenerationRequest, joined
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, TextStream
 
 logger = logging.getLogger(__name__)
@@ -22,10 +22,10 @@ def fail(execution: Execution, error: Exception) -> None:
     if isinstance(error, EngineError):
         execution.fail(error.code, str(error))
     elif isinstance(error, ValueError):
-        execution.fail(failures.INVALID_ARG, str(error))
+        execution.fail(error_codes.INVALID_ARG, str(error))
     else:
         logger.error("request %s failed", execution.request_id, exc_info=error)
-        execution.fail(failures.INTERNAL, failures.described(error))
+        execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
 
 
 class Unsent:

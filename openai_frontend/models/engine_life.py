@@ -14,10 +14,10 @@ from openai_frontend.model_options import EngineLimits
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.restarts import Restarts
 from openai_frontend.triton import Server
-from openai_frontend.triton.conditions import Condition
 from openai_frontend.triton.engine_control import EngineControl
+from openai_frontend.triton.model_health import ModelProblem
 from openai_frontend.triton.responses import ResponseStream
-from openai_frontend.triton.watchdog import Stall, Watchdog
+from openai_frontend.triton.stall_detector import Stall, StallDetector
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,9 @@ class EngineLife:
         self._registry = registry
         self._metrics = metrics
         self._control = EngineControl(server)
-        self._watchdog = Watchdog(self._limits_of, self._control.unsent, every_s=LOOK_EVERY_S)
+        self._stall_detector = StallDetector(
+            self._limits_of, self._control.pending_tokens, every_s=LOOK_EVERY_S
+        )
         self._mending: dict[str, asyncio.Task[None]] = {}
         self._left: dict[str, object] = {}  # model -> the engine that is left as it is
         self._restarts: dict[str, Restarts] = defaultdict(Restarts)
@@ -68,8 +70,8 @@ class EngineLife:
             seen = self._registry.last_look()
             if seen is None:  # the models are still loading
                 return
-            if self._seen is not seen or self._control.lost_a_process:
-                await self._control.find()
+            if self._seen is not seen or self._control.lost_process:
+                await self._control.refresh()
                 self._seen = seen
             self.look(time.monotonic())
         except Exception:  # the edge of a task that nobody waits for: the next look may do better
@@ -77,12 +79,12 @@ class EngineLife:
 
     def look(self, now_s: float) -> None:
         """Begin to mend what is found to be broken. Takes 1.5 us for each request in flight."""
-        for stall in self._watchdog.look(self._server.streams(), now_s):
+        for stall in self._stall_detector.check(self._server.streams(), now_s):
             self._stalled(stall)
         loaded = self._registry.in_triton()
         for name in self._left.keys() - loaded:
             self._forget(name)
-        failures = self._control.failures(loaded)
+        failures = self._control.engine_failures(loaded)
         for name in self._left.keys() & loaded:
             if self._left[name] != self._control.identity(name):  # somebody has loaded it again
                 self._forget(name)
@@ -95,8 +97,8 @@ class EngineLife:
 
     def _stalled(self, stall: Stall) -> None:
         name, waited = stall.stream.model_name, f"{stall.waited_s:.1f} s"
-        what = "the first response" if stall.kind == "first_token" else "another response"
-        self._metrics.watchdog_fired(name, stall.kind)
+        what = "the first response" if stall.phase == "first_token" else "another response"
+        self._metrics.watchdog_fired(name, stall.phase)
         logger.error("model %s: a request has waited %s for %s", name, waited, what)
         message = f"The model '{name}' has been silent for {waited}; the request was ended."
         stream = self._stream(stall)
@@ -127,10 +129,10 @@ class EngineLife:
     async def _revive(self, name: str, reason: str, unanswered: tuple[ResponseStream, ...]) -> None:
         """`unanswered`: what a hanging engine has been asked; empty for a dead one."""
         limits = self._limits_of(name)
-        obstacle = self._control.obstacle(name)
+        obstacle = self._control.restart_obstacle(name)
         starts = limits.restarts > 0 and obstacle is None
         if unanswered:
-            self._set(name, Condition(reason))
+            self._set(name, ModelProblem(reason))
             if await self._answers(name, unanswered, starts=starts):
                 self._set(name, None)
                 logger.warning("model %s: it is taken to answer again", name)
@@ -146,19 +148,19 @@ class EngineLife:
         self, name: str, unanswered: tuple[ResponseStream, ...], *, starts: bool
     ) -> bool:
         """Whether a hanging engine answers, or may be tried; False: it is to be started again."""
-        probes = self._control.answers_probes(name)
-        asked = self._control.answered(name) if probes else self._late(name, unanswered)
+        probes = self._control.can_probe(name)
+        asked = self._control.wait_for_probe(name) if probes else self._late(name, unanswered)
         patience_s = None if probes else TRY_AGAIN_S
         try:
             await asyncio.wait_for(asked, ANSWER_WITHIN_S if starts else patience_s)
         except TimeoutError:
             return not starts
-        return name not in self._control.failures(frozenset({name}))
+        return name not in self._control.engine_failures(frozenset({name}))
 
     async def _late(self, name: str, unanswered: tuple[ResponseStream, ...]) -> None:
         """Return once one of the requests has been answered after all, or the engine is dead."""
-        while not any(stream.late_answer() for stream in unanswered):
-            if name in self._control.failures(frozenset({name})):
+        while not any(stream.answered_late() for stream in unanswered):
+            if name in self._control.engine_failures(frozenset({name})):
                 return
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -190,7 +192,7 @@ class EngineLife:
     async def _started(self, name: str) -> None:
         began_s = time.monotonic()
         with self._registry.changes.change(name):
-            await self._control.start_again(name)
+            await self._control.restart(name)
         self._start_s[name] = time.monotonic() - began_s
         self._set(name, None)
         self._metrics.engine_restarted(name)
@@ -200,33 +202,33 @@ class EngineLife:
     def _give_up_requests(self, name: str, reason: str, delay_s: float) -> None:
         """What is in flight can come to no good end; what comes is told when to come again."""
         told = f"{reason}; it is being started again"
-        self._set(name, Condition(told, delay_s + self._start_s.get(name, START_S)))
+        self._set(name, ModelProblem(told, delay_s + self._start_s.get(name, START_S)))
         self._end_streams(name, told)
-        self._control.interrupt(name, told)
+        self._control.fail_requests(name, told)
 
     def _leave(self, name: str, reason: str) -> None:
         logger.error("model %s stays down: %s", name, reason)
         self._left[name] = self._control.identity(name)
-        self._set(name, Condition(reason))
+        self._set(name, ModelProblem(reason))
         self._end_streams(name, reason)
 
     def _forget(self, name: str) -> None:
         del self._left[name]
         self._set(name, None)
 
-    def _set(self, name: str, condition: Condition | None) -> None:
+    def _set(self, name: str, condition: ModelProblem | None) -> None:
         """Of a model, and of the ensembles that it is a part of."""
         for each in (name, *self._registry.wholes(name)):
             if condition is None:
-                self._server.conditions.clear(each)
+                self._server.health.clear(each)
             else:
-                self._server.conditions.set(each, condition)
+                self._server.health.set(each, condition)
 
     def _end_streams(self, name: str, reason: str) -> None:
         names = {name, *self._registry.wholes(name)}
         for stream in self._server.streams():
             if stream.model_name not in names:
                 continue
-            stream.give_up()
-            if not stream.over:
+            stream.abandon()
+            if not stream.done:
                 stream.fail(partial(ModelFailed, stream.model_name, reason))

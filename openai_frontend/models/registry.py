@@ -227,7 +227,7 @@ class ModelRegistry:
         """The model, ready to serve. The only place that says that a model does not exist."""
         model = self._known(name)
         if not model.is_ready():
-            self._server.conditions.check(model.model_name, called=name)
+            self._server.health.check(model.model_name, called=name)
             raise ModelFailed(name, str(model.failure()))
         return model
 

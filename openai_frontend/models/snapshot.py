@@ -82,7 +82,7 @@ class SnapshotTaking:
 
     def take(self, before: Snapshot) -> Snapshot:
         """The models now; those of before are kept where they have not changed."""
-        self._server.look()
+        self._server.update_snapshot()
         versions, reasons = _states(self._server.model_index())
         names = versions.keys() | reasons.keys()
         draft = _Draft(before, names=names, loaded=frozenset(versions))
@@ -109,7 +109,7 @@ class SnapshotTaking:
         """Whether the model was unloaded since the index was read."""
         if name not in versions:
             return False
-        self._server.look()
+        self._server.update_snapshot()
         return name not in _states(self._server.model_index())[0]
 
     def _options(self, name: str) -> ModelOptions:

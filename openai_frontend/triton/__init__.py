@@ -2,8 +2,8 @@
 
 from openai_frontend.triton._core import relay_counts
 from openai_frontend.triton.library import LibraryNotFound
+from openai_frontend.triton.model_health import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.options import Options
-from openai_frontend.triton.readiness import NOT_READY, ModelIndexEntry
 from openai_frontend.triton.responses import InferenceResponse, ResponseStream, Tensor
 from openai_frontend.triton.server import Server
 

@@ -9,21 +9,21 @@ from openai_frontend.triton import _core, inprocess, library, python_backend
 
 
 @dataclass(frozen=True, slots=True)
-class Backends:
+class BackendDirectory:
     """A temporary folder of backends, and for one that cannot be used the reason."""
 
     folder: Path
-    unusable: Mapping[str, str]
+    unavailable: Mapping[str, str]
 
     def reason(self, reason: str) -> str:
         """Return why a model failed: the core only says that it did not find the backend."""
-        for name, why in self.unusable.items():
+        for name, why in self.unavailable.items():
             if f"for backend '{name}'" in reason:
                 return why
         return reason
 
 
-def collect(installed: Path | None, core_library: Path) -> Backends:
+def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
     """Make a backend directory that holds the in-process backend beside the installed ones.
 
     The extension module is linked in under the backend's name: the loader sees the file that is
@@ -37,7 +37,7 @@ def collect(installed: Path | None, core_library: Path) -> Backends:
     for backend in sorted(source.iterdir()) if source.is_dir() else ():
         if backend.name != inprocess.BACKEND:
             (folder / backend.name).symlink_to(backend)
-    return Backends(folder, _add_python(folder, core_library))
+    return BackendDirectory(folder, _add_python(folder, core_library))
 
 
 def _add_python(folder: Path, core_library: Path) -> dict[str, str]:
@@ -48,6 +48,6 @@ def _add_python(folder: Path, core_library: Path) -> dict[str, str]:
         return {}
     try:
         python_backend.install(python, wheel.parent)
-    except python_backend.Unusable as error:
+    except python_backend.PythonBackendUnavailable as error:
         return {python_backend.BACKEND: str(error)}
     return {}

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.triton import failures, inprocess
+from openai_frontend.triton import error_codes, inprocess
 from openai_frontend.triton.server import Server
-from openai_frontend.triton.stubs import Stubs, serves
+from openai_frontend.triton.stub_processes import StubProcesses, serves
 
 logger = logging.getLogger(__name__)
 
@@ -23,36 +23,40 @@ class EngineControl:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._stubs = Stubs()
+        self._stubs = StubProcesses()
         self._numbers = itertools.count(1)
 
-    async def find(self) -> None:
+    async def refresh(self) -> None:
         """Look for processes that have come: what others said of their instances is over. Those
         that went with their model are forgotten.
         """
         changing = self._server.is_changing()
-        self._server.unhealthy -= await asyncio.to_thread(self._stubs.find, changing=changing)
+        self._server.unhealthy_instances -= await asyncio.to_thread(
+            self._stubs.refresh, changing=changing
+        )
         if self._stubs.reaped():
             index = self._server.model_index()
             loaded = {entry.name for entry in index if entry.state == "READY"}
             groups = [self._config(name).get("instance_group", ()) for name in loaded]
-            self._stubs.forget_reaped(but=lambda instance: any(serves(instance, g) for g in groups))
+            self._stubs.forget_reaped(
+                except_for=lambda instance: any(serves(instance, g) for g in groups)
+            )
 
     @property
-    def lost_a_process(self) -> bool:
+    def lost_process(self) -> bool:
         """Whether one has gone since the last `find`, as of the last `failures`."""
         return self._stubs.lost
 
-    def unsent(self, name: str, begun: bool) -> int:
-        """Tokens of an engine in this process that made no response, see `Watchdog`."""
+    def pending_tokens(self, name: str, begun: bool) -> int:
+        """Tokens of an engine in this process that made no response, see `StallDetector`."""
         return sum(host.unsent(begun) for host in inprocess.hosts(name))
 
-    def failures(self, names: frozenset[str]) -> dict[str, str]:
+    def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
         """Of these models, those whose engine has died: why."""
         died = {name: self._server.engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
         dead, reaped = self._stubs.dead(), self._reaped()
-        for instance in dead | reaped | self._server.unhealthy:
+        for instance in dead | reaped | self._server.unhealthy_instances:
             what = "has died" if instance in dead | reaped else "does not answer Triton"
             for name in names - found.keys():
                 if instance in reaped and self._server.model_is_ready(name):
@@ -69,42 +73,46 @@ class EngineControl:
         """Equal as long as the model has the same engine, however often that was started again."""
         if hosts := inprocess.hosts(name):
             return hosts
-        return frozenset(process.pid for process in self._stubs.of(self._config(name)))
+        return frozenset(process.pid for process in self._stubs.of_model(self._config(name)))
 
-    def answers_probes(self, name: str) -> bool:
+    def can_probe(self, name: str) -> bool:
         """Whether the engine can be asked without a client's request."""
         return bool(inprocess.hosts(name))
 
-    async def answered(self, name: str) -> None:
+    async def wait_for_probe(self, name: str) -> None:
         """Return once an engine in this process has answered, or is seen to be dead."""
         while (host := inprocess.host(name)) is not None and host.failure() is None:
             try:
                 await host.probe()
             except Exception as error:  # noqa: BLE001  the edge to engines that users write
-                logger.info("model %s: a probe failed: %s", name, failures.described(error))
+                logger.info(
+                    "model %s: a probe failed: %s", name, error_codes.describe_exception(error)
+                )
                 await asyncio.sleep(PROBE_AGAIN_S)
             else:
                 return
 
-    def interrupt(self, name: str, reason: str) -> None:
+    def fail_requests(self, name: str, reason: str) -> None:
         """Fail what is in flight in an engine in this process, until it has been started again."""
         for host in inprocess.hosts(name):
             host.interrupt(reason)
 
-    def obstacle(self, name: str) -> str | None:
-        """Why `start_again` is not possible; None where it is."""
+    def restart_obstacle(self, name: str) -> str | None:
+        """Why `restart` is not possible; None where it is."""
         if inprocess.hosts(name):
             return None
         config = self._config(name)
         groups = config.get("instance_group", ())
-        said = any(serves(each, groups) for each in self._server.unhealthy)  # only of stubs
-        if not said and not self._stubs.of(config):
+        said = any(
+            serves(each, groups) for each in self._server.unhealthy_instances
+        )  # only of stubs
+        if not said and not self._stubs.of_model(config):
             return "its backend has no process of its own"
         if self._server.options.model_control_mode == "poll":
             return "in the model control mode 'poll' it is loaded again where its files change"
         return None
 
-    async def start_again(self, name: str) -> None:
+    async def restart(self, name: str) -> None:
         """Start the model's engine again; raises GatewayError with the reason where it does not.
 
         An engine in this process is made again in its place, whatever the model control mode: the
@@ -112,17 +120,19 @@ class EngineControl:
         itself, for an unload would wait for requests that never end.
         """
         if hosts := inprocess.hosts(name):
-            await self._server.outlast(_restarted(list(hosts)))
+            await self._server.run_shielded(_restarted(list(hosts)))
             await self._server.refresh(name)
             return
         config = self._config(name)
-        self._stubs.give_up(self._stubs.of(config))  # one that hangs would keep its memory
+        self._stubs.kill(self._stubs.of_model(config))  # one that hangs would keep its memory
         # The core loads nothing anew whose config and files have not changed.
         config.setdefault("parameters", {})[_AGAIN] = {"string_value": str(next(self._numbers))}
         await self._server.load_again(name, json.dumps(config))
         groups = config.get("instance_group", ())
-        self._server.unhealthy -= {each for each in self._server.unhealthy if serves(each, groups)}
-        await self.find()
+        self._server.unhealthy_instances -= {
+            each for each in self._server.unhealthy_instances if serves(each, groups)
+        }
+        await self.refresh()
 
     def _config(self, name: str) -> dict[str, Any]:
         try:

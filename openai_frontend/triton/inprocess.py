@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openai_frontend.logs.redaction import redact_exceptions
-from openai_frontend.triton import _core, failures
+from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
 redact_exceptions(logger)  # requests that fail in Triton's threads
@@ -147,7 +147,7 @@ def close(reason: str) -> list[tuple[EngineHost, _core.Execution]]:
     """
     failed: list[tuple[EngineHost, _core.Execution]] = _core.close_executions(reason)
     for _, execution in failed:
-        execution.fail(failures.UNAVAILABLE, reason)
+        execution.fail(error_codes.UNAVAILABLE, reason)
     return failed
 
 
@@ -171,7 +171,7 @@ def _guarded(call: Any, execution: _core.Execution) -> None:
         call(execution)
     except Exception as error:
         logger.exception("request %s failed in its engine", execution.request_id)
-        execution.fail(failures.INTERNAL, failures.described(error))
+        execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
 
 
 class _RegisteredHost:

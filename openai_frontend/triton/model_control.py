@@ -9,7 +9,7 @@ from typing import Any
 
 from openai_frontend import errors
 from openai_frontend.triton import _core, inprocess
-from openai_frontend.triton.settling import Settling
+from openai_frontend.triton.change_lock import CoreChangeLock
 
 UNLOAD_POLL_S = 0.02  # short against any unload
 _INTERRUPT_EVERY_S = 0.2
@@ -33,7 +33,7 @@ class ModelControl:
         self._in_thread = in_thread
         self._states = states
         self._refresh = refresh
-        self._settling = Settling()
+        self._lock = CoreChangeLock()
         self._changes: set[asyncio.Future[None]] = set()
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
@@ -42,12 +42,12 @@ class ModelControl:
         native_files = dict(files)
 
         async def load() -> None:
-            async with self._settling.loading(name, again=lambda: "READY" in self._states(name)):
+            async with self._lock.loading(name, is_reload=lambda: "READY" in self._states(name)):
                 await self._in_thread(
                     lambda core: core.load_model(name, config, native_files), name
                 )
 
-        await self.outlast(load())
+        await self.run_shielded(load())
 
     async def unload(self, name: str) -> None:
         """Unload a model, when no load is under way, and wait until it is gone, or loaded again
@@ -56,10 +56,10 @@ class ModelControl:
         leaving = inprocess.hosts(name)
 
         async def unload() -> None:
-            async with self._settling.unloading():
+            async with self._lock.unloading():
                 await self._in_thread(lambda core: core.unload_model(name), name)
 
-        await self.outlast(unload())
+        await self.run_shielded(unload())
         while self._is_unloading(name, leaving):  # the core gives no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
             await self._refresh()
@@ -75,19 +75,19 @@ class ModelControl:
             try:
                 await self._in_thread(lambda core: core.poll_model_repository(), None)
             finally:
-                self.has_loaded()
+                self.note_load()
 
-        await self.outlast(poll())
+        await self.run_shielded(poll())
 
     def is_changing(self) -> bool:
         """Say whether something is under way."""
         return bool(self._changes)
 
-    def has_loaded(self) -> None:
+    def note_load(self) -> None:
         """Note that models have been loaded just now."""
-        self._settling.has_loaded()
+        self._lock.note_load()
 
-    async def outlast(self, change: Coroutine[Any, Any, None]) -> None:
+    async def run_shielded(self, change: Coroutine[Any, Any, None]) -> None:
         """Wait for a change. It goes on where whoever waits is cancelled: the core is still at it,
         and nobody may take it to be over. A stop of the server ends it.
         """
@@ -107,11 +107,11 @@ class ModelControl:
         while self._changes:
             inprocess.interrupt_loads()
             await asyncio.wait(self._changes, timeout=_INTERRUPT_EVERY_S)
-        await asyncio.sleep(self.rest_s())
+        await asyncio.sleep(self.settle_delay_s())
 
-    def rest_s(self) -> float:
+    def settle_delay_s(self) -> float:
         """Seconds until the core may be stopped, where nothing is under way."""
-        return self._settling.rest_s()
+        return self._lock.settle_delay_s()
 
 
 def _check_name(name: str) -> None:

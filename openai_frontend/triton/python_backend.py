@@ -46,7 +46,7 @@ exec {stub} "$@"
 """
 
 
-class Unusable(RuntimeError):
+class PythonBackendUnavailable(RuntimeError):
     """The Python backend cannot run here; the message is one line and says why."""
 
 
@@ -54,12 +54,14 @@ def install(folder: Path, site_packages: Path) -> None:
     """Fill `folder`, Triton's folder of the backend, from the wheel in `site_packages`.
 
     Models then load in the environment of this interpreter, whatever the environment variables
-    say. Raises `Unusable` where they cannot.
+    say. Raises `PythonBackendUnavailable` where they cannot.
     """
     wheel = site_packages / "pytriton" / "tritonserver"
     installed = wheel / "python_backend_stubs" / VERSION / STUB
     if not installed.is_file() or sys.abiflags:
-        raise Unusable(f"nvidia-pytriton has no Python backend for Python {VERSION}{sys.abiflags}")
+        raise PythonBackendUnavailable(
+            f"nvidia-pytriton has no Python backend for Python {VERSION}{sys.abiflags}"
+        )
     library = shared_library()
     folder.mkdir()
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
@@ -76,7 +78,10 @@ def install(folder: Path, site_packages: Path) -> None:
 
 
 def shared_library() -> Path:
-    """Return libpython of this interpreter, which the stub is linked to, or raise `Unusable`."""
+    """Return libpython of this interpreter, which the stub is linked to.
+
+    Raises `PythonBackendUnavailable` if there is none.
+    """
     name = f"libpython{VERSION}.so.1.0"
     for path in (
         *_mapped_libraries("libpython"),
@@ -84,7 +89,7 @@ def shared_library() -> Path:
     ):
         if path.name == name and path.is_file():
             return path
-    raise Unusable(
+    raise PythonBackendUnavailable(
         f"Triton's Python backend needs {name}, and {sys.executable} was built without it: use a "
         f"Python that has it (Debian and Ubuntu: apt-get install libpython{VERSION}; pyenv: "
         "PYTHON_CONFIGURE_OPTS=--enable-shared)"
@@ -149,7 +154,7 @@ def _write_wrapper(folder: Path, libraries: Path, numpy_1_stub: Path, numpy_2_st
     )
     wrapper.chmod(0o700)
     if not os.access(wrapper, os.X_OK):  # a temporary folder mounted noexec
-        raise Unusable(
+        raise PythonBackendUnavailable(
             f"Triton's Python backend cannot be started from {folder.parent}, where no programs "
             "may run: set TMPDIR to a folder where they may"
         )

@@ -7,8 +7,56 @@ from typing import Any, NoReturn, Protocol
 
 from openai_frontend.generation import ChunkedSocket, FrameWriter, Resume
 from openai_frontend.lease import Lease
-from openai_frontend.triton import _core, failures
-from openai_frontend.triton.unreleased import UnreleasedRequests
+from openai_frontend.triton import _core, error_codes
+
+
+class UnreleasedObserver(Protocol):
+    """Who counts them against a limit."""
+
+    def retain(self, model_name: str, input_bytes: int) -> None:
+        """A request was cancelled; the model may go on with it, and Triton has its inputs."""
+
+    def release(self, model_name: str, input_bytes: int) -> None:
+        """Triton has released it, or nobody expects that any more."""
+
+
+class UnreleasedRequests:
+    """Triton looks at a cancellation in its own queues alone. A model that runs already goes on
+    unless it asks, so a client that hangs up does not end its request.
+    """
+
+    def __init__(self) -> None:
+        self.observers: list[UnreleasedObserver] = []
+        # Held, so that the release finds them
+        self._requests: dict[object, tuple[str, int, Lease | None]] = {}
+
+    def __contains__(self, stream: object) -> bool:
+        return stream in self._requests
+
+    def add(
+        self, stream: object, model_name: str, input_bytes: int, lease: Lease | None = None
+    ) -> None:
+        """A stream whose request was cancelled; `lease` is that of the client's request."""
+        self._requests[stream] = (model_name, input_bytes, lease)
+        if lease is not None:
+            lease.retain()
+        for observer in self.observers:
+            observer.retain(model_name, input_bytes)
+
+    def remove(self, stream: object) -> None:
+        """It is released, or given up. Does nothing for a stream that is not here."""
+        if (known := self._requests.pop(stream, None)) is not None:
+            model_name, input_bytes, lease = known
+            for observer in self.observers:
+                observer.release(model_name, input_bytes)
+            if lease is not None:
+                lease.release()
+
+    def clear(self) -> None:
+        """The core is gone."""
+        for stream in [*self._requests]:
+            self.remove(stream)
+
 
 InferenceResponse = _core.InferenceResponse
 Tensor = _core.Tensor
@@ -40,11 +88,11 @@ class ResponseStream:
 
     __slots__ = (
         "__weakref__",
+        "_cancelled",
         "_ended",
         "_error",
         "_failed",
         "_lease",
-        "_left",
         "_loop",
         "_native",
         "_unhealthy",
@@ -69,7 +117,7 @@ class ResponseStream:
         self._native = native
         self._loop = loop
         self._ended = False
-        self._left = False  # the consumer wants no more
+        self._cancelled = False  # the consumer wants no more
         # Not the exceptions themselves: kept here, they would be reference cycles.
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
@@ -91,9 +139,9 @@ class ResponseStream:
         return self._native.finished
 
     @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether nobody waits for a response any more."""
-        return self._left or self._failed is not None or self._native.finished
+        return self._cancelled or self._failed is not None or self._native.finished
 
     def fail(self, error: Callable[[], Exception]) -> None:
         """End it with an error of ours, behind what has come; Triton is asked to end the request.
@@ -103,7 +151,7 @@ class ResponseStream:
         if self._failed is not None:
             return
         self._failed = error
-        self.interrupt()
+        self.cancel_keep_output()
         waiter, self._native.waiter = self._native.waiter, None
         if isinstance(waiter, asyncio.Future) and not waiter.done():
             waiter.set_result(None)
@@ -112,7 +160,7 @@ class ResponseStream:
         """Ask Triton to end the request, and write no more of it. Legal at any time and any number
         of times.
         """
-        self._left = True
+        self._cancelled = True
         self._native.stop_relay()
         input_bytes = self._native.cancel()
         if input_bytes is not None and self._unreleased is not None:
@@ -126,23 +174,23 @@ class ResponseStream:
         self._native.release_waiter = released
         unreleased.add(self, self.model_name, input_bytes, self._lease)
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Triton may never release the request: its engine has died."""
         unreleased, self._unreleased = self._unreleased, None
         if unreleased is not None:
             unreleased.remove(self)
 
-    def interrupt(self) -> None:
+    def cancel_keep_output(self) -> None:
         """Ask Triton to end the request; what has come, and the error that ends it, is given."""
         self._native.cancel()
 
-    def late_answer(self) -> bool:
+    def answered_late(self) -> bool:
         """Whether, though its consumer has gone, something has come that shows that its backend
         works: a response, or the end of a request that was cancelled.
         """
         errors = [response.error for response in self._native.take()]
         self._note_unhealthy(error for error in errors if error is not None)
-        return any(error is None or error[0] == failures.CANCELLED for error in errors)
+        return any(error is None or error[0] == error_codes.CANCELLED for error in errors)
 
     def _note_unhealthy(self, errors: Iterable[tuple[int, str]]) -> None:
         if self._unhealthy is not None:
@@ -167,7 +215,9 @@ class ResponseStream:
 
         Where there is a socket, the frames go there while it has room, and no Python runs for them.
         """
-        self._native.relay(output, before, after, write if socket is None else _to(socket, write))
+        self._native.relay(
+            output, before, after, write if socket is None else _socket_writer(socket, write)
+        )
         return self._native.resume_relay
 
     def __aiter__(self) -> "ResponseStream":
@@ -191,7 +241,7 @@ class ResponseStream:
         at = next(at for at, response in enumerate(responses) if response.error is not None)
         self._ended = True
         self._error = responses[at].error
-        self.interrupt()
+        self.cancel_keep_output()
         if at == 0:
             self._end()
         return responses[:at]
@@ -205,7 +255,7 @@ class ResponseStream:
             raise self._failed()
         if error is None:
             raise StopAsyncIteration
-        raise failures.translated(*error)
+        raise error_codes.to_exception(*error)
 
     async def _wait(self) -> list[InferenceResponse]:
         if self._failed is not None:
@@ -223,7 +273,7 @@ class ResponseStream:
         return self._native.take()
 
 
-def _to(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWriter:
+def _socket_writer(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWriter:
     writer = _core.SocketWriter(socket.fd, socket.idle, socket.write_rest, write)
     socket.before_write, socket.before_close = writer.recheck, writer.close
     return writer

@@ -20,23 +20,27 @@ from openai_frontend.request_record import RequestRecord
 from openai_frontend.triton import (
     _core,
     backends,
-    failures,
+    error_codes,
     inprocess,
     library,
     options,
     start_log,
 )
-from openai_frontend.triton.conditions import Conditions
 from openai_frontend.triton.model_control import ModelControl
-from openai_frontend.triton.readiness import (
+from openai_frontend.triton.model_health import (
     LATEST,
     NOT_READY,
+    ModelHealth,
     ModelIndexEntry,
     ReadinessMonitor,
     ReadinessSnapshot,
 )
-from openai_frontend.triton.responses import ResponseStream, TensorInput, native_inputs
-from openai_frontend.triton.unreleased import UnreleasedRequests
+from openai_frontend.triton.responses import (
+    ResponseStream,
+    TensorInput,
+    UnreleasedRequests,
+    native_inputs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +60,14 @@ class Server:
         self.options = server_options
         self._core: _core.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._backends: backends.Backends | None = None
+        self._backends: backends.BackendDirectory | None = None
         self._monitor: ReadinessMonitor | None = None
         self._background: list[asyncio.Task[None]] = []
         self._change_threads: ThreadPoolExecutor | None = None
-        self.conditions = Conditions()
+        self.health = ModelHealth()
         # Its threads go on after the stop: the interpreter's own end would crash on them
         self.outlives_stop = False
-        self.unhealthy: set[str] = set()  # instances of models, by what requests to them met
+        self.unhealthy_instances: set[str] = set()  # model instances, as requests found them
         self._unreadable: dict[
             str, str
         ] = {}  # model -> why its config could not be read at the start
@@ -79,7 +83,7 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         core_library = library.load(library.find(self.options.library)).path
-        self._backends = backends.collect(self.options.backend_directory, core_library)
+        self._backends = backends.assemble(self.options.backend_directory, core_library)
         self._loop = loop
         inprocess.attach(loop)
         starting = loop.create_task(asyncio.to_thread(self._new_core, self._backends.folder))
@@ -91,7 +95,7 @@ class Server:
             self._loop = None
             self.remove_files()
             raise
-        self._control.has_loaded()
+        self._control.note_load()
         _stop_at_exit(self)
         loop.add_reader(self._core.response_fd, self._resolve, self._core)
         self._change_threads = ThreadPoolExecutor(MAX_CHANGE_THREADS, "model-change")
@@ -117,7 +121,7 @@ class Server:
         self._close_monitor()
         inprocess.detach(loop, STOPPING)
         for stream in self._streams:  # what other backends still work on
-            stream.interrupt()
+            stream.cancel_keep_output()
         await self._control.end()
         try:
             await asyncio.to_thread(self._end, core)
@@ -131,7 +135,7 @@ class Server:
             core.stop()
         except _core.TritonError as error:  # requests that never end, as those of a dead stub
             self.outlives_stop = True
-            logger.error("the core did not end: %s", failures.from_native(error))
+            logger.error("the core did not end: %s", error_codes.from_native(error))
         finally:
             if self._monitor is not None:
                 self._monitor.end_threads()
@@ -149,7 +153,7 @@ class Server:
         if core is not None:
             self._close_monitor()
             inprocess.close(STOPPING)
-            time.sleep(self._control.rest_s())
+            time.sleep(self._control.settle_delay_s())
             self._end(core)
 
     def is_live(self) -> bool:
@@ -184,15 +188,15 @@ class Server:
         return self.model_failure(name, version) is None
 
     async def refresh(self, changed: str | None = None) -> None:
-        """Take a snapshot of the index and readiness now; see `ReadinessMonitor.try_look`."""
+        """Take a snapshot of the index and readiness now; see `ReadinessMonitor.try_update`."""
         if self._core is not None and self._monitor is not None:
             await self._monitor.refresh(changed)
 
-    def look(self) -> None:
+    def update_snapshot(self) -> None:
         """Take a snapshot now. Blocks, so on a thread. Raises where the index cannot be read."""
         self._running()
         if self._monitor is not None:
-            self._monitor.look()
+            self._monitor.update()
 
     def _snapshot(self) -> ReadinessSnapshot:
         if self._core is None or self._monitor is None:
@@ -214,7 +218,7 @@ class Server:
 
     def model_failure(self, name: str, version: int = -1) -> str | None:
         """Return why a loaded model can serve no more, as far as is known here, or None."""
-        return self.conditions.reason(name) or self.engine_failure(name, version)
+        return self.health.reason(name) or self.engine_failure(name, version)
 
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
         """Return the model's config, completed by its backend, as Triton prints it."""
@@ -285,11 +289,11 @@ class Server:
         """Load a model that is loaded, with another config, in the modes `explicit` and `none`."""
         await self._control.load(name, config, {})
 
-    async def outlast(self, change: Coroutine[Any, Any, None]) -> None:
+    async def run_shielded(self, change: Coroutine[Any, Any, None]) -> None:
         """Wait for a change of a model, which goes on where whoever waits is cancelled; a stop of
         the server ends it.
         """
-        await self._control.outlast(change)
+        await self._control.run_shielded(change)
 
     async def unload_model(self, name: str) -> None:
         """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile.
@@ -336,7 +340,7 @@ class Server:
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
-        self.conditions.check(model_name)
+        self.health.check(model_name)
         try:
             native = self._core.infer(
                 model_name,
@@ -350,9 +354,14 @@ class Server:
                 *_trace(request_record.current.get()),
             )
         except _core.TritonError as error:
-            raise failures.from_native(error) from error
+            raise error_codes.from_native(error) from error
         stream = ResponseStream(
-            native, self._loop, model_name, self.unhealthy, self.unreleased, lease.current.get()
+            native,
+            self._loop,
+            model_name,
+            self.unhealthy_instances,
+            self.unreleased,
+            lease.current.get(),
         )
         self._streams.add(stream)
         return stream
@@ -364,10 +373,10 @@ class Server:
     def _new_core(self, folder: Path) -> _core.Server:
         native = options.native(self.options, folder)
         try:
-            with start_log.collected(native, self.options, folder) as log:
+            with start_log.capture(native, self.options, folder) as log:
                 core = _core.Server(native)
         except _core.TritonError as error:
-            raise failures.from_native(error) from error
+            raise error_codes.from_native(error) from error
         if not core.is_live():
             raise errors.ModelUnavailable("; ".join(log.errors) or "the core did not start")
         self._unreadable = log.unreadable_models
@@ -377,7 +386,7 @@ class Server:
         try:
             return ask(self._running())
         except _core.TritonError as error:
-            raise failures.from_native(error) from error
+            raise error_codes.from_native(error) from error
 
     def _running(self) -> _core.Server:
         if self._core is None:
@@ -395,7 +404,7 @@ class Server:
                 self._call(change)
             finally:
                 if self._core is not None and self._monitor is not None:
-                    self._monitor.try_look(model_name)
+                    self._monitor.try_update(model_name)
 
         await asyncio.get_running_loop().run_in_executor(self._change_threads, work)
 

@@ -45,9 +45,7 @@ class StartLog:
 
 
 @contextmanager
-def collected(
-    made: _core.ServerOptions, chosen: options.Options, folder: Path
-) -> Iterator[StartLog]:
+def capture(made: _core.ServerOptions, chosen: options.Options, folder: Path) -> Iterator[StartLog]:
     """Divert the core's log to a file of `folder` while it starts; then pass it on.
 
     The logging options act at once on the core's one logger, so they can be set again after the

@@ -11,7 +11,7 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import detokenizing, running, steps
 from openai_frontend.generation import CompletionDelta
 from openai_frontend.logs.lines import formatter
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 from tests.gateway_process import ROOT
 
 pytestmark = pytest.mark.engine
@@ -61,7 +61,11 @@ def ends(sink: Sink) -> int:
     return sink.error.code
 
 
-STEPS = [([], failures.INVALID_ARG), ([[40]], failures.INTERNAL), ([[40, 41]], failures.INTERNAL)]
+STEPS = [
+    ([], error_codes.INVALID_ARG),
+    ([[40]], error_codes.INTERNAL),
+    ([[40, 41]], error_codes.INTERNAL),
+]
 
 
 @pytest.mark.parametrize(("token_ids", "code"), STEPS)

@@ -1,4 +1,4 @@
-"""Stubs of Triton's Python backend that are killed, or stopped, while they stream."""
+"""StubProcesses of Triton's Python backend that are killed, or stopped, while they stream."""
 
 import signal
 from collections.abc import Iterator

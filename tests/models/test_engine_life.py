@@ -87,7 +87,7 @@ async def test_requests_meanwhile(repository, nothing_left):
         await here.die()
         mock_models.write(repository, "mock", load_s=0.3)
         here.life.look(time.monotonic())
-        await until(lambda: here.server.conditions.reason("mock") is not None)
+        await until(lambda: here.server.health.reason("mock") is not None)
 
         with pytest.raises(errors.EngineRestarting, match="being started again") as refused:
             await here.ask()

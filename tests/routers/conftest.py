@@ -21,7 +21,7 @@ from openai_frontend.models.card import ModelCard
 from openai_frontend.models.use import ModelUses
 from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.settings import Settings
-from openai_frontend.triton.unreleased import UnreleasedRequests
+from openai_frontend.triton.responses import UnreleasedRequests
 from tests.serving.fake_model import FakeModel
 
 

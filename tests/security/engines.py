@@ -16,7 +16,7 @@ from openai_frontend.engines.engine import (
     ModelFolder,
 )
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 # What Python tells an audit hook before it starts a program or reaches out. `open` and `import`
 # come too often to be written down, and are asked about by what they name.
@@ -111,8 +111,8 @@ FAILURES: dict[str, Callable[[], Exception]] = {
     "value": lambda: ValueError(SECRET_TEXT),
     "os-error": lambda: OSError(2, "No such file", "/opt/secret/weights.bin"),
     "internal": lambda: EngineError(SECRET_TEXT),
-    "invalid": lambda: EngineError(SECRET_TEXT, failures.INVALID_ARG),
-    "unavailable": lambda: EngineError(SECRET_TEXT, failures.UNAVAILABLE),
-    "unsupported": lambda: EngineError(SECRET_TEXT, failures.UNSUPPORTED),
-    "not-found": lambda: EngineError(SECRET_TEXT, failures.NOT_FOUND),
+    "invalid": lambda: EngineError(SECRET_TEXT, error_codes.INVALID_ARG),
+    "unavailable": lambda: EngineError(SECRET_TEXT, error_codes.UNAVAILABLE),
+    "unsupported": lambda: EngineError(SECRET_TEXT, error_codes.UNSUPPORTED),
+    "not-found": lambda: EngineError(SECRET_TEXT, error_codes.NOT_FOUND),
 }

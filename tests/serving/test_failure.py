@@ -6,7 +6,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.serving.failure import describe, log_failure, refused
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
 GENERIC = "The server had an error while processing your request."
@@ -50,7 +50,7 @@ def test_words_of_others(message, told, caplog):
     """What Triton or an engine says is told where it shows nothing of the server; the log has it
     all.
     """
-    error = failures.translated(failures.INVALID_ARG, message)
+    error = error_codes.to_exception(error_codes.INVALID_ARG, message)
 
     log_failure(error, "r")
 

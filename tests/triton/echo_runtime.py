@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.triton import _core, failures
+from openai_frontend.triton import _core, error_codes
 
 SAID = [
     {"name": name, "data_type": "TYPE_STRING", "dims": [1]} for name in ("parameters", "request_id")
@@ -47,7 +47,7 @@ class EchoHost:
         execution.send([*echoes, *texts], final=True)
 
     def cancel(self, execution: _core.Execution) -> None:
-        execution.fail(failures.CANCELLED, "the request was cancelled")
+        execution.fail(error_codes.CANCELLED, "the request was cancelled")
 
     def unload(self) -> None:
         pass

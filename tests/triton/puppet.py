@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.triton import ResponseStream, Server, _core, failures
+from openai_frontend.triton import ResponseStream, Server, _core, error_codes
 from tests.triton.generation_inputs import text
 
 BEFORE, AFTER = b'data: {"text":', b"}\n\n"
@@ -28,7 +28,7 @@ class Puppet:
 
     def cancel(self, execution: _core.Execution) -> None:
         Puppet.cancelled += 1
-        execution.fail(failures.CANCELLED, "the request was cancelled")
+        execution.fail(error_codes.CANCELLED, "the request was cancelled")
 
     def unload(self) -> None:
         """Nothing to release."""

@@ -218,10 +218,10 @@ async def test_until_the_release(slow, observer):
 async def test_a_request_that_is_given_up(slow, observer):
     """Nobody waits for its release, whether it is given up before it is cancelled or after."""
     before, after = generate(slow, 1000), generate(slow, 1000)
-    before.give_up()
+    before.abandon()
     before.cancel()
     after.cancel()
-    after.give_up()
+    after.abandon()
 
     assert observer.noted == []
     await until(lambda: not _core.live_counts()["requests"])

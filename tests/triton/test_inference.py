@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.triton import _core, failures, inprocess
+from openai_frontend.triton import _core, error_codes, inprocess
 from tests import mock_models
 from tests.triton import echo_runtime
 from tests.triton.generation_inputs import collect, generation, text
@@ -180,7 +180,7 @@ async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")})
 
-    assert (response.final, refusals) == (True, [failures.INTERNAL])
+    assert (response.final, refusals) == (True, [error_codes.INTERNAL])
 
 
 async def test_priority_and_timeout(start_echo):

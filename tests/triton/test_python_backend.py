@@ -222,7 +222,9 @@ def test_an_execution_environment_stays(wheel, tmp_path, monkeypatch):
 
 def test_no_stub_for_this_python(tmp_path):
     """A wheel without a stub for this Python is refused by its version."""
-    with pytest.raises(python_backend.Unusable, match=f"for Python {python_backend.VERSION}"):
+    with pytest.raises(
+        python_backend.PythonBackendUnavailable, match=f"for Python {python_backend.VERSION}"
+    ):
         python_backend.install(tmp_path / "python", tmp_path)
 
 
@@ -230,7 +232,7 @@ def test_a_temporary_folder_without_programs(wheel, tmp_path, monkeypatch):
     """Where the temporary folder is mounted noexec, the reason says what to set."""
     monkeypatch.setattr(os, "access", lambda *_: False)
 
-    with pytest.raises(python_backend.Unusable, match="set TMPDIR"):
+    with pytest.raises(python_backend.PythonBackendUnavailable, match="set TMPDIR"):
         python_backend.install(tmp_path / "python", wheel)
 
 
@@ -239,14 +241,14 @@ def test_an_images_backend_stays(tmp_path):
     own = tmp_path / "python"
     own.mkdir()
 
-    collected = backends.collect(tmp_path, library.find())
+    collected = backends.assemble(tmp_path, library.find())
 
     assert own == (collected.folder / "python").readlink()
 
 
 def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
     """Beside another core the wheel's backend would bring a second one, so it is left out."""
-    collected = backends.collect(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
+    collected = backends.assemble(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
 
     assert not (collected.folder / "python").exists()
 

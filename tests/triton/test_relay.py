@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend import errors
-from openai_frontend.triton import _core, failures, inprocess
+from openai_frontend.triton import _core, error_codes, inprocess
 from tests.triton import puppet
 from tests.triton.generation_inputs import collect, text
 from tests.triton.puppet import AFTER, BEFORE, Request, frame_texts, unframed
@@ -285,7 +285,7 @@ async def test_error(ask):
     request.relay()
 
     request.send("a")
-    request.execution.fail(failures.UNAVAILABLE, "the engine died")
+    request.execution.fail(error_codes.UNAVAILABLE, "the engine died")
     with pytest.raises(errors.ModelUnavailable, match="the engine died"):
         await collect(request.stream)
 
@@ -302,7 +302,7 @@ async def test_error_wakes_a_waiting_iterator(ask):
     await until(lambda: request.texts == ["a"])
     assert not waiting.done()
     request.send("b")
-    request.execution.fail(failures.INTERNAL, "broken")
+    request.execution.fail(error_codes.INTERNAL, "broken")
     with pytest.raises(errors.InferenceFailed, match="broken"):
         await waiting
 

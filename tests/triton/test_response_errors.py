@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from openai_frontend.errors import InferenceFailed
-from openai_frontend.triton.failures import INTERNAL
+from openai_frontend.triton.error_codes import INTERNAL
 from openai_frontend.triton.responses import ResponseStream
 
 

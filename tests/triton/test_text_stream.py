@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.triton import _core, failures, inprocess
+from openai_frontend.triton import _core, error_codes, inprocess
 from tests.triton import puppet
 from tests.triton.generation_inputs import collect
 from tests.triton.puppet import Request
@@ -127,7 +127,7 @@ async def test_request_that_has_ended(ask):
     """What the engine made after its caller went is dropped."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS)}
-    request.execution.fail(failures.CANCELLED, "gone")
+    request.execution.fail(error_codes.CANCELLED, "gone")
 
     assert _core.advance_all([output("r", [0])], streams) == ([], [])
 

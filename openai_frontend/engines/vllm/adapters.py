@@ -20,7 +20,7 @@ from typing import Any
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion
 from openai_frontend.generation import Adapter
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class Adapters:
             reason = _reason(error).replace(str(copy), "it")
             logger.error("adapter %s cannot be loaded: %s", adapter.name, reason)
             message = f"The adapter '{adapter.name}' cannot be loaded: {reason}"
-            raise EngineError(message, failures.UNAVAILABLE) from error
+            raise EngineError(message, error_codes.UNAVAILABLE) from error
         return request
 
     async def _remove(self, loaded: _Loaded) -> None:

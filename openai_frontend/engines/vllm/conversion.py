@@ -13,7 +13,7 @@ from openai_frontend.generation import (
     StructuredOutputs,
     TokenCounts,
 )
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 ENGINE_DIED = "vLLM's engine process has died"
 
@@ -186,7 +186,7 @@ def finish_reason(reason: object, params: Any, begun: bool) -> Any:
     if params.structured_outputs is not None and not begun:
         # Its process compiles grammars, and says no more than that it could not.
         message = "structured_outputs: the engine cannot make a grammar of it"
-        raise EngineError(message, failures.INVALID_ARG)
+        raise EngineError(message, error_codes.INVALID_ARG)
     raise EngineError(f"the engine ended the request: {name}")
 
 
@@ -218,7 +218,7 @@ def translated(params: Any = None) -> Iterator[None]:
     try:
         yield
     except EngineDeadError as error:
-        raise EngineError(ENGINE_DIED, failures.UNAVAILABLE) from error
+        raise EngineError(ENGINE_DIED, error_codes.UNAVAILABLE) from error
     except VLLMClientError as error:
         raise ValueError(_message(error, params)) from error
     except EngineGenerateError as error:

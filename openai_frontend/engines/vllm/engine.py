@@ -33,7 +33,7 @@ from openai_frontend.generation import (
     ScoreRequest,
     ScoreResult,
 )
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class VLLMEngine(Engine):
     ) -> Coroutine[Any, Any, None] | None:
         """Answer a prompt: in the step loop, or by a task over AsyncLLM.generate."""
         if self._pooling:
-            raise EngineError("the model does not generate text", failures.UNSUPPORTED)
+            raise EngineError("the model does not generate text", error_codes.UNSUPPORTED)
         with conversion.translated():
             if request.sampling_params.thinking_token_budget is not None:
                 self._check_thinking_budget()

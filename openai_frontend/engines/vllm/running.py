@@ -5,7 +5,7 @@ from typing import Any
 from openai_frontend.engines.engine import DeltaSink, EngineError
 from openai_frontend.engines.vllm import conversion, detokenizing
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 
 class TextRequest:
@@ -109,7 +109,7 @@ class Collector:
     def put(self, output: Any) -> None:
         """Take one RequestOutput, or the exception that ends the request."""
         if isinstance(output, Exception):
-            self._sink.fail(EngineError(conversion.ENGINE_DIED, failures.UNAVAILABLE))
+            self._sink.fail(EngineError(conversion.ENGINE_DIED, error_codes.UNAVAILABLE))
             return
         try:
             delta = conversion.delta(output, self._params, begun=self._begun)

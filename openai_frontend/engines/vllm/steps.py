@@ -19,7 +19,7 @@ from openai_frontend.engines.vllm import conversion, detokenizing, inputs, outpu
 from openai_frontend.engines.vllm.grammars import Grammars
 from openai_frontend.engines.vllm.running import Collector, TextRequest
 from openai_frontend.engines.vllm.scheduler_stats import PREEMPTIONS
-from openai_frontend.triton import _core, failures
+from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class StepLoop:
 
     def _check_alive(self) -> None:
         if self.failure is not None:
-            raise EngineError(self.failure, failures.UNAVAILABLE)
+            raise EngineError(self.failure, error_codes.UNAVAILABLE)
 
     def _fail_add(self, request_id: str, sink: DeltaSink, error: Exception) -> None:
         self._streams.pop(request_id, None)
@@ -289,7 +289,7 @@ class StepLoop:
 
     def _fail_all(self, reason: str) -> None:
         self.failure = reason
-        error = EngineError(reason, failures.UNAVAILABLE)
+        error = EngineError(reason, error_codes.UNAVAILABLE)
         sinks = [stream.sink for stream in self._streams.values()] + list(self._collected.values())
         self._streams.clear()
         self._collected.clear()

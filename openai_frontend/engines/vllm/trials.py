@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple, cast
 
 from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm.preparation import Form
-from openai_frontend.triton import failures
+from openai_frontend.triton import error_codes
 
 CPU_S = 8  # of one trial: a schema of 900 objects with two properties each takes 4
 MEMORY_MIB = 1024  # of one trial: that schema takes 150
@@ -70,7 +70,7 @@ class Trials:
             except Exception as error:
                 del self._pending[number]
                 if isinstance(error, OSError):
-                    raise EngineError(_DIED, failures.UNAVAILABLE) from None
+                    raise EngineError(_DIED, error_codes.UNAVAILABLE) from None
                 raise
         return future
 
@@ -86,7 +86,7 @@ class Trials:
 
     def _living(self) -> _Process:
         if self._closed:
-            raise EngineError("the model is unloaded", failures.UNAVAILABLE)
+            raise EngineError("the model is unloaded", error_codes.UNAVAILABLE)
         if self._process is None:
             self._process, self._told = _started(), False
             threading.Thread(
@@ -111,7 +111,7 @@ class Trials:
         process.replies.close()
         process.popen.wait()
         for future in pending.values():
-            future.set_exception(EngineError(_DIED, failures.UNAVAILABLE))
+            future.set_exception(EngineError(_DIED, error_codes.UNAVAILABLE))
 
     def _settle(self, reply: dict[str, Any]) -> None:
         with self._lock:

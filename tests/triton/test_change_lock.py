@@ -5,70 +5,70 @@ import time
 
 import pytest
 
-from openai_frontend.triton.settling import SETTLING_S, Settling
+from openai_frontend.triton.change_lock import SETTLE_S, CoreChangeLock
 
 
-async def seconds_to_unload(settling):
+async def seconds_to_unload(lock):
     start = time.monotonic()
-    async with settling.unloading():
+    async with lock.unloading():
         return time.monotonic() - start
 
 
-async def load(settling, name="model", *, again=False, seconds=0.0):
-    async with settling.loading(name, again=lambda: again):
+async def load(lock, name="model", *, again=False, seconds=0.0):
+    async with lock.loading(name, is_reload=lambda: again):
         await asyncio.sleep(seconds)
 
 
 async def test_an_unload_waits_where_a_load_has_just_ended():
-    settling, start = Settling(), time.monotonic()
-    await load(settling, "other")
-    await seconds_to_unload(settling)
+    lock, start = CoreChangeLock(), time.monotonic()
+    await load(lock, "other")
+    await seconds_to_unload(lock)
 
-    assert SETTLING_S * 0.9 < time.monotonic() - start < 1
+    assert SETTLE_S * 0.9 < time.monotonic() - start < 1
 
 
 async def test_an_unload_does_not_wait_where_nothing_is_new():
-    settling = Settling()
-    await load(settling)
-    await asyncio.sleep(2 * SETTLING_S)
+    lock = CoreChangeLock()
+    await load(lock)
+    await asyncio.sleep(2 * SETTLE_S)
 
-    assert settling.rest_s() == 0
+    assert lock.settle_delay_s() == 0
 
 
 async def test_a_load_of_what_is_loaded_waits_too():
-    settling, start = Settling(), time.monotonic()
-    await load(settling)
-    await load(settling, again=True)
+    lock, start = CoreChangeLock(), time.monotonic()
+    await load(lock)
+    await load(lock, again=True)
 
-    assert time.monotonic() - start > SETTLING_S * 0.9
+    assert time.monotonic() - start > SETTLE_S * 0.9
 
 
 async def test_two_first_loads_of_a_model():
     """The second one finds the model loaded when its turn has come, and waits as for any other."""
-    settling = Settling()
+    lock = CoreChangeLock()
     loaded_at: list[float] = []
 
     async def first_load():
-        async with settling.loading("model", again=lambda: bool(loaded_at)):
+        async with lock.loading("model", is_reload=lambda: bool(loaded_at)):
             loaded_at.append(time.monotonic())
 
     await asyncio.gather(first_load(), first_load())
 
-    assert loaded_at[1] - loaded_at[0] > SETTLING_S * 0.9
+    assert loaded_at[1] - loaded_at[0] > SETTLE_S * 0.9
 
 
 async def test_changes_of_one_model_do_not_overlap():
-    settling = Settling()
+    lock = CoreChangeLock()
     order = []
 
     async def first():
-        async with settling.loading("model", again=lambda: False):
+        async with lock.loading("model", is_reload=lambda: False):
             await asyncio.sleep(0.05)
             order.append("loaded")
 
     async def second():
         await asyncio.sleep(0.01)
-        async with settling.unloading():
+        async with lock.unloading():
             order.append("unloading")
 
     await asyncio.gather(first(), second())
@@ -78,27 +78,27 @@ async def test_changes_of_one_model_do_not_overlap():
 
 async def test_an_unload_waits_for_all_loads():
     """The load of an ensemble loads its parts, under its own name."""
-    settling = Settling()
-    whole = asyncio.create_task(load(settling, "whole", seconds=0.1))
+    lock = CoreChangeLock()
+    whole = asyncio.create_task(load(lock, "whole", seconds=0.1))
     await asyncio.sleep(0)
 
-    assert await seconds_to_unload(settling) > 0.1 + SETTLING_S * 0.9
+    assert await seconds_to_unload(lock) > 0.1 + SETTLE_S * 0.9
     assert whole.done()
 
 
 async def test_a_load_comes_after_the_unload_that_waits():
-    settling = Settling()
+    lock = CoreChangeLock()
     order = []
 
     async def unload():
-        async with settling.unloading():
+        async with lock.unloading():
             order.append("unload")
 
     async def late():
-        async with settling.loading("late", again=lambda: False):
+        async with lock.loading("late", is_reload=lambda: False):
             order.append("late")
 
-    early = asyncio.create_task(load(settling, "early", seconds=0.05))
+    early = asyncio.create_task(load(lock, "early", seconds=0.05))
     await asyncio.sleep(0)
     unloading = asyncio.create_task(unload())
     await asyncio.sleep(0.01)
@@ -108,22 +108,22 @@ async def test_a_load_comes_after_the_unload_that_waits():
 
 
 async def test_an_unload_that_nobody_waits_for_any_more_holds_nothing_up():
-    settling = Settling()
-    early = asyncio.create_task(load(settling, "early", seconds=0.05))
+    lock = CoreChangeLock()
+    early = asyncio.create_task(load(lock, "early", seconds=0.05))
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(seconds_to_unload(settling), 0.01)
+        await asyncio.wait_for(seconds_to_unload(lock), 0.01)
 
     async with asyncio.timeout(5):
-        await load(settling, "late")
+        await load(lock, "late")
         await early
 
 
 async def test_loads_run_together():
-    settling, together = Settling(), asyncio.Barrier(3)
+    lock, together = CoreChangeLock(), asyncio.Barrier(3)
 
     async def one(name):
-        async with settling.loading(name, again=lambda: False):
+        async with lock.loading(name, is_reload=lambda: False):
             return await together.wait()
 
     async with asyncio.timeout(5):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from openai_frontend.triton import stubs
+from openai_frontend.triton import stub_processes
 
 Start = Callable[[str], "subprocess.Popen[bytes]"]
 
@@ -29,7 +29,7 @@ def start() -> Iterator[Start]:
         process.communicate()
 
 
-def dead(known: stubs.Stubs) -> set[str]:
+def dead(known: stub_processes.StubProcesses) -> set[str]:
     """After two looks, as it takes."""
     known.dead()
     return known.dead()
@@ -43,9 +43,9 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 def test_a_stub_that_dies(start):
     """Its instance is dead; others are not."""
-    known = stubs.Stubs()
+    known = stub_processes.StubProcesses()
     first, _ = start("one_0"), start("other_0")
-    assert known.find() == {"one_0", "other_0"}
+    assert known.refresh() == {"one_0", "other_0"}
     assert dead(known) == set()
     end(first)
 
@@ -54,15 +54,15 @@ def test_a_stub_that_dies(start):
 
 def test_an_instance_that_has_been_loaded_again(start):
     """It is alive, though the core has not put its old process away."""
-    known = stubs.Stubs()
+    known = stub_processes.StubProcesses()
     first = start("one_0")
-    known.find()
+    known.refresh()
     end(first)
     start("one_0")
 
-    assert known.find(changing=True) == set()  # the core may still ask the old one
+    assert known.refresh(changing=True) == set()  # the core may still ask the old one
     assert dead(known) == {"one_0"}
-    assert known.find() == {"one_0"}
+    assert known.refresh() == {"one_0"}
     assert dead(known) == set()
 
 
@@ -70,32 +70,32 @@ def test_a_stub_that_the_core_has_reaped(start):
     """Its instance is reported by the next look for processes, and stays so until another process
     has it.
     """
-    known = stubs.Stubs()
+    known = stub_processes.StubProcesses()
     first, _ = start("one_0"), start("other_0")
-    known.find()
+    known.refresh()
     first.kill()
     first.wait()
     assert (dead(known), known.lost) == (set(), True)
     for _ in range(2):
-        known.find()
+        known.refresh()
         assert (known.reaped(), dead(known), known.lost) == ({"one_0"}, set(), False)
 
     start("one_0")
-    known.find()
+    known.refresh()
     assert known.reaped() == set()
 
 
 def test_a_stub_that_went_with_its_model(start):
     """It is forgotten; others that are gone are not."""
-    known = stubs.Stubs()
+    known = stub_processes.StubProcesses()
     for process in (start("one_0"), start("other_0")):
-        known.find()
+        known.refresh()
         process.kill()
         process.wait()
-    known.find()
+    known.refresh()
 
-    known.forget_reaped(but=lambda instance: instance == "one_0")
-    known.find()
+    known.forget_reaped(except_for=lambda instance: instance == "one_0")
+    known.refresh()
 
     assert known.reaped() == {"one_0"}
 
@@ -112,4 +112,4 @@ def test_a_stub_that_went_with_its_model(start):
 )
 def test_an_instances_model(instance, group, whose):
     """An instance has its group's name, and its number."""
-    assert stubs.serves(instance, [{"name": "another"}, {"name": group}]) is whose
+    assert stub_processes.serves(instance, [{"name": "another"}, {"name": group}]) is whose

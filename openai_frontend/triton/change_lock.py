@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-SETTLING_S = 0.03  # long against the time that a thread which may run is not given a core
+SETTLE_S = 0.03  # long against the time that a thread which may run is not given a core
 
 
-class Settling:
+class CoreChangeLock:
     """Loads may run together, an unload runs alone, and nothing takes away what has just come."""
 
     def __init__(self) -> None:
@@ -31,22 +31,24 @@ class Settling:
         self._loaded_at = float("-inf")  # on the monotonic clock
 
     @asynccontextmanager
-    async def loading(self, name: str, *, again: Callable[[], bool]) -> AsyncGenerator[None, None]:
-        """Around a load; `again` says whether the model is loaded, and what is loaded will go. It
-        is asked when the load's turn has come: the one before it may have been the first.
+    async def loading(
+        self, name: str, *, is_reload: Callable[[], bool]
+    ) -> AsyncGenerator[None, None]:
+        """Held during a load. `is_reload` says whether the load replaces a loaded model; it is
+        called once the model's lock is held, because an earlier load may have been the first.
         """
         async with self._locks.setdefault(name, asyncio.Lock()):
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._unloads)
                 self._loads += 1
             try:
-                if again():
-                    await asyncio.sleep(self.rest_s())
+                if is_reload():
+                    await asyncio.sleep(self.settle_delay_s())
                 yield
             finally:
                 self._loads -= 1
-                self.has_loaded()
-                await self._tell()
+                self.note_load()
+                await self._notify()
 
     @asynccontextmanager
     async def unloading(self) -> AsyncGenerator[None, None]:
@@ -57,20 +59,20 @@ class Settling:
         try:
             async with self._changed:
                 await self._changed.wait_for(lambda: not self._loads)
-            await asyncio.sleep(self.rest_s())
+            await asyncio.sleep(self.settle_delay_s())
             yield
         finally:
             self._unloads = False
-            await self._tell()
+            await self._notify()
 
-    def has_loaded(self) -> None:
+    def note_load(self) -> None:
         """Note that some model has been loaded just now."""
         self._loaded_at = time.monotonic()
 
-    def rest_s(self) -> float:
+    def settle_delay_s(self) -> float:
         """Seconds until nothing that has been loaded is new."""
-        return max(0.0, self._loaded_at + SETTLING_S - time.monotonic())
+        return max(0.0, self._loaded_at + SETTLE_S - time.monotonic())
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()

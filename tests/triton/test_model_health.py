@@ -1,4 +1,4 @@
-"""The readiness snapshot, over a core whose answers the test gives."""
+"""The model_health snapshot, over a core whose answers the test gives."""
 
 import threading
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from openai_frontend.errors import GatewayError
-from openai_frontend.triton import readiness
-from openai_frontend.triton.readiness import LATEST, ModelIndexEntry, ReadinessMonitor
+from openai_frontend.triton import model_health
+from openai_frontend.triton.model_health import LATEST, ModelIndexEntry, ReadinessMonitor
 from tests.blocking_calls import BlockingCallOnLoop
 
 
 class Core:
-    """A core of ready models whose readiness questions can hang, as they can since 2025-12."""
+    """A core of ready models whose model_health questions can hang, as they can since 2025-12."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
@@ -61,7 +61,7 @@ def ready(monitor: ReadinessMonitor) -> set[str]:
 def test_the_cores_answers(core, monitor):
     """A model is ready if the core says so, whatever its index says."""
     core.unready = {"one"}
-    monitor.look()
+    monitor.update()
 
     assert monitor.snapshot.ready == {("other", 1), ("other", LATEST)}
     assert not monitor.snapshot.server_ready
@@ -69,24 +69,24 @@ def test_the_cores_answers(core, monitor):
 
 def test_a_hanging_question_keeps_the_last_answer(core, monitor):
     """The model whose question hangs counts as before, until the core answers."""
-    monitor.look()
+    monitor.update()
     core.hanging, core.unready = {"one"}, {"one"}
-    monitor.look()
+    monitor.update()
     assert ready(monitor) == {"one", "other"}
 
     core.go_on.set()
     assert core.answered.acquire(timeout=5)
-    monitor.look()
+    monitor.update()
     assert ready(monitor) == {"other"}
 
 
 def test_a_hanging_question_holds_up_no_other(core, monitor):
     """Other models' answers, and the index, are as fresh as ever."""
     core.hanging = {"one"}
-    monitor.look()
+    monitor.update()
     core.unready = {"other"}
     core.names.append("new")
-    monitor.look()
+    monitor.update()
 
     assert ready(monitor) == {"one", "new"}
 
@@ -96,18 +96,18 @@ def test_several_hanging_questions(core, monitor):
     core.names += ["third", "fourth"]
     core.hanging = {"one", "other", "third"}
     for _ in core.hanging:
-        monitor.look()
+        monitor.update()
     core.unready = {"fourth"}
-    monitor.look()
+    monitor.update()
 
     assert ready(monitor) == core.hanging
 
 
 def test_a_question_that_is_never_answered(core, monitor, monkeypatch):
     """After UNREADY_AFTER_S its model counts as not ready."""
-    monkeypatch.setattr(readiness, "UNREADY_AFTER_S", 0.0)
+    monkeypatch.setattr(model_health, "UNREADY_AFTER_S", 0.0)
     core.hanging = {"one"}
-    monitor.look()
+    monitor.update()
 
     assert ready(monitor) == {"other"}
 
@@ -115,9 +115,9 @@ def test_a_question_that_is_never_answered(core, monitor, monkeypatch):
 def test_a_model_that_was_loaded_again(core, monitor):
     """Earlier answers, and those still under way, are those of the model that it replaced."""
     core.hanging, core.unready = {"one"}, {"one"}
-    monitor.look()
+    monitor.update()
     core.hanging, core.unready = set(), set()
-    monitor.look(changed="one")
+    monitor.update(changed="one")
     core.go_on.set()
     assert core.answered.acquire(timeout=5)
 
@@ -126,10 +126,10 @@ def test_a_model_that_was_loaded_again(core, monitor):
 
 def test_an_index_that_cannot_be_read(core, monitor, caplog):
     """The last snapshot stays, and the log says so once."""
-    monitor.try_look()
+    monitor.try_update()
     core.index_failure = "the repository is away"
     for _ in range(2):
-        monitor.try_look()
+        monitor.try_update()
 
     assert ready(monitor) == {"one", "other"}
     assert [record.getMessage() for record in caplog.records] == [

@@ -1,4 +1,4 @@
-"""Which models the core has and which of them are ready: a snapshot, taken off the event loop.
+"""Which models are ready, and why others are not: a snapshot that is read off the event loop.
 
 The core's answers may take long. Since 2025-12 it asks every instance of a model, and the Python
 backend gives each up to 5 s to answer; the index lists the repositories' folders.
@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from openai_frontend.errors import GatewayError
+from openai_frontend.errors import EngineRestarting, GatewayError, ModelFailed
 
 logger = logging.getLogger(__name__)
 
 NOT_READY = "it is not ready"  # the core gives no reason
 LATEST = -1  # Triton's version number for the highest version that is loaded
 
-LOOK_EVERY_S = 0.25
+UPDATE_EVERY_S = 0.25
 # A snapshot waits this long for answers; later ones are in the next snapshot.
 ANSWER_WITHIN_S = 0.1
 # Twice what the Python backend gives an instance. A shorter limit would override Triton's answer.
@@ -55,7 +55,7 @@ class ReadinessSnapshot:
     server_ready: bool = False
 
 
-class _Question:
+class _ReadinessProbe:
     """A readiness question to the core, and the core's last answer."""
 
     __slots__ = ("_ask", "_ready", "asked_s", "pending")
@@ -98,37 +98,39 @@ class ReadinessMonitor:
         """The three questions to the core. Each blocks, and raises GatewayError."""
         self._index = index
         self._model_is_ready = model_is_ready
-        self._looker = ThreadPoolExecutor(1, thread_name_prefix="readiness-look")
-        self._asker = _new_asker()
+        self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="readiness-look")
+        self._probe_thread = _new_probe_thread()
         self._lock = threading.Lock()
-        self._server = _Question(server_is_ready)
-        self._versions: dict[tuple[str, int], _Question] = {}
+        self._server = _ReadinessProbe(server_is_ready)
+        self._versions: dict[tuple[str, int], _ReadinessProbe] = {}
         self._failure: str | None = None
         self._closed = False
         self.snapshot = ReadinessSnapshot()
 
     async def watch(self) -> None:
-        """Take a snapshot every LOOK_EVERY_S."""
+        """Take a snapshot every UPDATE_EVERY_S."""
         while not self._closed:
             await self.refresh()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(UPDATE_EVERY_S)
 
     async def refresh(self, changed: str | None = None) -> None:
-        """As `try_look`, from the event loop."""
-        await asyncio.get_running_loop().run_in_executor(self._looker, self.try_look, changed)
+        """As `try_update`, from the event loop."""
+        await asyncio.get_running_loop().run_in_executor(
+            self._snapshot_thread, self.try_update, changed
+        )
 
-    def try_look(self, changed: str | None = None) -> None:
-        """As `look`; if the index cannot be read, log that once and leave the last snapshot."""
+    def try_update(self, changed: str | None = None) -> None:
+        """As `update`; if the index cannot be read, log that once and leave the last snapshot."""
         failure = None
         try:
-            self.look(changed)
+            self.update(changed)
         except GatewayError as error:
             failure = error.message
             if failure != self._failure and not self._closed:
                 logger.warning("reading the model index failed: %s", failure)
         self._failure = failure
 
-    def look(self, changed: str | None = None) -> None:
+    def update(self, changed: str | None = None) -> None:
         """Take a snapshot and publish it. Blocks, so on a thread. Raises GatewayError.
 
         `changed` names a model that was loaded or started again: its earlier answers are dropped.
@@ -140,7 +142,7 @@ class ReadinessMonitor:
                 }
             index = self._index()
             self._versions = {
-                key: self._versions.get(key) or _Question(partial(self._model_is_ready, *key))
+                key: self._versions.get(key) or _ReadinessProbe(partial(self._model_is_ready, *key))
                 for key in _ready_versions(index)
             }
             self._ask([self._server, *self._versions.values()])
@@ -153,22 +155,22 @@ class ReadinessMonitor:
     def end_threads(self) -> None:
         """After `close`. Waits for a snapshot under way, so on a thread; not for an answer."""
         with self._lock:
-            self._looker.shutdown(wait=False)
-            self._asker.shutdown(wait=False)
+            self._snapshot_thread.shutdown(wait=False)
+            self._probe_thread.shutdown(wait=False)
 
-    def _ask(self, questions: Iterable[_Question]) -> None:
+    def _ask(self, questions: Iterable[_ReadinessProbe]) -> None:
         """Ask for ANSWER_WITHIN_S, the question that was asked longest ago first."""
         if self._closed:
             return
         free = [question for question in questions if not question.pending]
         waiting = deque(sorted(free, key=lambda question: question.asked_s))
-        asking = self._asker.submit(_ask_each, waiting)
+        asking = self._probe_thread.submit(_ask_each, waiting)
         try:
             asking.result(ANSWER_WITHIN_S)
         except TimeoutError:  # one hangs: its thread ends with it, and the next look has another
             waiting.clear()
-            self._asker.shutdown(wait=False)
-            self._asker = _new_asker()
+            self._probe_thread.shutdown(wait=False)
+            self._probe_thread = _new_probe_thread()
 
     def _taken(self, index: Sequence[ModelIndexEntry]) -> ReadinessSnapshot:
         now_s = time.monotonic()
@@ -186,14 +188,53 @@ def _ready_versions(index: Iterable[ModelIndexEntry]) -> list[tuple[str, int]]:
     ]
 
 
-def _new_asker() -> ThreadPoolExecutor:
+def _new_probe_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="readiness-ask")
 
 
-def _ask_each(waiting: deque[_Question]) -> None:
+def _ask_each(waiting: deque[_ReadinessProbe]) -> None:
     while waiting:
         try:
             question = waiting.popleft()
         except IndexError:  # the look has stopped waiting
             return
         question.ask()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProblem:
+    """What keeps a model from serving."""
+
+    reason: str
+    retry_after_s: float | None = None  # when it should serve again; None: nobody knows
+
+
+class ModelHealth:
+    """By model. Set and read on the event loop."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, ModelProblem] = {}
+
+    def set(self, model_name: str, condition: ModelProblem) -> None:
+        """From now on requests to the model are refused."""
+        self._of[model_name] = condition
+
+    def clear(self, model_name: str) -> None:
+        """The model may serve, as far as anybody knows."""
+        self._of.pop(model_name, None)
+
+    def reason(self, model_name: str) -> str | None:
+        """Why the model cannot serve; None where nothing is known."""
+        condition = self._of.get(model_name)
+        return None if condition is None else condition.reason
+
+    def check(self, model_name: str, *, called: str | None = None) -> None:
+        """Raise ModelFailed or EngineRestarting where the model, `called` so, cannot serve."""
+        condition = self._of.get(model_name)
+        if condition is None:
+            return
+        if condition.retry_after_s is None:
+            raise ModelFailed(called or model_name, condition.reason)
+        raise EngineRestarting(
+            called or model_name, condition.reason, retry_after_s=condition.retry_after_s
+        )

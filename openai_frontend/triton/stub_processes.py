@@ -16,7 +16,7 @@ _PROGRAM = "triton_python_backend_stub"
 _NAME_AT = -2  # among the arguments: the name of the model's instance
 
 
-class Stubs:
+class StubProcesses:
     """The children of this process that are stubs."""
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class Stubs:
         self._ended: set[psutil.Process] = set()  # at the last look
         self._reaped: set[psutil.Process] = set()  # gone, and no other process has their instance
         self.lost = False  # whether one has gone since the last `find`
-        self._given_up: set[psutil.Process] = set()
+        self._killed: set[psutil.Process] = set()
 
-    def find(self, *, changing: bool = False) -> set[str]:
+    def refresh(self, *, changing: bool = False) -> set[str]:
         """Learn of the stubs that have come, and give the names of their instances. Reads /proc: on
         a thread.
 
@@ -38,13 +38,13 @@ class Stubs:
         children = psutil.Process().children()
         named = {each: self._instances.get(each) or _instance(each) for each in children}
         with self._lock:
-            self._given_up.intersection_update(children)
+            self._killed.intersection_update(children)
             known, held_back = self._instances, set(self._instances.values()) if changing else set()
             found = {
                 process: instance
                 for process, instance in named.items()
                 if instance is not None
-                and process not in self._given_up
+                and process not in self._killed
                 and (process in known or instance not in held_back)
             }
             gone = {process: known[process] for process in known.keys() - named.keys()}
@@ -69,13 +69,13 @@ class Stubs:
         """
         return {instance for each, instance in self._instances.items() if each in self._reaped}
 
-    def forget_reaped(self, but: Callable[[str], bool]) -> None:
+    def forget_reaped(self, except_for: Callable[[str], bool]) -> None:
         """Know the stubs no more that are gone, of all instances `but` these."""
         with self._lock:
             self._instances = {
                 process: instance
                 for process, instance in self._instances.items()
-                if process not in self._reaped or but(instance)
+                if process not in self._reaped or except_for(instance)
             }
 
     def _newest(self) -> Iterable[psutil.Process]:
@@ -85,18 +85,18 @@ class Stubs:
         by_age = sorted(self._instances, key=psutil.Process.create_time)
         return {self._instances[process]: process for process in by_age}.values()
 
-    def give_up(self, processes: Iterable[psutil.Process]) -> None:
+    def kill(self, processes: Iterable[psutil.Process]) -> None:
         """End them, and know them no more: others are to take their places. The core reaps them
         when it unloads their instances, if ever.
         """
         for process in processes:
             with self._lock:
-                self._given_up.add(process)
+                self._killed.add(process)
                 self._instances.pop(process, None)
             with contextlib.suppress(psutil.Error):  # the core has put it away
                 process.kill()
 
-    def of(self, config: Mapping[str, Any]) -> list[psutil.Process]:
+    def of_model(self, config: Mapping[str, Any]) -> list[psutil.Process]:
         """The stubs of a model, by its config, the dead ones too."""
         return [
             process

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from openai_frontend.triton.watchdog import Watchdog
+from openai_frontend.triton.stall_detector import StallDetector
 
 EVERY_S = 0.25
 
 
 @dataclass(frozen=True)
-class Patience:
+class StallTimeouts:
     first_token_s: float = 5.0
     between_tokens_s: float = 2.0
 
@@ -17,36 +17,36 @@ class Patience:
 class Request:
     model_name: str = "m"
     received: int = 0
-    over: bool = False
+    done: bool = False
     seen: tuple[int, int] | None = None
     since_s: float = 0.0
 
 
 class World:
-    """One watchdog, and requests that the test answers."""
+    """One detector, and requests that the test answers."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(self, timeouts: StallTimeouts | None = None) -> None:
         self.now_s = 0.0
-        self.unsent = {"whole": 0, "streamed": 0}
+        self.pending = {"whole": 0, "streamed": 0}
         self.requests: list[Request] = []
-        chosen = patience or Patience()
-        self.watchdog = Watchdog(lambda _: chosen, self.unseen, every_s=EVERY_S)
+        timeouts = timeouts or StallTimeouts()
+        self.detector = StallDetector(lambda _: timeouts, self.pending_tokens, every_s=EVERY_S)
 
-    def unseen(self, model_name: str, begun: bool) -> int:
-        return self.unsent["streamed"] + (0 if begun else self.unsent["whole"])
+    def pending_tokens(self, model_name: str, begun: bool) -> int:
+        return self.pending["streamed"] + (0 if begun else self.pending["whole"])
 
     def begin(self, model_name: str = "m") -> Request:
         self.requests.append(Request(model_name))
         return self.requests[-1]
 
     def pass_time(self, seconds: float, *, step_s: float = EVERY_S) -> list[tuple[str, bool]]:
-        """What fires meanwhile, as kind and whether the engine is taken to hang."""
+        """What fires meanwhile, as phase and whether the engine is taken to hang."""
         fired: list[tuple[str, bool]] = []
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
-            for stall in self.watchdog.look(self.requests, self.now_s):
-                stall.stream.over = True  # type: ignore[misc]
-                fired.append((stall.kind, stall.hung))
+            for stall in self.detector.check(self.requests, self.now_s):
+                stall.stream.done = True  # type: ignore[misc]
+                fired.append((stall.phase, stall.hung))
         return fired
 
 
@@ -89,7 +89,7 @@ def test_work_on_whole_answers_is_a_sign_of_life():
     world = World()
     world.begin()
     for _ in range(80):
-        world.unsent["whole"] += 1
+        world.pending["whole"] += 1
         assert world.pass_time(EVERY_S) == []
 
     assert world.pass_time(5.25) == [("first_token", True)]
@@ -100,7 +100,7 @@ def test_streamed_tokens_without_response_are_a_sign_of_life():
     world = World()
     world.begin().received = 1
     for _ in range(40):
-        world.unsent["streamed"] += 1
+        world.pending["streamed"] += 1
         assert world.pass_time(EVERY_S) == []
 
     assert world.pass_time(2.25) == [("between_tokens", True)]
@@ -112,23 +112,23 @@ def test_whole_answers_do_not_excuse_a_silent_stream():
     world.begin().received = 1
     fired: list[tuple[str, bool]] = []
     for _ in range(10):
-        world.unsent["whole"] += 1
+        world.pending["whole"] += 1
         fired += world.pass_time(EVERY_S)
 
-    assert [kind for kind, _ in fired] == ["between_tokens"]
+    assert [phase for phase, _ in fired] == ["between_tokens"]
 
 
 def test_old_work_is_no_sign_of_life():
     """What the engine had collected before the request came does not count."""
     world = World()
-    world.unsent["whole"] = 1000
+    world.pending["whole"] = 1000
     world.begin()
 
     assert world.pass_time(6) == [("first_token", True)]
 
 
 def test_zero_is_for_ever():
-    world = World(Patience(first_token_s=0, between_tokens_s=0))
+    world = World(StallTimeouts(first_token_s=0, between_tokens_s=0))
     world.begin()
     world.begin().received = 3
 
@@ -149,6 +149,6 @@ def test_a_loop_that_was_blocked():
 def test_requests_that_are_over():
     """Nobody waits for them."""
     world = World()
-    world.begin().over = True
+    world.begin().done = True
 
     assert world.pass_time(60) == []

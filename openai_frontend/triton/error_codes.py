@@ -1,4 +1,4 @@
-"""Triton's error codes as this project's exceptions: the one place where they are translated."""
+"""Triton's error codes as this project's exceptions: the one place where they are to_exception."""
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
@@ -27,7 +27,7 @@ _OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
 }
 
 
-def translated(code: int, message: str) -> errors.GatewayError:
+def to_exception(code: int, message: str) -> errors.GatewayError:
     """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become
     InferenceFailed.
     """
@@ -42,10 +42,10 @@ def translated(code: int, message: str) -> errors.GatewayError:
 def from_native(error: _core.TritonError) -> errors.GatewayError:
     """Translate what the extension raises, `TritonError(code, message)`."""
     code, message = error.args
-    return translated(code, message)
+    return to_exception(code, message)
 
 
-def described(error: Exception) -> str:
+def describe_exception(error: Exception) -> str:
     """Name an exception of an engine's, with its message where it has one that can be read."""
     try:
         message = " ".join(str(error).split())

@@ -12,27 +12,27 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
 from openai_frontend import __version__, assembly
-from openai_frontend.access.entrance import Entrance
-from openai_frontend.access.scopes import Area
+from openai_frontend.auth.authenticator import Authenticator
+from openai_frontend.auth.scopes import RouteScope
 from openai_frontend.lasting import Lasting
 from openai_frontend.loopback import is_loopback
 from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
-from openai_frontend.middleware.access import Access
-from openai_frontend.middleware.allowed_hosts import LOCAL, AllowedHosts
+from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.body_limit import BodyLimit
 from openai_frontend.middleware.content_encoding import ContentEncoding
 from openai_frontend.middleware.content_type import ContentType
 from openai_frontend.middleware.cors import cors
-from openai_frontend.middleware.failures import Failures
-from openai_frontend.middleware.farewell import Farewell
-from openai_frontend.middleware.held_models import HeldModels
+from openai_frontend.middleware.drain import Draining
+from openai_frontend.middleware.error_responses import ErrorResponses
+from openai_frontend.middleware.metrics import RequestMetrics
+from openai_frontend.middleware.model_lease import RequestModelLeases
+from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.middleware.request_metrics import RequestMetrics
 from openai_frontend.middleware.request_normalization import RequestNormalization
-from openai_frontend.middleware.request_record import RequestRecords
-from openai_frontend.middleware.trusted_proxies import TrustedProxies
+from openai_frontend.middleware.telemetry import Telemetry
+from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.middleware.unrouted import refuse_route
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.management import ModelManagement
@@ -69,7 +69,7 @@ from openai_frontend.triton import Server
 
 
 class Gateway(FastAPI):
-    """FastAPI's application without its outermost layer, which answers what `Failures` has
+    """FastAPI's application without its outermost layer, which answers what `ErrorResponses` has
     answered already.
     """
 
@@ -117,7 +117,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
     """What is made of the settings anew each time that they change."""
     registry, metrics, keys = lasting.registry, lasting.metrics, lasting.keys
     direct: dict[tuple[str, str], Endpoint] = {}
-    areas, open_areas = Areas(), _open_areas(settings)
+    areas, public_scopes = Areas(), _public_scopes(settings)
     app = Gateway(
         **_ABOUT,
         lifespan=lasting.lifespan,
@@ -129,12 +129,12 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
             *cors(settings.cors_origin),
-            Middleware(Farewell, life=lasting.life, area_of=areas.find),
-            *_access(keys, areas, open_areas),
-            *([] if lasting.demand is None else [Middleware(HeldModels)]),
-            Middleware(Failures),
+            Middleware(Draining, life=lasting.life, route_scope_of=areas.find),
+            *_access(keys, areas, public_scopes),
+            *([] if lasting.demand is None else [Middleware(RequestModelLeases)]),
+            Middleware(ErrorResponses),
             Middleware(ContentEncoding),
-            Middleware(ContentType, area_of=areas.find),
+            Middleware(ContentType, route_scope_of=areas.find),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
             Middleware(Shortcut, endpoints=direct),
         ],
@@ -150,7 +150,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
         operations_router(partial(_families, metrics, registry), lasting.server.metrics)
     )
     document = Document(
-        app, open_areas=None if keys is None else open_areas, root_path=settings.root_path
+        app, public_scopes=None if keys is None else public_scopes, root_path=settings.root_path
     )
     app.include_router(documentation_router(document, registry))
     app.include_router(root_router(settings.root_path))
@@ -170,38 +170,44 @@ def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
     told = [access_log.write] if settings.access_log else []
     if tracing is None and not told and settings.log_format != "json":
         return []
-    return [Middleware(RequestRecords, tracing=tracing, told=told)]
+    return [Middleware(Telemetry, tracing=tracing, told=told)]
 
 
-def _access(keys: Entrance | None, areas: Areas, open_areas: frozenset[Area]) -> list[Middleware]:
+def _access(
+    keys: Authenticator | None, areas: Areas, public_scopes: frozenset[RouteScope]
+) -> list[Middleware]:
     """Nothing where there are no keys."""
     if keys is None:
         return []
-    return [Middleware(Access, ring=keys.ring, area_of=areas.find, open_areas=open_areas)]
+    return [
+        Middleware(
+            Authentication, ring=keys.ring, route_scope_of=areas.find, public_scopes=public_scopes
+        )
+    ]
 
 
 def _proxies(settings: Settings) -> list[Middleware]:
     """Nothing where none is trusted."""
     trusted = settings.trusted_proxy
-    return [Middleware(TrustedProxies, trusted=trusted)] if trusted else []
+    return [Middleware(ProxyHeaders, trusted=trusted)] if trusted else []
 
 
-def _hosts(settings: Settings, keys: Entrance | None) -> list[Middleware]:
+def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
     """Nothing where every name will do: where the settings name none, and others than programs of
     this machine are meant to come, or a web page cannot: it has no key, and no certificate.
     """
     if settings.allowed_host:
-        return [Middleware(AllowedHosts, allowed=settings.allowed_host)]
+        return [Middleware(TrustedHosts, allowed=settings.allowed_host)]
     guarded = keys is not None or settings.tls_certificate is not None
     proxied = settings.unix_socket is not None or bool(settings.trusted_proxy)
     if guarded or proxied or not is_loopback(settings.host):
         return []
-    return [Middleware(AllowedHosts, allowed=LOCAL, addresses=True)]
+    return [Middleware(TrustedHosts, allowed=LOCAL, addresses=True)]
 
 
-def _open_areas(settings: Settings) -> frozenset[Area]:
+def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
     """What needs no key, though the server has some."""
-    left_open: dict[Area, bool] = {
+    left_open: dict[RouteScope, bool] = {
         "health": settings.health_without_key,
         "metrics": settings.metrics_without_key,
         "docs": settings.docs_without_key,
@@ -271,7 +277,7 @@ def _add_operators_routes(
                 admission=lasting.admission,
                 management=management,
                 use=registry.use,
-                limits_of=registry.place_limits,
+                limits_of=registry.concurrency_limits,
                 is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
                 streams=streams,

@@ -1,12 +1,12 @@
 """Makes of the settings what lasts as long as the process. Knows no HTTP."""
 
-from openai_frontend.access.entrance import Entrance, entrance
+from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.lasting import Lasting, Startup
 from openai_frontend.life import Life
 from openai_frontend.logs.background import lost_lines
 from openai_frontend.metrics import declared
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.body_limit import BodyRoom
+from openai_frontend.middleware.body_limit import BodyMemoryBudget
 from openai_frontend.models.demand import DemandLimits, ModelDemand
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
@@ -41,7 +41,10 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     metrics.ask(declared.RELAYED_TEXTS, lambda: relay_counts()["texts"])
     metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
-    admission, bodies = _admission(settings, life, metrics), BodyRoom(settings.max_held_body_bytes)
+    admission, bodies = (
+        _admission(settings, life, metrics),
+        BodyMemoryBudget(settings.max_held_body_bytes),
+    )
     server.unreleased.observers += [admission, bodies, registry.uses]
     if tracing is not None:
         metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
@@ -50,7 +53,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         registry=registry,
         startup=startup,
         metrics=metrics,
-        keys=entrance_of(settings),
+        keys=authenticator_of(settings),
         demand=demand,
         life=life,
         admission=admission,
@@ -73,9 +76,9 @@ def take_up(lasting: Lasting, settings: Settings) -> None:
     lasting.engines.limits = settings.engine_limits()
 
 
-def entrance_of(settings: Settings) -> Entrance | None:
-    """Who may come in; None: everybody. Raises InvalidEntrance."""
-    return entrance(
+def authenticator_of(settings: Settings) -> Authenticator | None:
+    """Who may come in; None: everybody. Raises AuthConfigError."""
+    return build_authenticator(
         keys_file=settings.keys_file,
         api_keys=[key.sha256 for key in settings.api_key],
         jwt_jwks=settings.jwt_jwks,

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from openai_frontend.access.entrance import Entrance
+from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.errors import GatewayError
 from openai_frontend.keep_up import keep_up
 from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.body_limit import BodyRoom
+from openai_frontend.middleware.body_limit import BodyMemoryBudget
 from openai_frontend.models.demand import ModelDemand
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
@@ -88,11 +88,11 @@ class Lasting:
     registry: ModelRegistry
     startup: Startup
     metrics: GatewayMetrics
-    keys: Entrance | None  # None: everybody may come in
+    keys: Authenticator | None  # None: everybody may come in
     demand: ModelDemand | None  # None: models are not loaded on demand
     life: Life
     admission: Admission
-    bodies: BodyRoom
+    bodies: BodyMemoryBudget
     tracing: Tracing | None  # None: requests are not traced
     engines: EngineLife
 

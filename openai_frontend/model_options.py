@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from openai_frontend import validation_text, yaml_text
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.queueing.place_limits import PlaceLimits
 
 FILE = "openai_frontend.yaml"
 
@@ -159,9 +159,9 @@ class ModelOptions(BaseModel):
     )
 
     @property
-    def place_limits(self) -> PlaceLimits:
+    def concurrency_limits(self) -> ConcurrencyLimits:
         """What is said of requests at work in the model, and of those that wait."""
-        return PlaceLimits(self.max_streams, self.max_queue, self.queue_timeout_s)
+        return ConcurrencyLimits(self.max_streams, self.max_queue, self.queue_timeout_s)
 
     def in_folder(self, folder: Path) -> "ModelOptions":
         """With the paths that begin with a dot, and those of tables, where they lie."""

@@ -177,18 +177,18 @@ def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
 
 
 def _check_entrance(settings: Settings) -> None:
-    from openai_frontend.access.entrance import InvalidEntrance
-    from openai_frontend.assembly import entrance_of
+    from openai_frontend.assembly import authenticator_of
+    from openai_frontend.auth.authenticator import AuthConfigError
 
     try:
-        entrance_of(settings)
-    except InvalidEntrance as error:
+        authenticator_of(settings)
+    except AuthConfigError as error:
         raise InvalidSettings(str(error)) from None
 
 
 def _check_certificate(settings: Settings) -> None:
-    from openai_frontend.cli.certificate import InvalidCertificate
     from openai_frontend.cli.serve import certificate
+    from openai_frontend.server.certificates import InvalidCertificate
 
     if settings.tls_certificate is None:
         raise InvalidSettings("tls_certificate: it is not set, and other settings of TLS are")

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.access import key_store, keys_file
-from openai_frontend.access.key_store import KeyExists, UnknownKey
-from openai_frontend.access.keys import Key, KeyLimits, digest_of, new_secret
-from openai_frontend.access.keys_file import InvalidKeysFile
-from openai_frontend.access.scopes import SCOPES, Scope
+from openai_frontend.auth import key_store, keys_file
+from openai_frontend.auth.key_store import KeyExists, UnknownKey
+from openai_frontend.auth.keys import Key, KeyLimits, digest_of, new_secret
+from openai_frontend.auth.keys_file import InvalidKeysFile
+from openai_frontend.auth.scopes import SCOPES, KeyScope
 
 PATH_VARIABLE = "OPENAI_FRONTEND_KEYS_FILE"
 
-_DEFAULT_SCOPES: list[Scope] = ["inference", "models"]
+_DEFAULT_SCOPES: list[KeyScope] = ["inference", "models"]
 _COLUMNS = ("name", "digest", "scopes", "models", "limits", "expires")
 
 
@@ -99,7 +99,7 @@ def _add(path: Path, given: Mapping[str, Any]) -> None:
     if not keys_file.NAME.fullmatch(name):
         raise _Refused("a name is up to 64 letters, digits and '._-', the first no sign")
     now, days = datetime.now(UTC).replace(microsecond=0), given["expires_in_days"]
-    scopes: list[Scope] = given["scopes"] or _DEFAULT_SCOPES
+    scopes: list[KeyScope] = given["scopes"] or _DEFAULT_SCOPES
     secret = new_secret()
     key = Key(
         name=name,

@@ -15,18 +15,18 @@ from typing import Any
 
 import uvicorn
 
-from openai_frontend.access.entrance import Entrance
+from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.cli import announcement
-from openai_frontend.cli.certificate import Certificate
-from openai_frontend.cli.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, LoopWatchdog
 from openai_frontend.cli.reloading import Reloading
-from openai_frontend.cli.side_listener import SideListener
-from openai_frontend.cli.systemd import ServiceManager
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.keep_up import keep_up
 from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.server.certificates import Certificate
+from openai_frontend.server.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, LoopWatchdog
+from openai_frontend.server.metrics_server import MetricsServer
+from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _LAST_WORDS_S = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class Resources:
     """What the process runs, as the application was wired."""
 
     triton: Server
@@ -48,7 +48,7 @@ class Inside:
 
 
 @dataclass(frozen=True, slots=True)
-class StopTimes:
+class ShutdownTimeouts:
     """How long a stop may take, in seconds."""
 
     delay_s: float  # requests are still taken; readiness has gone
@@ -66,9 +66,9 @@ class GatewayProcess(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
-        inside: Inside,
+        inside: Resources,
         *,
-        stop_times: StopTimes,
+        stop_times: ShutdownTimeouts,
         progress: announcement.LoadProgress,
         place: announcement.Place,
     ) -> None:
@@ -79,10 +79,10 @@ class GatewayProcess(uvicorn.Server):
         self._progress = progress
         self._place = place
         self.stop_times = stop_times
-        self.manager = ServiceManager()
+        self.manager = SystemdNotifier()
         self.reloading: Reloading | None = None  # on SIGHUP
-        self.beside: SideListener | None = None
-        self.keys: Entrance | None = None  # looked at again on SIGHUP
+        self.beside: MetricsServer | None = None
+        self.keys: Authenticator | None = None  # looked at again on SIGHUP
         self.certificate: Certificate | None = None  # None: no TLS
         self.ends_without_models = False  # if none can serve once they have loaded
         self._startup = inside.startup
@@ -96,7 +96,7 @@ class GatewayProcess(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
         self._start(self._watchdog.run())
-        self._start(self.manager.give_signs_of_life())
+        self._start(self.manager.send_watchdog_pings())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
             self._start(keep_up("the look at certificates", self.certificate.follow))
@@ -112,7 +112,7 @@ class GatewayProcess(uvicorn.Server):
         loop = asyncio.get_running_loop()
         left_s = max(0.0, self._grace_ends_s - loop.time())
         self.config.timeout_graceful_shutdown = math.ceil(left_s) + _LAST_WORDS_S
-        ending = loop.call_later(left_s, self._end_core)
+        ending = loop.call_later(left_s, self._stop_core)
         try:
             await super().shutdown(sockets)
         finally:
@@ -142,13 +142,13 @@ class GatewayProcess(uvicorn.Server):
     def _on_signal(self, number: int) -> None:
         if self.should_exit or self._life.leaving:
             self._triton.remove_files()
-            end_at_once(128 + number)
+            kill(128 + number)
         if not self._registry.has_loaded():  # nothing runs yet, and no load can be called back
             self._progress.clear()
             self._triton.remove_files()
-            end_at_once(0)
+            kill(0)
         self._life.leave()
-        self._start(self._wind_down())
+        self._start(self._drain())
 
     def _on_hangup(self) -> None:
         if self.keys is not None:
@@ -167,7 +167,7 @@ class GatewayProcess(uvicorn.Server):
         if self._is_announced and status is not None:
             self.manager.ready(status)
 
-    async def _wind_down(self) -> None:
+    async def _drain(self) -> None:
         """From the first signal to the moment at which the port may close."""
         times, loop = self.stop_times, asyncio.get_running_loop()
         self.manager.stopping(times.all_s)
@@ -213,12 +213,12 @@ class GatewayProcess(uvicorn.Server):
         self._is_announced = True
         self.manager.ready(announcement.status(models, unready))
 
-    def _end_core(self) -> None:
+    def _stop_core(self) -> None:
         """What still runs has had its grace: the core fails it."""
         self._core_end = asyncio.get_running_loop().create_task(self._triton.stop())
 
 
-def end_at_once(code: int) -> None:
+def kill(code: int) -> None:
     """No goodbyes; but processes that engines have started must not outlive this one."""
     for child in multiprocessing.active_children():
         child.kill()

@@ -17,20 +17,21 @@ from typing import Any, Literal
 import uvicorn
 
 from openai_frontend.app import Gateway, change, create_app
-from openai_frontend.cli import announcement, cached_repository, descriptors, garbage, log
-from openai_frontend.cli.certificate import Certificate
-from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
+from openai_frontend.cli import announcement, cached_repository, log
+from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.cli.reloading import Reloading
-from openai_frontend.cli.side_listener import SideListener
-from openai_frontend.cli.systemd import ServiceManager
 from openai_frontend.lasting import Lasting
 from openai_frontend.logs import engine_process
 from openai_frontend.logs.core_lines import CoreLines
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.connection_limits import ConnectionLimits
-from openai_frontend.middleware.http_protocol import guarded_protocol
-from openai_frontend.middleware.metrics_only import MetricsOnly
 from openai_frontend.middleware.security_headers import security_headers
+from openai_frontend.server import gc_tuning, rlimits
+from openai_frontend.server.certificates import Certificate
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.metrics_only import MetricsOnly
+from openai_frontend.server.metrics_server import MetricsServer
+from openai_frontend.server.protocol_limits import ProtocolLimits
+from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
@@ -104,27 +105,31 @@ def serve(
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     engine_process.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
-    descriptors.make_room(connection_limits(settings).most_connections)
+    rlimits.raise_nofile_limit(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     app = create_app(settings, server)
-    garbage.settle()  # and from now on loads cause no full collections
-    app.state.startup.on_core = garbage.settle  # the longest pause comes before there is a stream
-    app.router.lifespan_context = garbage.settled(app.router.lifespan_context, app.state.registry)
+    gc_tuning.freeze_heap()  # and from now on loads cause no full collections
+    app.state.startup.on_core = (
+        gc_tuning.freeze_heap
+    )  # the longest pause comes before there is a stream
+    app.router.lifespan_context = gc_tuning.freezing_heap(
+        app.router.lifespan_context, app.state.registry
+    )
     local = listener.family == socket.AF_UNIX
     warning = None if local else announcement.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
         logger.warning("%s", warning)
     process = process_of(app, settings, _place(settings, listener))
-    process.manager = ServiceManager.of(os.environ)
+    process.manager = SystemdNotifier.of(os.environ)
     process.keys = app.state.keys
     process.certificate = certificate(settings)
     process.ends_without_models = cached_repository.is_made(settings.model_repository[0])
     if metrics_listener is not None:
         metrics = app.state.lasting.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
-        process.beside = SideListener(config, metrics_listener)
+        process.beside = MetricsServer(config, metrics_listener)
     process.reloading = Reloading(
         settings,
         read_again,
@@ -148,7 +153,7 @@ def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> G
     lasting: Lasting = app.state.lasting
     return GatewayProcess(
         _uvicorn_config(app, settings, lasting.metrics),
-        Inside(lasting.server, lasting.registry, lasting.startup, lasting.life),
+        Resources(lasting.server, lasting.registry, lasting.startup, lasting.life),
         stop_times=_stop_times(settings),
         progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
         place=place,
@@ -161,15 +166,15 @@ async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> 
     log.set_level(settings.log_level)
     process.stop_times = _stop_times(settings)
     limits = connection_limits(settings)
-    descriptors.make_room(limits.most_connections)
+    rlimits.raise_nofile_limit(limits.most_connections)
     for server in filter(None, (process, process.beside)):
         server.config.timeout_keep_alive = settings.keep_alive_s
         protocol: Any = server.config.http_protocol_class
         protocol.limits = limits
 
 
-def _stop_times(settings: Settings) -> StopTimes:
-    return StopTimes(settings.drain_delay_s, settings.shutdown_grace_s)
+def _stop_times(settings: Settings) -> ShutdownTimeouts:
+    return ShutdownTimeouts(settings.drain_delay_s, settings.shutdown_grace_s)
 
 
 def certificate(settings: Settings) -> Certificate | None:
@@ -223,22 +228,22 @@ def _uvicorn_config(
     return uvicorn.Config(
         app,  # type: ignore[arg-type]  # FastAPI's own type is wider than uvicorn's
         loop="uvloop",
-        http=guarded_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
+        http=limited_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
         headers=security_headers(tls=settings.tls_certificate is not None),
         proxy_headers=False,  # `trusted_proxy` says who is believed
         ws="none",
         lifespan=lifespan,
         log_config=None,
-        access_log=False,  # ours tells more, and quotes no path (middleware/request_record.py)
+        access_log=False,  # ours tells more, and quotes no path (middleware/telemetry.py)
         server_header=False,
         timeout_keep_alive=settings.keep_alive_s,
     )
 
 
-def connection_limits(settings: Settings) -> ConnectionLimits:
+def connection_limits(settings: Settings) -> ProtocolLimits:
     """Those of the settings."""
-    names = (field.name for field in fields(ConnectionLimits))
-    return ConnectionLimits(**{name: getattr(settings, name) for name in names})
+    names = (field.name for field in fields(ProtocolLimits))
+    return ProtocolLimits(**{name: getattr(settings, name) for name in names})
 
 
 def _loading(settings: Settings) -> list[str]:

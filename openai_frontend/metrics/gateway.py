@@ -91,7 +91,7 @@ class GatewayMetrics:
         """A served model's engine has been found to be stuck."""
         self.of(model).stuck[kind].inc()
 
-    def reader_dropped(self) -> None:
+    def slow_client_disconnected(self) -> None:
         """A stream was ended because its client did not read."""
         self._readers_dropped.inc()
 

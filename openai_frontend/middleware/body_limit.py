@@ -13,7 +13,7 @@ DROPPED_SHARE = 4  # of the limit
 DROP_TIMEOUT_S = 10.0
 
 
-class BodyRoom:
+class BodyMemoryBudget:
     """For the bodies of all requests together, each until its answer's end: what was read of it is
     in the memory until then.
     """
@@ -42,9 +42,9 @@ class BodyRoom:
 
 
 class BodyLimit:
-    """Counts the bytes that come, for a length may be absent. Raises; `Failures` answers."""
+    """Counts the bytes that come, for a length may be absent. Raises; `ErrorResponses` answers."""
 
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int, room: BodyRoom) -> None:
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, room: BodyMemoryBudget) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
         self._room = room
@@ -68,7 +68,7 @@ class BodyLimit:
 class _Body:
     """One request's body as it comes in."""
 
-    def __init__(self, receive: Receive, max_bytes: int, room: BodyRoom) -> None:
+    def __init__(self, receive: Receive, max_bytes: int, room: BodyMemoryBudget) -> None:
         self._receive = receive
         self._max_bytes = max_bytes
         self._room = room

@@ -10,7 +10,7 @@ browser has sent it, for a browser says where a form is from.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.middleware.access import AreaOf
+from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.failure import Failure, refused
@@ -37,9 +37,9 @@ _REFUSED_BY_KSERVE = refused(
 class ContentType:
     """Lets JSON pass, and bodies that say nothing of their type."""
 
-    def __init__(self, app: ASGIApp, *, area_of: AreaOf) -> None:
+    def __init__(self, app: ASGIApp, *, route_scope_of: RouteScopeOf) -> None:
         self._app = app
-        self._area_of = area_of
+        self._area_of = route_scope_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = _refusal(scope)

@@ -10,7 +10,7 @@ from time import perf_counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.logs import context
-from openai_frontend.middleware.body_writer import body_writer
+from openai_frontend.middleware.direct_writer import direct_writer
 
 # What may stand in a log line as it is.
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -38,12 +38,12 @@ class RequestId:
         state["request_id"] = request_id
         # The way round all middleware, for the parts of a response that none of them looks at.
         state["send_body"] = send
-        state["write_body"] = body_writer(send)
+        state["direct_writer"] = direct_writer(send)
         try:
             await self._app(scope, receive, _Response(request_id, send).send)
         finally:
             # They are of what holds the state: reference cycles
-            del state["send_body"], state["write_body"]
+            del state["send_body"], state["direct_writer"]
 
 
 class _Response:

@@ -1,6 +1,6 @@
 """Rewrites a request to the form in which routes are declared, before anything decides by it.
 
-Access, host checks, metrics and the router then all see the same method and path.
+Authentication, host checks, metrics and the router then all see the same method and path.
 """
 
 from collections.abc import Awaitable

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openai_frontend.admission.triton_queue import triton_queue
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
@@ -31,7 +32,6 @@ from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.queueing.core_queue import core_queue
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -102,8 +102,8 @@ class ModelBuilding:
             metrics=self._metrics,
             use=self._uses[name],
             max_answer_tokens=options.max_answer_tokens,
-            place_limits=options.place_limits,
-            core_queue=core_queue(config),
+            concurrency_limits=options.concurrency_limits,
+            triton_queue=triton_queue(config),
         )
         return Made(config, said, options, model)
 

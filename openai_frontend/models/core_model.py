@@ -6,11 +6,11 @@ Knows no text and no names of fields.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.admission.triton_queue import NO_QUEUE, TritonQueue
 from openai_frontend.contracts.contract import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.models.use import ModelUse
-from openai_frontend.queueing.core_queue import NO_QUEUE, CoreQueue
-from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
 from openai_frontend.triton import NOT_READY, ResponseStream, Server
 
 
@@ -23,8 +23,8 @@ class CoreModel:
     version: int  # in Triton; -1 is the latest
     server: Server
     use: ModelUse  # what the model has to do, under all of its names
-    place_limits: PlaceLimits = NO_LIMITS
-    core_queue: CoreQueue = NO_QUEUE  # that Triton keeps in front of it
+    concurrency_limits: ConcurrencyLimits = NO_LIMITS
+    triton_queue: TritonQueue = NO_QUEUE  # that Triton keeps in front of it
 
     def is_ready(self) -> bool:
         """Whether it can serve now."""
@@ -54,7 +54,7 @@ class CoreModel:
                 inputs,
                 version=self.version,
                 request_id=request_id,
-                priority=self.core_queue.level(priority),
+                priority=self.triton_queue.level(priority),
                 timeout_us=timeout_us or self._timeout_us(),
             )
         except ModelNotFound as gone:
@@ -80,5 +80,5 @@ class CoreModel:
         """How long a request waits in Triton's own queue, where its operator has said it and the
         queue takes a request's word; 0: as its config says.
         """
-        timeout_s = self.place_limits.queue_timeout_s
-        return int(timeout_s * 1e6) if timeout_s and self.core_queue.takes_timeouts else 0
+        timeout_s = self.concurrency_limits.queue_timeout_s
+        return int(timeout_s * 1e6) if timeout_s and self.triton_queue.takes_timeouts else 0

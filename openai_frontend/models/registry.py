@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from openai_frontend.adapters.table import Found
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
@@ -18,7 +19,6 @@ from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.models.use import Demand, ModelUse, ModelUses
 from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.queueing.place_limits import PlaceLimits
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -209,9 +209,9 @@ class ModelRegistry:
         """What the operator says of a model."""
         return self._current().options.get(name, _NO_OPTIONS)
 
-    def place_limits(self, name: str) -> PlaceLimits:
+    def concurrency_limits(self, name: str) -> ConcurrencyLimits:
         """What they say of its places."""
-        return self.options(name).place_limits
+        return self.options(name).concurrency_limits
 
     def state(self, name: str) -> str:
         """Triton's word for the model: LOADING or UNLOADING where a version of it is."""

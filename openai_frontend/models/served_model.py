@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from openai_frontend import request_record
 from openai_frontend.adapters.weights import WeightsTold
+from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.contracts.vectors import VectorContract
@@ -31,7 +32,6 @@ from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, ReadingOptions
 from openai_frontend.prompting.prompt import Reading as PromptReading
 from openai_frontend.prompting.truncation import Truncation
-from openai_frontend.queueing.turn import NOBODYS, Turn
 from openai_frontend.triton import ResponseStream
 
 
@@ -163,9 +163,9 @@ class ServedModel(CoreModel):
         """The prompt by which the model fills the gap between two texts, if it was made for it."""
         return self._builder().fill_in_the_middle(prefix, suffix)
 
-    def turn(self, priority: int) -> Turn:
+    def turn(self, priority: int) -> QueueKey:
         """Whose turn a request of this priority waits for: nobody in particular has sent it."""
-        return Turn(priority=priority) if priority else NOBODYS
+        return QueueKey(priority=priority) if priority else ANONYMOUS
 
     def reserve(self, first: GenerationRequest | EmbeddingRequest | ScoreRequest) -> None:
         """Called with a request's first work before it waits for a place; nobody is charged."""
@@ -176,7 +176,9 @@ class ServedModel(CoreModel):
         """
         if self.contract is None:
             return False
-        return self.contract.supports(field) or (field == "priority" and self.core_queue.levels > 0)
+        return self.contract.supports(field) or (
+            field == "priority" and self.triton_queue.levels > 0
+        )
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
         """Bursts of deltas, as they come; closing the generator ends the request in Triton."""

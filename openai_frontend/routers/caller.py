@@ -2,24 +2,24 @@
 
 from fastapi import Request
 
-from openai_frontend.access.caller import Caller
-from openai_frontend.access.scopes import SCOPE_OF
+from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.scopes import REQUIRED_SCOPE
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.callers_models import CallersModels, Models
 from openai_frontend.serving.model_lookup import Task, find_model
 
 
-def caller_of(request: Request) -> Caller | None:
+def caller_of(request: Request) -> Principal | None:
     """None where the server has no keys, or the address needs none."""
-    caller: Caller | None = request.scope["state"].get("caller")
+    caller: Principal | None = request.scope["state"].get("principal")
     return caller
 
 
 def is_stranger(request: Request) -> bool:
     """Whether the server has keys, and this request came in without one."""
     state = request.scope["state"]
-    return "caller" in state and state["caller"] is None
+    return "principal" in state and state["principal"] is None
 
 
 def models_for(request: Request, registry: ModelRegistry) -> Models:
@@ -33,7 +33,7 @@ def models_for(request: Request, registry: ModelRegistry) -> Models:
 def may_list(request: Request) -> bool:
     """Whether errors may say which models there are."""
     caller = caller_of(request)
-    return caller is None or SCOPE_OF["models"] in caller.key.scopes
+    return caller is None or REQUIRED_SCOPE["models"] in caller.key.scopes
 
 
 async def model_for(
@@ -50,7 +50,7 @@ def noted(request: Request, model: ServedModel) -> ServedModel:
     """The model of this request, noted for the metrics, and kept until the request's end."""
     state = request.scope["state"]
     state["model"], state["model_name"] = model.name, model.model_name  # asked for; in Triton
-    if (held := state.get("held_models")) is not None:
+    if (held := state.get("model_leases")) is not None:
         model.use.hold()
         held.append(model.use)
     return model

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.access.scopes import Area
+from openai_frontend.auth.scopes import RouteScope
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -25,7 +25,7 @@ class DirectRoute(APIRoute):
     does not say opens to no key.
     """
 
-    area: ClassVar[Area | None] = None
+    area: ClassVar[RouteScope | None] = None
 
     def get_route_handler(self) -> Endpoint:
         """FastAPI's own hook for routes that do this themselves."""
@@ -124,7 +124,7 @@ class Areas:
     """
 
     def __init__(self) -> None:
-        self._fixed: dict[tuple[str, str], Area | None] = {}
+        self._fixed: dict[tuple[str, str], RouteScope | None] = {}
         self._routes: list[BaseRoute] = []
         self._others: list[BaseRoute] = []  # that no table can hold
 
@@ -136,7 +136,7 @@ class Areas:
         in_table = {id(route) for _, route in held}
         self._others = [route for route in self._routes if id(route) not in in_table]
 
-    def find(self, scope: Scope) -> Area | Literal["nowhere"] | None:
+    def find(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
         """None for a route that says nothing, `nowhere` for what the router will refuse."""
         place = scope["method"], scope["path"]
         if place in self._fixed:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from openai_frontend.access.scopes import SCOPE_OF, Area
+from openai_frontend.auth.scopes import REQUIRED_SCOPE, RouteScope
 from openai_frontend.routers.direct_route import DirectRoute
 from openai_frontend.routers.examples import EXAMPLES, Example
 from schemas.errors import ErrorResponse
@@ -118,12 +118,16 @@ class Document:
     """The OpenAPI document of an application, once all of its routes are there."""
 
     def __init__(
-        self, app: FastAPI, *, open_areas: Collection[Area] | None = None, root_path: str = ""
+        self,
+        app: FastAPI,
+        *,
+        public_scopes: Collection[RouteScope] | None = None,
+        root_path: str = "",
     ) -> None:
-        """`open_areas` need no key; None: nothing does."""
+        """`public_scopes` need no key; None: nothing does."""
         self._app = app
         self._root_path = root_path
-        self._open_areas = open_areas
+        self._public_scopes = public_scopes
         self._written: Json | None = None
         self._lock = threading.Lock()
 
@@ -132,8 +136,8 @@ class Document:
         with self._lock:  # requests come on threads of their own, and the first one writes it
             if self._written is None:
                 self._written = _written(self._app)
-                if self._open_areas is not None:
-                    _add_security(self._written, self._app, self._open_areas)
+                if self._public_scopes is not None:
+                    _add_security(self._written, self._app, self._public_scopes)
                 if self._root_path:
                     self._written["servers"] = [{"url": self._root_path}]
         document = copy.deepcopy(self._written)
@@ -156,12 +160,12 @@ def _written(app: FastAPI) -> Json:
     return document
 
 
-def _add_security(document: Json, app: FastAPI, open_areas: Collection[Area]) -> None:
+def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteScope]) -> None:
     """Which operations need a key, and the scope that it must have."""
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in app.routes:
         if isinstance(route, DirectRoute) and route.area is not None and route.include_in_schema:
-            needed = [] if route.area in open_areas else [{"key": [SCOPE_OF[route.area]]}]
+            needed = [] if route.area in public_scopes else [{"key": [REQUIRED_SCOPE[route.area]]}]
             for method in route.methods:
                 document["paths"][route.path_format][method.lower()]["security"] = needed
 

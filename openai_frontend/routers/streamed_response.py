@@ -72,7 +72,7 @@ class StreamedResponse(Response, ABC):
         state = scope["state"]
         outlet = Outlet(
             state.get("send_body", send),
-            state.get("write_body"),
+            state.get("direct_writer"),
             max_waiting_bytes=self._limits.buffer_bytes,
         )
         self._send = send

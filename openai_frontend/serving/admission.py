@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
+from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
+from openai_frontend.admission.wait_queue import QueueMetrics, WaitQueue
 from openai_frontend.errors import ServerDraining
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
-from openai_frontend.queueing.turn import NOBODYS, Turn
-from openai_frontend.queueing.waiting_line import QueueMetrics, WaitingLine
 from openai_frontend.serving.merge import merged
 
 Deltas = AsyncGenerator[list[CompletionDelta], None]
@@ -27,7 +27,7 @@ class Limited(Protocol):
         """The same for all of its names."""
 
     @property
-    def place_limits(self) -> PlaceLimits:
+    def concurrency_limits(self) -> ConcurrencyLimits:
         """The operator's."""
 
 
@@ -63,9 +63,9 @@ class Admission:
 
     def of(self, model: Limited) -> "Places":
         """The places for requests to a model."""
-        return self.places(model.model_name, model.place_limits)
+        return self.places(model.model_name, model.concurrency_limits)
 
-    def places(self, model_name: str, limits: PlaceLimits) -> "Places":
+    def places(self, model_name: str, limits: ConcurrencyLimits) -> "Places":
         """The same, by name; a model that was loaded again may have other limits."""
         places = self._of(model_name)
         places.limits = limits
@@ -97,7 +97,7 @@ class Admission:
         """Nothing begins from now on, and who waits is told at once. What runs goes on."""
         self.draining = True
         for places in self._waited_for:
-            places.line.dismiss()
+            places.line.reject_all()
 
     def wait_for(self, places: "Places") -> None:
         """Somebody waits for this model."""
@@ -126,12 +126,12 @@ class Places:
         self.limits = NO_LIMITS
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
-        self.line = WaitingLine(
-            model_name, stands=self._stands, give_back=self.give_back, metrics=server.metrics
+        self.line = WaitQueue(
+            model_name, describe_load=self._stands, give_back=self.give_back, metrics=server.metrics
         )
         self._server = server
 
-    async def bursts(self, generations: Sequence[Deltas], turn: Turn = NOBODYS) -> Bursts:
+    async def bursts(self, generations: Sequence[Deltas], turn: QueueKey = ANONYMOUS) -> Bursts:
         """The deltas of all, with each one's index; they count until this generator is closed.
 
         More of them than there is room for run a few at a time.
@@ -149,14 +149,14 @@ class Places:
         finally:
             self.give_back(at_once)
 
-    def check(self, turn: Turn = NOBODYS) -> None:
+    def check(self, turn: QueueKey = ANONYMOUS) -> None:
         """Raises where a request could not even wait: before it has cost anything."""
         self._check_draining()
         if not self.free():
             self.line.check(turn, self._longest)
 
     async def take(
-        self, wanted: int, turn: Turn = NOBODYS, *, timeout_s: float | None = None
+        self, wanted: int, turn: QueueKey = ANONYMOUS, *, timeout_s: float | None = None
     ) -> int:
         """How many of `wanted` requests may run at a time, once there is a place: at least one, as
         many as fit; whoever takes them gives them back.

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from openai_frontend import __version__
+from openai_frontend.admission.queue_key import QueueKey
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,
@@ -21,7 +22,6 @@ from openai_frontend.generation import (
 )
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.admission import Bursts, Deltas, Places
 from openai_frontend.serving.constraints import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.details import Details, counts_on
@@ -65,7 +65,7 @@ class Answer:
             return _by_sequence(self.places.bursts(asked, self._turn()), self.n)
         return self.places.bursts([self._deltas(each) for each in self.requests], self._turn())
 
-    def _turn(self) -> Turn:
+    def _turn(self) -> QueueKey:
         return self.model.turn(self.requests[0].priority)
 
     def _deltas(self, request: GenerationRequest) -> Deltas:

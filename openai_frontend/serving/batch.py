@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from openai_frontend.queueing.turn import NOBODYS, Turn
+from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
 from openai_frontend.serving.admission import Places
 
 Item = TypeVar("Item")
@@ -15,7 +15,7 @@ async def run_batch(
     places: Places,
     work: Callable[[Item], Awaitable[Result]],
     items: Sequence[Item],
-    turn: Turn = NOBODYS,
+    turn: QueueKey = ANONYMOUS,
 ) -> list[Result]:
     """`work` done for every item; the first failure ends the rest."""
     at_once = await places.take(len(items), turn)

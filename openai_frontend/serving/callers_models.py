@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from openai_frontend.access.caller import Caller
-from openai_frontend.access.quota import UNSTATED_LENGTH, Reservation
+from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.rate_limit import UNSTATED_LENGTH, Reservation
 from openai_frontend.errors import ModelHidden
 from openai_frontend.generation import (
     CompletionDelta,
@@ -17,7 +18,6 @@ from openai_frontend.generation import (
 )
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.queueing.turn import Turn
 
 Work = GenerationRequest | EmbeddingRequest | ScoreRequest
 
@@ -38,12 +38,12 @@ class Models(Protocol):
         """The models that requests can name, by name."""
 
 
-def allows(caller: Caller | None, name: str) -> bool:
+def allows(caller: Principal | None, name: str) -> bool:
     """`caller`: None where the server has no keys, or the address is open to everybody."""
     return caller is None or caller.key.allows(name)
 
 
-def check_allowed(caller: Caller | None, name: str) -> None:
+def check_allowed(caller: Principal | None, name: str) -> None:
     """Raises ModelHidden where the key does not allow the model."""
     if not allows(caller, name):
         raise ModelHidden(name)
@@ -53,7 +53,7 @@ class CallersModels:
     """Of all models those that the caller's key allows."""
 
     def __init__(
-        self, models: Models, caller: Caller, reservation: Reservation | None = None
+        self, models: Models, caller: Principal, reservation: Reservation | None = None
     ) -> None:
         """`reservation` is the request's; None where it asks no model for work."""
         self._models = models
@@ -89,7 +89,7 @@ class CallersModel:
     choices, its other texts) is owed where it does not, so that no request fails half-way.
     """
 
-    def __init__(self, model: ServedModel, caller: Caller, reservation: Reservation) -> None:
+    def __init__(self, model: ServedModel, caller: Principal, reservation: Reservation) -> None:
         self._model = model
         self._caller = caller
         self._reservation = reservation
@@ -98,9 +98,9 @@ class CallersModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def turn(self, priority: int) -> Turn:
+    def turn(self, priority: int) -> QueueKey:
         """The key's, behind whose other requests this one waits."""
-        return Turn(self._caller.key.digest, self._caller.priority(priority))
+        return QueueKey(self._caller.key.digest, self._caller.priority(priority))
 
     def reserve(self, first: Work) -> None:
         """Reserves what the first work of a request may use. Raises RateLimited."""

@@ -14,10 +14,10 @@ import httpx
 import openai
 import pytest
 
-from openai_frontend.access import keys_file
-from openai_frontend.access.keys import KeyLimits, digest_of
+from openai_frontend.auth import keys_file
+from openai_frontend.auth.keys import KeyLimits, digest_of
 from openai_frontend.cli import main
-from tests.access.key_files import bearer, key, write
+from tests.auth.key_files import bearer, key, write
 from tests.gateway_process import GatewayProcess
 from tests.routers.mock_gateway import exchange, mock_gateway, request
 
@@ -155,7 +155,7 @@ def test_tokens_without_the_extra(
 ) -> None:
     """The line says what to install."""
 
-    monkeypatch.setitem(sys.modules, "openai_frontend.access.json_web_tokens", None)
+    monkeypatch.setitem(sys.modules, "openai_frontend.auth.jwt_verifier", None)
     options = ["--jwt-jwks=x", "--jwt-issuer=i", "--jwt-audience=a"]
     assert main(["serve", f"--model-repository={path.parent}", *options]) == 2
     assert "PyJWT is not installed; install openai-frontend[jwt]" in capsys.readouterr().err

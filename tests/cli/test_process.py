@@ -152,7 +152,7 @@ def test_an_abort_leaves_the_stacks_in_the_log(tmp_path: Path) -> None:
         until(lambda: live(gateway))
         assert gateway.stop(signal.SIGABRT, 5) == -signal.SIGABRT
         assert "Fatal Python error: Aborted" in gateway.output()
-        for thread in (r'cli/serve.py", line \d+ in serve', r'cli/loop_watchdog.py", line \d+'):
+        for thread in (r'cli/serve.py", line \d+ in serve', r'server/loop_watchdog.py", line \d+'):
             assert re.search(thread, gateway.output())
 
 

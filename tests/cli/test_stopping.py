@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.cli import announcement
-from openai_frontend.cli.process import GatewayProcess, Inside, StopTimes
+from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
 
@@ -83,8 +83,8 @@ def process_of(app: Any, core: SlowCore) -> GatewayProcess:
     config = uvicorn.Config(app, port=0, log_config=None, ws="none")
     return GatewayProcess(
         config,
-        Inside(server, models, startup, Life()),
-        stop_times=StopTimes(delay_s=0, grace_s=0.2),
+        Resources(server, models, startup, Life()),
+        stop_times=ShutdownTimeouts(delay_s=0, grace_s=0.2),
         progress=announcement.LoadProgress(sys.stderr, []),
         place=announcement.Place("http://localhost/v1"),
     )

@@ -8,9 +8,9 @@ import pytest
 
 from openai_frontend.app import create_app
 from openai_frontend.cli.announcement import Place
-from openai_frontend.cli.process import GatewayProcess, StopTimes
+from openai_frontend.cli.process import GatewayProcess, ShutdownTimeouts
 from openai_frontend.cli.serve import process_of, take_up
-from openai_frontend.middleware.connection_limits import ConnectionLimits
+from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from tests.process_state import log_restored
@@ -45,7 +45,7 @@ async def test_the_times_of_a_stop() -> None:
 
     process = await after(Settings(drain_delay_s=2, shutdown_grace_s=3))
 
-    assert process.stop_times == StopTimes(2, 3)
+    assert process.stop_times == ShutdownTimeouts(2, 3)
 
 
 async def test_connections() -> None:
@@ -55,7 +55,7 @@ async def test_connections() -> None:
 
     protocol: Any = process.config.http_protocol_class
     assert process.config.timeout_keep_alive == 9
-    assert protocol.limits == ConnectionLimits(**CONNECTIONS)
+    assert protocol.limits == ProtocolLimits(**CONNECTIONS)
 
 
 async def test_the_log() -> None:

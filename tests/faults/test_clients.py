@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from openai_frontend.access.json_web_tokens import JsonWebTokens
-from openai_frontend.access.keys import digest_of
-from openai_frontend.access.watched_jwks import WatchedJwks
+from openai_frontend.auth.jwks_watcher import JWKSWatcher
+from openai_frontend.auth.jwt_verifier import JWTVerifier
+from openai_frontend.auth.keys import digest_of
 from tests import mock_models
-from tests.access import tokens
+from tests.auth import tokens
 from tests.faults.asking import slow_gateway
 from tests.faults.invariants import no_trace_left
 from tests.faults.raw_stream import RawStream
@@ -86,9 +86,9 @@ async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror("it was a test")
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    provider = JsonWebTokens(issuer=tokens.ISSUER, audience=tokens.AUDIENCE)
+    provider = JWTVerifier(issuer=tokens.ISSUER, audience=tokens.AUDIENCE)
     provider.use(tokens.jwks())
-    looking = asyncio.create_task(WatchedJwks("https://idp.test/jwks", provider).look())
+    looking = asyncio.create_task(JWKSWatcher("https://idp.test/jwks", provider).look())
     assert await asyncio.to_thread(asked.wait, 10)
 
     async with asyncio.timeout(5):

@@ -12,8 +12,8 @@ PACKAGE = Path(openai_frontend.__file__).parent
 # What tells the time of day. Who may: what is shown to people, and when a key ends
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
 MAY = {
-    "access/keys.py": "a key ends on a day",
-    "access/json_web_tokens.py": "a token ends at a time of day",
+    "auth/keys.py": "a key ends on a day",
+    "auth/jwt_verifier.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
     "request_record.py": "the begin of a span",
     "engines/vllm/samples.py": "when adapters ran, as vLLM tells it",

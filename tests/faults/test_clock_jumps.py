@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests import mock_models
-from tests.access import key_files
+from tests.auth import key_files
 from tests.faults.asking import chat, chat_events, client_of, error_of
 from tests.faults.invariants import no_trace_left
 from tests.faults.world import World

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests import mock_models
-from tests.access import key_files, tokens
+from tests.auth import key_files, tokens
 from tests.faults.asking import client_of
 from tests.faults.invariants import no_trace_left
 from tests.faults.world import World

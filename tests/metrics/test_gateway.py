@@ -89,7 +89,7 @@ def test_what_befalls_requests_and_engines(metrics, value):
     metrics.queued("m", 0.5)
     metrics.engine_restarted("m")
     metrics.watchdog_fired("m", "first_token")
-    metrics.reader_dropped()
+    metrics.slow_client_disconnected()
     metrics.timed_out("total")
 
     assert value("rejected_total", model="m", reason="queue_full") == 1

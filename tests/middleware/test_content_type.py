@@ -5,7 +5,7 @@ import pytest
 from openai_frontend.middleware.content_type import ContentType
 from tests.middleware.asgi import call, echo
 
-APP = ContentType(echo, area_of=lambda _: "inference")
+APP = ContentType(echo, route_scope_of=lambda _: "inference")
 
 REFUSED = [
     b"text/plain",
@@ -81,7 +81,7 @@ async def test_what_pages_send(path, headers):
 
 async def test_no_such_address():
     """Where there is no address, the router says so, whatever the type of the body."""
-    app = ContentType(echo, area_of=lambda _: "nowhere")
+    app = ContentType(echo, route_scope_of=lambda _: "nowhere")
 
     sent = await call(app, headers=[FORM], body=[b"x"], scope={"path": "/api/chat"})
 

@@ -4,11 +4,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from openai_frontend.access.key_ring import KeyRing
-from openai_frontend.middleware.access import Access
+from openai_frontend.auth.api_keys import ApiKeys
+from openai_frontend.middleware.authentication import Authentication
 from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.request_id import RequestId
-from tests.access.key_files import key
+from tests.auth.key_files import key
 from tests.middleware.asgi import call
 
 PAGE = "https://chat.example.com"
@@ -16,8 +16,10 @@ PAGE = "https://chat.example.com"
 
 def guarded(origins):
     """As the application has it: the id, the browser's questions, the keys."""
-    ring = KeyRing([key("a")])
-    access = Middleware(Access, ring=ring, area_of=lambda _: "models", open_areas=())
+    ring = ApiKeys([key("a")])
+    access = Middleware(
+        Authentication, ring=ring, route_scope_of=lambda _: "models", public_scopes=()
+    )
     return Starlette(middleware=[Middleware(RequestId), *cors(origins), access])
 
 

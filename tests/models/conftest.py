@@ -15,9 +15,9 @@ import uvicorn
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
 from openai_frontend.lasting import Lasting
-from openai_frontend.middleware.connection_limits import ConnectionLimits
-from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Server
 
@@ -60,7 +60,7 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
     server = Server(triton_options(chosen))
     app = create_app(chosen, server)
     config = uvicorn.Config(
-        app, port=0, http=guarded_protocol(ConnectionLimits()), lifespan="on", log_config=None,
+        app, port=0, http=limited_protocol(ProtocolLimits()), lifespan="on", log_config=None,
         ws="none", timeout_graceful_shutdown=2,
     )  # fmt: skip
     front = uvicorn.Server(config)

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from tests import mock_models
-from tests.access import key_files
 from tests.adapters.files import write_peft
+from tests.auth import key_files
 from tests.models.conftest import EXPLICIT, LiveGateway
 
 MANAGED: dict[str, Any] = {"model_management": True, "adapter_poll_s": 3600}

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
 from openai_frontend.models import engine_life, restarts
-from openai_frontend.queueing.place_limits import PlaceLimits
 from tests import mock_models
 from tests.adapters.files import write_peft
 from tests.models.conftest import LiveGateway
@@ -76,7 +76,7 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
     """
     write(repository)
     async with live_gateway(max_streams=1) as gateway:
-        places = gateway.lasting.admission.places("m", PlaceLimits())
+        places = gateway.lasting.admission.places("m", ConcurrencyLimits())
         await places.take(1)
         asked = [asyncio.create_task(gateway.complete(name, max_tokens=1)) for name in NAMES]
         await until(lambda: len(places.line) == len(NAMES))

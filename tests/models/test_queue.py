@@ -4,10 +4,10 @@ import asyncio
 
 import httpx
 
-from openai_frontend.queueing.place_limits import PlaceLimits
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
 from openai_frontend.serving.admission import Places
 from tests import mock_models
-from tests.access import key_files
+from tests.auth import key_files
 from tests.models.conftest import LiveGateway
 from tests.triton.waiting import until
 
@@ -22,7 +22,7 @@ def write(repository) -> None:
 
 
 def places(gateway: LiveGateway) -> Places:
-    return gateway.lasting.admission.places("m", PlaceLimits())
+    return gateway.lasting.admission.places("m", ConcurrencyLimits())
 
 
 async def wait(gateway: LiveGateway, waiting: int, running: int = 1) -> None:

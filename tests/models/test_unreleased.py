@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_frontend.access.quota import Quota
+from openai_frontend.auth.rate_limit import RateLimiter
 from openai_frontend.triton import _core
-from tests.access import key_files
+from tests.auth import key_files
 from tests.models.conftest import Live, LiveGateway
 from tests.prompting import tiny_tokenizer
 from tests.triton import python_models
@@ -73,7 +73,7 @@ def keys_file(tmp_path: Path) -> Path:
     return key_files.write(tmp_path / "keys.yaml", single, counted)
 
 
-def quota(gateway: LiveGateway, key: str) -> Quota:
+def quota(gateway: LiveGateway, key: str) -> RateLimiter:
     assert gateway.lasting.keys is not None
     return gateway.lasting.keys.ring.find(key.encode()).quota
 

@@ -13,13 +13,13 @@ from fastapi import FastAPI
 
 from openai_frontend import app as app_module
 from openai_frontend import assembly
+from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.middleware.connection_limits import ConnectionLimits
-from openai_frontend.middleware.http_protocol import guarded_protocol
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.use import ModelUses
-from openai_frontend.queueing.place_limits import NO_LIMITS, PlaceLimits
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton.responses import UnreleasedRequests
 from tests.serving.fake_model import FakeModel
@@ -66,7 +66,7 @@ class FakeRegistry:
     def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
-    def place_limits(self, name: str) -> PlaceLimits:
+    def concurrency_limits(self, name: str) -> ConcurrencyLimits:
         return NO_LIMITS
 
     async def bring(self, name: str) -> None:
@@ -179,7 +179,7 @@ async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], Non
     config = uvicorn.Config(
         world.app,
         port=0,
-        http=guarded_protocol(ConnectionLimits()),
+        http=limited_protocol(ProtocolLimits()),
         lifespan="off",
         log_config=None,
         ws="none",

@@ -6,11 +6,11 @@ import httpx
 import orjson
 import pytest
 
-from openai_frontend.access.scopes import SCOPE_OF, SCOPES
-from openai_frontend.middleware.metrics_only import MetricsOnly
+from openai_frontend.auth.scopes import REQUIRED_SCOPE, SCOPES
+from openai_frontend.server.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
-from tests.access import tokens
-from tests.access.key_files import bearer, key, write
+from tests.auth import tokens
+from tests.auth.key_files import bearer, key, write
 from tests.routers.test_direct_route import cycles
 
 CANARY = "sk-canary-3fb1c9"
@@ -38,8 +38,8 @@ def addresses(app):
         path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
         methods = route.methods | {"HEAD"} if "GET" in route.methods else route.methods
         for method in sorted(methods):
-            yield method, path, SCOPE_OF[route.area]
-            yield method, f"{path}/", SCOPE_OF[route.area]
+            yield method, path, REQUIRED_SCOPE[route.area]
+            yield method, f"{path}/", REQUIRED_SCOPE[route.area]
 
 
 async def answers(world, headers_for):

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from openai_frontend.app import change
-from openai_frontend.middleware.trusted_proxies import TrustedProxies
+from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options
-from tests.access.key_files import key, write
+from tests.auth.key_files import key, write
 from tests.cli import test_taking_up
 from tests.routers.conftest import served
 from tests.routers.test_stream_options import streamed
@@ -143,8 +143,8 @@ async def test_of_proxies(world):
 
     change(world.app, Settings(trusted_proxy=["127.0.0.1"]))
 
-    assert not isinstance(before, TrustedProxies)
-    assert isinstance(world.app.middleware_stack, TrustedProxies)
+    assert not isinstance(before, ProxyHeaders)
+    assert isinstance(world.app.middleware_stack, ProxyHeaders)
 
 
 async def test_tokens_for_each_event(world):

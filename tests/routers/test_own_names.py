@@ -6,7 +6,7 @@ import pytest
 
 from openai_frontend.app import change
 from openai_frontend.settings import Settings
-from tests.access.key_files import bearer, key, write
+from tests.auth.key_files import bearer, key, write
 
 
 async def test_allowed_host(world_of):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.settings import Settings
-from tests.access.key_files import bearer, key, write
+from tests.auth.key_files import bearer, key, write
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 BODIES: dict[str, dict[str, Any]] = {

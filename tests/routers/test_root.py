@@ -3,7 +3,7 @@
 import pytest
 
 from openai_frontend.settings import Settings
-from tests.access.key_files import bearer, key, write
+from tests.auth.key_files import bearer, key, write
 
 
 async def test_root_for_programs(world):

@@ -2,7 +2,7 @@ import openai.types
 import pytest
 
 from openai_frontend import __version__
-from openai_frontend.middleware.crowd import HEALTH_PATHS
+from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
 from openai_frontend.setting_values import OWN_SEGMENTS
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from tests import mock_models
-from tests.access import key_files
+from tests.auth import key_files
 from tests.faults.invariants import MIB, TRACES
 from tests.gateway_process import GatewayProcess
 from tests.prompting import tiny_tokenizer

@@ -1,7 +1,7 @@
 """Keys are compared by their digests in constant time (CVE-2025-59425), and whatever is no key is
 answered alike.
 
-tests/access/test_key_ring.py has the comparison, tests/middleware/test_access.py any headers.
+tests/auth/test_api_keys.py has the comparison, tests/middleware/test_authentication.py any headers.
 """
 
 import pytest

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
+from openai_frontend.admission.concurrency_limits import NO_LIMITS
+from openai_frontend.admission.queue_key import QueueKey
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.parsing.reading import PLAIN, Reading
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.truncation import Truncation
-from openai_frontend.queueing.place_limits import NO_LIMITS
-from openai_frontend.queueing.turn import Turn
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -34,7 +34,7 @@ class FakeModel:
     name = model_name = "fake"
     created = 1
     tasks = frozenset({"generate"})
-    place_limits = NO_LIMITS
+    concurrency_limits = NO_LIMITS
     max_answer_tokens: int | None = None
 
     def __init__(
@@ -70,8 +70,8 @@ class FakeModel:
         self._template_variables = template_variables
         self._template_values = template_values
 
-    def turn(self, priority: int) -> Turn:
-        return Turn(priority=priority)
+    def turn(self, priority: int) -> QueueKey:
+        return QueueKey(priority=priority)
 
     def reserve(self, first: object) -> None:
         """Nobody is charged."""

@@ -9,20 +9,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.admission.queue_key import QueueKey
 from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.queueing.place_limits import PlaceLimits
-from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.admission import AT_ONCE, Admission, Places
 from tests.cpu_time import budget
 from tests.serving.fake_model import FakeModel
 
 REQUEST = GenerationRequest(request_id="1")
-A, B = Turn("a"), Turn("b")
+A, B = QueueKey("a"), QueueKey("b")
 
 
 def places(admission: Admission, name: str = "fake", **limits: Any) -> Places:
-    return admission.places(name, PlaceLimits(**limits))
+    return admission.places(name, ConcurrencyLimits(**limits))
 
 
 async def began(*takes: Awaitable[int]) -> "list[asyncio.Task[int]]":
@@ -194,7 +194,7 @@ async def test_newcomers_of_one_moment():
     own = places(Admission(1, max_queue=4))
     await own.take(1)
     many = await began(*(own.take(1, A) for _ in range(4)))
-    newcomers = await began(own.take(1, B), own.take(1, Turn("c")))
+    newcomers = await began(own.take(1, B), own.take(1, QueueKey("c")))
 
     assert len(own.line) == 4
     await asyncio.wait(many[2:])
@@ -209,10 +209,10 @@ async def test_priority():
     """A lower number goes before, and takes the place of the last in a full queue."""
     own = places(Admission(1, max_queue=1))
     await own.take(1)
-    (late,) = await began(own.take(1, Turn("a", 5)))
-    (usual,) = await began(own.take(1, Turn("a", 0)))
+    (late,) = await began(own.take(1, QueueKey("a", 5)))
+    (usual,) = await began(own.take(1, QueueKey("a", 0)))
     with pytest.raises(QueueFull):
-        own.check(Turn("b", 5))
+        own.check(QueueKey("b", 5))
 
     with pytest.raises(QueueFull):
         await late
@@ -376,14 +376,14 @@ class AnyLoad(RuleBasedStateMachine):
     def begin(self, streams: int, own: int | None) -> None:
         self.loop = asyncio.new_event_loop()
         self.admission = Admission(streams, max_queue=3)
-        self.limits = {"one": PlaceLimits(max_streams=own), "other": PlaceLimits()}
+        self.limits = {"one": ConcurrencyLimits(max_streams=own), "other": ConcurrencyLimits()}
         self.waiting: list[tuple[Places, asyncio.Task[int]]] = []
         self.running: list[tuple[Places, int]] = []
 
     @rule(model=st.sampled_from(models), key=st.sampled_from("ab"), wanted=st.integers(1, 3))
     def come(self, model: str, key: str, wanted: int) -> None:
         own = self.admission.places(model, self.limits[model])
-        task = self.loop.create_task(own.take(wanted, Turn(key)))
+        task = self.loop.create_task(own.take(wanted, QueueKey(key)))
         self.waiting.append((own, task))
         self.settle()
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from openai_frontend.admission.concurrency_limits import NO_LIMITS
 from openai_frontend.errors import QueueFull
-from openai_frontend.queueing.place_limits import NO_LIMITS
 from openai_frontend.serving.admission import AT_ONCE, Admission, Places
 from openai_frontend.serving.batch import run_batch
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.access.quota import UNSTATED_LENGTH, Reservation
+from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.auth.rate_limit import UNSTATED_LENGTH, Reservation
 from openai_frontend.errors import ModelNotFound, RateLimited
 from openai_frontend.generation import (
     CompletionDelta,
@@ -18,9 +19,8 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.callers_models import CallersModel, CallersModels
-from tests.access.key_files import FakeClock, caller, key
+from tests.auth.key_files import FakeClock, caller, key
 from tests.serving.fake_model import FakeModel, last
 
 LIMIT = 10_000
@@ -238,9 +238,9 @@ async def test_whose_turn_it_is():
     model, _ = charged(FakeModel(), priority=3)
     digest = key("k").digest
 
-    assert model.turn(0) == Turn(digest, 3)
-    assert model.turn(7) == Turn(digest, 7)
-    assert model.turn(-7) == Turn(digest, 3)
+    assert model.turn(0) == QueueKey(digest, 3)
+    assert model.turn(7) == QueueKey(digest, 7)
+    assert model.turn(-7) == QueueKey(digest, 3)
 
 
 async def test_a_key_without_token_limits():

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from openai_frontend import request_record
-from openai_frontend.access.caller import Caller
-from openai_frontend.access.quota import Reservation
+from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.serving.callers_models import CallersModel
 from openai_frontend.serving.endings import collect
 from tests import mock_models
-from tests.access.key_files import FakeClock, caller, key
+from tests.auth.key_files import FakeClock, caller, key
 from tests.prompting import tiny_tokenizer
 from tests.serving.test_chat import prepare
 
@@ -32,7 +32,7 @@ class Accounts:
     """A model at work for one key, and everything that reports what it used."""
 
     model: Any  # as its caller sees it
-    caller: Caller
+    caller: Principal
     record: RequestRecord
     metrics: GatewayMetrics
 

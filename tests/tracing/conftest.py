@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests import mock_models
-from tests.access import key_files
+from tests.auth import key_files
 from tests.gateway_process import GatewayProcess
 from tests.prompting import tiny_tokenizer
 from tests.tracing import telling_engine

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openai_frontend.middleware.crowd import HEALTH_PATHS
+from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing.traceparent import Caller
 from openai_frontend.tracing.tracing import Tracing

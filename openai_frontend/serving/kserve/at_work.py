@@ -6,17 +6,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.admission.triton_queue import triton_queue
 from openai_frontend.errors import ModelNotFound
-from openai_frontend.queueing.core_queue import core_queue
-from openai_frontend.queueing.place_limits import PlaceLimits
-from openai_frontend.queueing.turn import Turn
 from openai_frontend.serving.admission import Admission, Places
 from openai_frontend.serving.kserve.addresses import ModelAddress
 from openai_frontend.serving.kserve.core import Core
 from openai_frontend.serving.kserve.options import RequestOptions
 
 Use = Callable[[str], AbstractAsyncContextManager[Any]]
-LimitsOf = Callable[[str], PlaceLimits]
+LimitsOf = Callable[[str], ConcurrencyLimits]
 
 
 class AtWork:
@@ -38,7 +38,7 @@ class AtWork:
         """
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
             raise ModelNotFound(f"there is no model '{model.name}'", param="model")
-        self._places(model).check(Turn(key))
+        self._places(model).check(QueueKey(key))
         async with self._use(model.name):
             yield
 
@@ -50,7 +50,7 @@ class AtWork:
         the request's own timeout.
         """
         places, waits_us = self._places(model), options.timeout_us
-        turn = Turn(key, self._priority(model, options.priority))
+        turn = QueueKey(key, self._priority(model, options.priority))
         clock = asyncio.get_running_loop().time
         begun_s = clock()
         granted = await places.take(1, turn, timeout_s=waits_us / 1e6 if waits_us else None)
@@ -67,7 +67,7 @@ class AtWork:
         """In our queue, of a level in the core's."""
         if not level:
             return 0
-        return core_queue(self._core.model_config(model.name, model.version)).priority(level)
+        return triton_queue(self._core.model_config(model.name, model.version)).priority(level)
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(line.name == name for line in self._core.model_index())

@@ -1,18 +1,18 @@
 """Which models a caller may ask by KServe's protocol."""
 
-from openai_frontend.access.caller import Caller
+from openai_frontend.auth.principal import Principal
 from openai_frontend.errors import NotPermitted
 from openai_frontend.serving.callers_models import check_allowed
 from openai_frontend.serving.kserve.addresses import ModelAddress
 
 
-def check_known(caller: Caller | None, model: ModelAddress) -> ModelAddress:
+def check_known(caller: Principal | None, model: ModelAddress) -> ModelAddress:
     """Raises ModelHidden where the key does not allow the model."""
     check_allowed(caller, model.name)
     return model
 
 
-def check_inference(caller: Caller | None, model: ModelAddress) -> ModelAddress:
+def check_inference(caller: Principal | None, model: ModelAddress) -> ModelAddress:
     """Tensors tell nothing of tokens, so a key that is held to them works on /v1 alone."""
     if caller is not None and (
         caller.quota.counts_tokens or caller.key.own_cache or caller.key.priority

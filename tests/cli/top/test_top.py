@@ -17,7 +17,7 @@ import pytest
 from openai_frontend.cli import main
 from openai_frontend.cli.top import command
 from openai_frontend.cli.top.source import Unreachable
-from tests.access.key_files import bearer, key, write
+from tests.auth.key_files import bearer, key, write
 from tests.cli.certificates import Authority
 from tests.cli.top.told import ANSWERS, telling
 from tests.gateway_process import COMMAND, ROOT, GatewayProcess

@@ -9,12 +9,12 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from openai_frontend.middleware.connection_limits import ConnectionLimits
-from openai_frontend.middleware.http_protocol import guarded_protocol
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.protocol_limits import ProtocolLimits
 from tests.fuzz import loop
 from tests.fuzz.draw import Draw, pieces
 
-_PROTOCOL = guarded_protocol(ConnectionLimits())
+_PROTOCOL = limited_protocol(ProtocolLimits())
 _TURNS = 12  # of the loop, in which an answer is made
 _REFUSED = ([b"400"], [b"414"], [b"431"])
 _LONGEST = 4096  # far below the limit, which is counted differently for whole heads

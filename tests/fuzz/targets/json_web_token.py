@@ -7,10 +7,10 @@ from typing import Any
 import jwt
 import orjson
 
-from openai_frontend.access.json_web_tokens import InvalidJwks, JsonWebTokens
-from openai_frontend.access.key_ring import KeyRing
+from openai_frontend.auth.api_keys import ApiKeys
+from openai_frontend.auth.jwt_verifier import InvalidJWKS, JWTVerifier
 from openai_frontend.errors import NotAuthenticated
-from tests.access.tokens import AUDIENCE, ISSUER, jwks
+from tests.auth.tokens import AUDIENCE, ISSUER, jwks
 from tests.fuzz.draw import Draw
 
 _PROVIDER = jwks("EdDSA", "ES256")
@@ -74,15 +74,15 @@ def _as_parts(data: bytes) -> None:
 
 def _as_jwks(given: bytes) -> None:
     try:
-        assert JsonWebTokens(issuer=ISSUER, audience=AUDIENCE).use(given) > 0
-    except InvalidJwks as error:
+        assert JWTVerifier(issuer=ISSUER, audience=AUDIENCE).use(given) > 0
+    except InvalidJWKS as error:
         assert "\n" not in str(error)
 
 
-def _ring() -> KeyRing:
-    tokens = JsonWebTokens(issuer=ISSUER, audience=AUDIENCE)
+def _ring() -> ApiKeys:
+    tokens = JWTVerifier(issuer=ISSUER, audience=AUDIENCE)
     tokens.use(_PROVIDER)
-    ring = KeyRing(())
+    ring = ApiKeys(())
     ring.tokens = tokens
     return ring
 
@@ -91,7 +91,7 @@ _RING = _ring()
 
 
 def _key() -> Any:
-    from tests.access.tokens import _KEYS
+    from tests.auth.tokens import _KEYS
 
     return _KEYS[_SIGNED]
 

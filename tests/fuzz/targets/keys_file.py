@@ -2,7 +2,7 @@
 read as it was.
 """
 
-from openai_frontend.access.keys_file import InvalidKeysFile, parse, render
+from openai_frontend.auth.keys_file import InvalidKeysFile, parse, render
 from tests.fuzz.draw import Draw
 
 _SECRET = b"sk-canary-0123456789abcdef"

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from openai_frontend.middleware.trusted_proxies import TrustedProxies
+from openai_frontend.middleware.proxy_headers import ProxyHeaders
 from openai_frontend.tracing import traceparent
 from tests.fuzz import loop
 
@@ -53,7 +53,7 @@ async def _believed(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
         seen.update(scope)
 
     scope = {"type": "http", "scheme": "http", "client": (_PROXY, 1), "headers": headers}
-    await TrustedProxies(app, trusted=["10.0.0.0/8"])(scope, _nothing, _nothing)
+    await ProxyHeaders(app, trusted=["10.0.0.0/8"])(scope, _nothing, _nothing)
     return seen
 
 

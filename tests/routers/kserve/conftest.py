@@ -14,8 +14,8 @@ import pytest_asyncio
 import uvicorn
 
 from openai_frontend.app import create_app
-from openai_frontend.middleware.connection_limits import ConnectionLimits
-from openai_frontend.middleware.http_protocol import guarded_protocol
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models
@@ -73,7 +73,7 @@ class KServe:
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
     """The application on a free port; gives its URL."""
-    http = guarded_protocol(ConnectionLimits())
+    http = limited_protocol(ProtocolLimits())
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
     config.timeout_graceful_shutdown = 1
     process = uvicorn.Server(config)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.access import key_files
-from tests.access.key_files import bearer, key
+from tests.auth import key_files
+from tests.auth.key_files import bearer, key
 from tests.routers.kserve.conftest import otherwise
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")

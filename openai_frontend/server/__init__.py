@@ -1,0 +1,1 @@
+"""The HTTP server: uvicorn with our limits, signals, certificates and shutdown."""

@@ -1,0 +1,235 @@
+import base64
+import hmac
+import time
+
+import jwt
+import orjson
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openai_frontend.auth import jwt_verifier
+from openai_frontend.auth.api_keys import ApiKeys
+from openai_frontend.auth.jwt_verifier import LEEWAY_S, InvalidJWKS, JWTVerifier
+from openai_frontend.auth.keys import KeyLimits
+from openai_frontend.errors import NotAuthenticated, NotPermitted
+from tests.auth.key_files import FakeClock, key
+from tests.auth.tokens import AUDIENCE, ISSUER, jwks, public, token
+
+
+def tokens(clock=time.time, keys=None):
+    made = JWTVerifier(issuer=ISSUER, audience=AUDIENCE, clock=clock)
+    made.use(keys or jwks())
+    return made
+
+
+def ring(**options):
+    made = ApiKeys([key("a")])
+    made.tokens = tokens(**options)
+    return made
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+def test_a_token_opens(algorithm):
+    """Its subject is the caller, its scopes what it opens; keys of the file open still."""
+    both = ring()
+
+    found = both.find(token(algorithm=algorithm))
+    assert (found.key.name, found.key.scopes) == ("jwt:alice", frozenset({"inference", "models"}))
+    assert both.find(b"a").key.name == "a"
+
+
+def test_what_a_token_may_use():
+    """A claim has the models and limits, as the keys file has them."""
+    claim = {"models": ["org/*"], "streams": 2, "tokens_per_minute": 7, "priority": 3}
+
+    found = ring().find(token(openai_frontend=claim))
+    assert found.key.models == ["org/*"]
+    assert found.key.limits == KeyLimits(streams=2, tokens_per_minute=7)
+    assert found.key.priority == 3
+
+
+SCOPES = [
+    ({"scope": "openid admin"}, {"admin"}),
+    ({"scope": None, "scp": ["models", "metrics", 7]}, {"models", "metrics"}),
+    ({"scope": ["inference"]}, {"inference"}),
+    ({"scope": None}, set()),
+    ({"scope": ""}, set()),
+    ({"scope": 7}, set()),
+    ({"scope": "Admin, admin,"}, set()),
+]
+
+
+@pytest.mark.parametrize(("claims", "scopes"), SCOPES)
+def test_scopes(claims, scopes):
+    """Ours are picked from those that the provider gives; without any it opens nothing."""
+    found = ring().find(token(**claims))
+
+    assert found.key.scopes == frozenset(scopes)
+    with pytest.raises(NotPermitted):
+        found.check("nothing")
+
+
+NOW = int(time.time())
+OTHER = ec.generate_private_key(ec.SECP256R1())
+
+
+def coded(*parts):
+    return [base64.urlsafe_b64encode(orjson.dumps(part)).rstrip(b"=") for part in parts]
+
+
+def unsigned():
+    head, body = coded({"alg": "none", "kid": "ES256"}, {"iss": ISSUER, "sub": "alice"})
+    return b".".join([head, body, b""])
+
+
+def signed_with_the_public_key():
+    """As a library takes it that lets the token say how it is checked."""
+    _, body, _ = token().split(b".")
+    [head] = coded({"alg": "HS256", "kid": "ES256"})
+    signature = hmac.digest(orjson.dumps(public("ES256")), head + b"." + body, "sha256")
+    return b".".join([head, body, base64.urlsafe_b64encode(signature).rstrip(b"=")])
+
+
+def with_another_body():
+    head, _, signature = token().split(b".")
+    return b".".join([head, token(sub="bob").split(b".")[1], signature])
+
+
+REFUSED = {
+    "another issuer": token(iss="https://evil.test"),
+    "another audience": token(aud="somebody"),
+    "no issuer": token(iss=None),
+    "no audience": token(aud=None),
+    "no subject": token(sub=None),
+    "no end": token(exp=None),
+    "over": token(exp=NOW - LEEWAY_S - 10),
+    "not yet": token(nbf=NOW + 3600),
+    "another key": token(key=OTHER),
+    "an unknown key": token(kid="x"),
+    "another's key": token(algorithm="RS256", kid="ES256"),
+    "unsigned": unsigned(),
+    "a shared secret": token(algorithm="HS256", key="x" * 32, kid="ES256"),
+    "the public key as a shared secret": signed_with_the_public_key(),
+    "another body": with_another_body(),
+    "too much": token(openai_frontend={"streams": 0}),
+    "an unknown grant": token(openai_frontend={"stream": 1}),
+    "no grants": token(openai_frontend=7),
+    "too long": token(x="x" * 20_000),
+    "nested": b"ey" + base64.urlsafe_b64encode(b"[" * 9000) + b".e30.e30",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_token_of_ours(name):
+    """Whatever is wrong with it, it opens nothing."""
+    with pytest.raises(NotAuthenticated):
+        ring().find(REFUSED[name])
+
+
+def test_a_token_that_ends_while_it_is_known():
+    """It was checked once; that it has ended is seen all the same."""
+    clock = FakeClock()
+    clock.now_s = time.time()
+    known = ring(clock=clock)
+    ending = token(exp=int(clock.now_s) + 60)
+
+    first = known.find(ending)
+    assert known.find(ending) is first
+    clock.now_s += 60 + LEEWAY_S
+    over = token(exp=NOW - 60)
+    with pytest.raises(NotAuthenticated, match="expired"):
+        known.find(over)
+    assert known.find(ending) is not first
+
+
+def test_one_subject_has_one_quota():
+    """Whichever of his tokens he sends."""
+    both = ring()
+    first = both.find(token(jti="1", openai_frontend={"streams": 1}))
+    second = both.find(token(jti="2", openai_frontend={"streams": 1}))
+    other = both.find(token(sub="bob"))
+
+    assert first.quota is second.quota
+    assert other.quota is not first.quota
+
+
+def test_who_comes_often_is_not_forgotten(monkeypatch):
+    """However many others come: a further token of his has the quota that he has used."""
+    monkeypatch.setattr(jwt_verifier, "_REMEMBERED", 2)
+    known, often = ring(), token()
+    first = known.find(often)
+    for subject in ("b", "c", "d"):
+        known.find(token(sub=subject))
+        assert known.find(often) is first
+
+    assert known.find(token(exp=int(time.time()) + 7200)).quota is first.quota
+
+
+@pytest.mark.parametrize("subject", ["x\ny", "\u00e4", "", "x" * 200])
+def test_a_subject_that_no_log_can_show(subject):
+    """It has a name of its own that can be shown."""
+    name = ring().find(token(sub=subject)).key.name
+
+    assert name.startswith("jwt:")
+    assert name.isascii()
+    assert name.isprintable()
+    assert len(name) == 20
+
+
+def test_other_signing_keys():
+    """A key that the provider has taken back opens nothing, not even for tokens that are known."""
+    known, given = ring(), token()
+    known.find(given)
+    known.tokens.use(jwks("RS256"))
+
+    with pytest.raises(NotAuthenticated):
+        known.find(given)
+
+
+def test_an_unknown_signing_key():
+    """Somebody is told: the provider may have a new one."""
+    told = []
+    known = ring(keys=jwks("RS256"))
+    known.tokens.on_unknown_key = lambda: told.append(1)
+    with pytest.raises(NotAuthenticated):
+        known.find(token())
+
+    assert told == [1]
+
+
+HMAC = {"kty": "oct", "k": "eHh4", "kid": "x", "alg": "HS256"}
+BROKEN = [b"", b"[]", b"{}", b'{"keys":7}', b'{"keys":[7]}', b'{"keys":[]}', b'{"keys":[{}]}']
+
+
+@pytest.mark.parametrize("content", [*BROKEN, orjson.dumps({"keys": [HMAC]})], ids=str)
+def test_what_are_no_signing_keys(content):
+    """A shared secret is none: whoever can check with it can sign with it."""
+    with pytest.raises(InvalidJWKS):
+        tokens().use(content)
+
+
+def test_keys_for_something_else():
+    """Of a provider's keys those are taken that sign, in a way that is known here."""
+    given = [public("RS256"), {**public("ES256"), "use": "enc"}, HMAC]
+
+    assert tokens().use(orjson.dumps({"keys": given})) == 1
+
+
+HEADERS = st.dictionaries(st.text(), st.none() | st.text())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60), st.binary(max_size=60), HEADERS)
+def test_any_token(body, signature, header):
+    """No bytes are more than a refusal."""
+    [head] = coded({**header, "kid": "ES256", "alg": "ES256"})
+    for parts in ([b"ey" + body, body, signature], [head, body, signature]):
+        with pytest.raises(NotAuthenticated):
+            tokens().find(b".".join(parts), "")
+
+
+def test_the_package_says_what_it_needs():
+    """PyJWT checks signatures by cryptography."""
+    assert jwt.algorithms.has_crypto

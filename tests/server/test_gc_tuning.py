@@ -1,0 +1,118 @@
+"""Python's garbage collector, freezing_heap."""
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from openai_frontend.models.card import ModelCard
+from openai_frontend.server import gc_tuning
+
+
+@dataclass
+class FakeRegistry:
+    """The models by name, with the time at which each was loaded; None while they load."""
+
+    models: dict[str, int] | None = None
+
+    def has_loaded(self) -> bool:
+        return self.models is not None
+
+    def cards(self) -> list[ModelCard]:
+        return [
+            ModelCard(name=name, created=created, owned_by="tests", ready=True)
+            for name, created in (self.models or {}).items()
+        ]
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """As it was, when the test is over."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@dataclass
+class Settled:
+    """What `settle` was called with."""
+
+    gone: list[bool] = field(default_factory=list)
+
+    def __call__(self, *, gone: bool) -> None:
+        self.gone.append(gone)
+
+
+@contextlib.asynccontextmanager
+async def running(registry: FakeRegistry) -> AsyncIterator[None]:
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[str]:
+        yield app
+
+    async with gc_tuning.freezing_heap(lifespan, registry)("app") as state:  # type: ignore[arg-type]
+        assert state == "app"
+        yield
+
+
+async def looked_at() -> None:
+    await asyncio.sleep(0.03)
+
+
+async def test_it_is_settled_when_the_models_are_there_and_when_they_change(monkeypatch):
+    """Once for each change; what was there is looked at again where a model is gone."""
+    calls, registry = Settled(), FakeRegistry()
+    monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
+    monkeypatch.setattr(gc_tuning, "_LOOK_EVERY_S", 0.005)
+
+    async with running(registry):
+        for models in (None, {"a": 1}, {"a": 1}, {"a": 1, "b": 2}, {"a": 3, "b": 2}, {"a": 3}):
+            registry.models = models
+            await looked_at()
+
+    assert calls.gone == [False, False, True, True]
+
+
+def test_what_is_made_after_it_causes_no_full_collection():
+    """As what an engine imports; by Python's own thresholds there would be several."""
+    gc_tuning.freeze_heap()
+    before = gc.get_stats()[2]["collections"]
+
+    made: list[list[object]] = [[] for _ in range(400_000)]
+
+    assert gc.get_stats()[2]["collections"] == before
+    assert len(made) == 400_000
+
+
+class Cycle:
+    """Garbage that counting references does not find."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_lives_is_looked_at_no_more():
+    """A full collection has next to nothing to do, and the generations are larger."""
+    gc_tuning.freeze_heap(gone=False)
+
+    assert gc.get_freeze_count() > 10_000
+    assert len(gc.get_objects()) < 1000
+    assert gc.get_threshold()[0] > 700
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_was_settled_is_freed_once_something_is_gone(gone):
+    """A model that was unloaded leaves no garbage behind."""
+    cycle = Cycle()
+    ended = weakref.ref(cycle)
+    gc_tuning.freeze_heap(gone=False)
+    del cycle
+
+    gc_tuning.freeze_heap(gone=gone)
+
+    assert gone == (ended() is None)

@@ -1,0 +1,110 @@
+"""What a request may bring, to the byte, the header and the piece."""
+
+from collections.abc import Callable
+
+import pytest
+
+from openai_frontend.server.protocol_limits import (
+    MAX_HEADERS,
+    MAX_REQUEST_LINE_BYTES,
+    ProtocolLimits,
+)
+from openai_frontend.server.request_limits import RequestLimits, RequestRefused
+
+LIMITS = ProtocolLimits(max_header_bytes=10_000, max_body_chunks=3)
+Told = Callable[[RequestLimits], None]
+
+
+def chunks(count: int) -> Told:
+    def tell(incoming: RequestLimits) -> None:
+        for _ in range(count):
+            incoming.chunk()
+
+    return tell
+
+
+AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
+    "url": (
+        lambda incoming: incoming.url(b"x" * MAX_REQUEST_LINE_BYTES),
+        lambda incoming: incoming.url(b"x"),
+        414,
+    ),
+    "header": (
+        lambda incoming: incoming.header(b"a", b"x" * 9_999, before=0),
+        lambda incoming: incoming.header(b"a", b"", before=1),
+        431,
+    ),
+    "headers": (
+        lambda incoming: incoming.header(b"a", b"x", before=MAX_HEADERS - 1),
+        lambda incoming: incoming.header(b"a", b"x", before=MAX_HEADERS),
+        431,
+    ),
+    "untold": (
+        lambda incoming: incoming.untold(10_000),
+        lambda incoming: incoming.untold(1),
+        431,
+    ),
+    "chunks": (chunks(3), chunks(1), 413),
+    "coding": (
+        lambda incoming: incoming.header(b"Transfer-Encoding", b" Chunked", before=0),
+        lambda incoming: incoming.header(b"transfer-encoding", b"chunked", before=1),
+        400,
+    ),
+    "version": (
+        lambda incoming: incoming.version("1.0"),
+        lambda incoming: incoming.version("0.9"),
+        400,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", AT_THE_LIMIT)
+def test_as_much_as_there_may_be(what):
+    """All of it passes; one more does not, and it is known why."""
+    most, one_more, status = AT_THE_LIMIT[what]
+    incoming = RequestLimits(LIMITS)
+
+    most(incoming)
+    with pytest.raises(RequestRefused):
+        one_more(incoming)
+
+    assert incoming.refusal is not None
+    assert incoming.refusal.status == status
+
+
+@pytest.mark.parametrize("what", AT_THE_LIMIT)
+def test_the_next_request(what):
+    """It has all of it anew, by the limits of then."""
+    most, _, _ = AT_THE_LIMIT[what]
+    incoming = RequestLimits(LIMITS)
+
+    most(incoming)
+    incoming.begin(LIMITS)
+    most(incoming)
+
+    assert incoming.refusal is None
+
+
+MESSAGES: dict[str, tuple[Told, str]] = {
+    "url": (AT_THE_LIMIT["url"][1], "The URL of the request is longer than 8192 bytes."),
+    "headers": (AT_THE_LIMIT["headers"][1], "The request has more than 100 headers."),
+    "header": (
+        lambda incoming: incoming.header(b"a", b"x" * 10_000, before=0),
+        "The request headers are larger than 10000 bytes (--max-header-bytes).",
+    ),
+    "chunks": (chunks(4), "The request body has more than 3 chunks."),
+}
+
+
+@pytest.mark.parametrize("what", MESSAGES)
+def test_which_limit(what):
+    """The message names the limit that was reached."""
+    tell, message = MESSAGES[what]
+    incoming = RequestLimits(LIMITS)
+    incoming.url(b"x" * (MAX_REQUEST_LINE_BYTES if what == "url" else 1))
+
+    with pytest.raises(RequestRefused):
+        tell(incoming)
+
+    assert incoming.refusal is not None
+    assert incoming.refusal.message == message

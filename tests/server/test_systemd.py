@@ -1,0 +1,138 @@
+"""What a service manager is told, read from a real datagram socket."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.server.systemd import SystemdNotifier
+
+
+@contextmanager
+def manager_at(address: str) -> Iterator[socket.socket]:
+    """Where a manager would listen; `@` is an abstract name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("\0" + address[1:] if address.startswith("@") else address)
+        listener.settimeout(5)
+        yield listener
+
+
+def told(listener: socket.socket) -> list[str]:
+    return listener.recv(4096).decode().split("\n")
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_both_kinds_of_sockets(tmp_path: Path, kind: str) -> None:
+    """A container's manager has one without a file."""
+    address = str(tmp_path / "n") if kind == "path" else f"@openai-frontend-{os.getpid()}"
+
+    with manager_at(address) as listener, closing(SystemdNotifier(address)) as manager:
+        manager.ready("Serving a, b")
+        got = told(listener)
+
+    assert got == ["READY=1", "STATUS=Serving a, b"]
+
+
+def test_a_reload(tmp_path: Path) -> None:
+    """Its time lets systemd tell it from an earlier one: CLOCK_MONOTONIC, in microseconds."""
+    with (
+        manager_at(str(tmp_path / "n")) as listener,
+        closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
+    ):
+        before_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        manager.reloading()
+        state, stamp = told(listener)
+        after_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+
+    assert state == "RELOADING=1"
+    assert before_us <= int(stamp.removeprefix("MONOTONIC_USEC=")) <= after_us
+
+
+def test_a_stop(tmp_path: Path) -> None:
+    """It asks for the time that it may take, in microseconds."""
+    with (
+        manager_at(str(tmp_path / "n")) as listener,
+        closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
+    ):
+        manager.stopping(41.5)
+        got = told(listener)
+
+    assert got == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=41500000", "STATUS=Draining"]
+
+
+def test_a_status_is_one_line(tmp_path: Path) -> None:
+    """What a model's failure says cannot pass for another message."""
+    with (
+        manager_at(str(tmp_path / "n")) as listener,
+        closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
+    ):
+        manager.status("not ready: x\nREADY=1")
+        got = told(listener)
+
+    assert got == ["STATUS=not ready: x READY=1"]
+
+
+def test_the_environment() -> None:
+    """Its variables are taken out: a child that inherited them would speak for the process."""
+    environment = {
+        "NOTIFY_SOCKET": "/nowhere",
+        "WATCHDOG_USEC": "20000000",
+        "WATCHDOG_PID": str(os.getpid()),
+        "HOME": "/",
+    }
+
+    SystemdNotifier.of(environment)
+
+    assert environment == {"HOME": "/"}
+
+
+async def test_signs_of_life(tmp_path: Path) -> None:
+    """Two in each of the manager's intervals."""
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "100000"}
+
+    address = environment["NOTIFY_SOCKET"]
+    with manager_at(address) as listener, closing(SystemdNotifier.of(environment)) as manager:
+        living = asyncio.create_task(manager.send_watchdog_pings())
+        begun_s = time.monotonic()
+        got = [await asyncio.to_thread(told, listener) for _ in range(4)]
+        took_s = time.monotonic() - begun_s
+        living.cancel()
+
+    assert got == [["WATCHDOG=1"]] * 4
+    assert took_s >= 3 * 0.04
+
+
+@pytest.mark.parametrize("variables", [{}, {"WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}])
+async def test_no_signs_of_life(
+    variables: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nobody waits for them, or for another process's, there are none."""
+    manager = SystemdNotifier.of({"NOTIFY_SOCKET": "/nowhere", **variables})
+
+    with caplog.at_level(logging.WARNING):
+        await asyncio.wait_for(manager.send_watchdog_pings(), 5)
+
+    assert caplog.records == []  # a sign to nowhere would be told of
+
+
+def test_a_manager_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line in the log; the process goes on."""
+
+    SystemdNotifier(str(tmp_path / "n")).ready("Serving")
+
+    [record] = caplog.records
+    assert record.getMessage().startswith("the service manager cannot be told READY=1: ")
+
+
+def test_no_manager(caplog: pytest.LogCaptureFixture) -> None:
+    """A process that was started by hand tells nobody, and does not complain."""
+
+    SystemdNotifier.of({}).ready("Serving")
+
+    assert caplog.records == []

@@ -11,8 +11,8 @@ import asyncio
 from openai_frontend.engines.engine import DeltaSink, Engine, EngineStats, ModelFacts, ModelFolder
 from openai_frontend.generation import (
     CompletionDelta,
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
     TokenCounts,
 )
@@ -46,7 +46,7 @@ class StepEngine(Engine):
         self._running[request.request_id] = _Answer(request, sink)
         self._schedule(asyncio.get_running_loop())
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return the prepared vector."""
         return EmbeddingResult(self._vector, len(request.prompt_token_ids or ()))
 

@@ -56,10 +56,10 @@ from openai_frontend.routers.tokenization import render_router, tokenization_rou
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.constraints import plugin
-from openai_frontend.serving.details import StreamDefaults
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.rerank import Reranking
 from openai_frontend.serving.scoring import Scoring
 from openai_frontend.serving.tokenization import Tokenization
@@ -217,7 +217,7 @@ def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
 
 def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     registry = lasting.registry
-    limits = Limits(
+    limits = InferenceLimits(
         max_n=settings.max_n,
         max_messages=settings.max_messages,
         max_prompts=settings.max_prompts,
@@ -226,12 +226,12 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
         max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
-    admission = lasting.admission
+    limiter = lasting.limiter
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
-    chat = ChatCompletions(limits, policy, admission, stream_defaults=defaults)
-    completions = Completions(limits, policy, admission, stream_defaults=defaults)
+    chat = ChatCompletions(limits, policy, limiter, stream_defaults=defaults)
+    completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(
         buffer_bytes=settings.stream_buffer_bytes, keep_alive_s=settings.stream_keep_alive_s
     )
@@ -241,9 +241,9 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
     vocabulary = settings.tiktoken_vocabulary
     tiktoken = None if vocabulary is None else tiktoken_text.read(vocabulary)
-    embeddings = Embeddings(limits, policy, admission, tiktoken=tiktoken)
+    embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
     app.include_router(embeddings_router(registry, embeddings))
-    scoring = Scoring(limits, policy, admission)
+    scoring = Scoring(limits, policy, limiter)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
     _add_operators_routes(app, settings, lasting, policy, streams)
@@ -274,7 +274,7 @@ def _add_operators_routes(
             kserve_router(
                 server,
                 policy=policy,
-                admission=lasting.admission,
+                limiter=lasting.limiter,
                 management=management,
                 use=registry.use,
                 limits_of=registry.concurrency_limits,

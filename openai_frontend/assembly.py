@@ -10,7 +10,7 @@ from openai_frontend.middleware.body_limit import BodyMemoryBudget
 from openai_frontend.models.demand import DemandLimits, ModelDemand
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.settings import Settings
 from openai_frontend.tracing.attributes import Address
 from openai_frontend.tracing.tracing import Tracing
@@ -41,11 +41,11 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     metrics.ask(declared.RELAYED_TEXTS, lambda: relay_counts()["texts"])
     metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
-    admission, bodies = (
-        _admission(settings, life, metrics),
+    limiter, bodies = (
+        _limiter(settings, life, metrics),
         BodyMemoryBudget(settings.max_held_body_bytes),
     )
-    server.unreleased.observers += [admission, bodies, registry.uses]
+    server.unreleased.observers += [limiter, bodies, registry.uses]
     if tracing is not None:
         metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
     return Lasting(
@@ -56,7 +56,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         keys=authenticator_of(settings),
         demand=demand,
         life=life,
-        admission=admission,
+        limiter=limiter,
         bodies=bodies,
         tracing=tracing,
         engines=EngineLife(server, registry, metrics, settings.engine_limits()),
@@ -67,7 +67,7 @@ def take_up(lasting: Lasting, settings: Settings) -> None:
     """Other limits for what goes on as it was made. Assigns and does no more: this is called beside
     the event loop, in a thread.
     """
-    lasting.admission.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
+    lasting.limiter.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
     if lasting.tracing is not None:
         lasting.tracing.set_sampling(
             ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
@@ -116,12 +116,12 @@ def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
     return demand
 
 
-def _admission(settings: Settings, life: Life, metrics: GatewayMetrics) -> Admission:
-    admission = Admission(
+def _limiter(settings: Settings, life: Life, metrics: GatewayMetrics) -> ConcurrencyLimiter:
+    limiter = ConcurrencyLimiter(
         settings.max_streams,
         max_queue=settings.max_queue,
         queue_timeout_s=settings.queue_timeout_s,
         metrics=metrics,
     )
-    life.at_drain(admission.drain)
-    return admission
+    life.at_drain(limiter.drain)
+    return limiter

@@ -220,7 +220,7 @@ class SequenceDelta(CompletionDelta):
     sequence: int = 0
 
 
-class Received(Protocol):
+class ResponseCounter(Protocol):
     """A stream of responses, as far as counting needs it."""
 
     @property
@@ -266,11 +266,11 @@ class UsageCounter:
         self._unfinished = sequences
         self._completion_tokens = 0
         self._uncounted = 0  # token ids that no counts cover yet
-        self._stream: Received = _Ended(0)
+        self._stream: ResponseCounter = _Ended(0)
         self._tokens_per_response = 1
 
     def follow(
-        self, stream: Received, tokens_per_response: int = 1, *, streamed: bool = True
+        self, stream: ResponseCounter, tokens_per_response: int = 1, *, streamed: bool = True
     ) -> None:
         """The request begins. Its responses are counted for as long as the model reports neither
         counts nor token ids; where the answer is not `streamed`, none of them is its first token.
@@ -329,7 +329,7 @@ class UsageCounter:
         return max(counted, 1 + (received - 1) * self._tokens_per_response)
 
 
-def joined(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
+def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     """One delta that says what all of them say; the counts are those of the last."""
     last = deltas[-1]
     prompts = (delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None)
@@ -345,7 +345,7 @@ def joined(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingRequest:
+class EmbedRequest:
     """One input, one vector."""
 
     request_id: str
@@ -365,7 +365,7 @@ class EmbeddingResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreRequest:
+class ScorePairRequest:
     """A query and a document in one sequence, as a cross-encoder reads them; one score."""
 
     request_id: str

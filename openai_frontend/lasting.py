@@ -18,7 +18,7 @@ from openai_frontend.middleware.body_limit import BodyMemoryBudget
 from openai_frontend.models.demand import ModelDemand
 from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server
 
@@ -91,7 +91,7 @@ class Lasting:
     keys: Authenticator | None  # None: everybody may come in
     demand: ModelDemand | None  # None: models are not loaded on demand
     life: Life
-    admission: Admission
+    limiter: ConcurrencyLimiter
     bodies: BodyMemoryBudget
     tracing: Tracing | None  # None: requests are not traced
     engines: EngineLife

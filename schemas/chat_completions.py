@@ -33,7 +33,7 @@ class ChatCompletionContentPartParam(TypedDict):
     refusal: NotRequired[str]
 
 
-# Without parts: an assistant's empty answer; serving/messages.py refuses it of other roles
+# Without parts: an assistant's empty answer; serving/request/messages.py refuses it of other roles
 ContentParts = Annotated[
     list[ChatCompletionContentPartParam], Field(max_length=10_000, fail_fast=True)
 ]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict
 
-# Of one request, whose refusal takes 5 ms. serving/tools.py limits the bytes of their JSON
+# Of one request, whose refusal takes 5 ms. serving/request/tools.py limits the bytes of their JSON
 MAX_TOOLS = 256
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
-from openai_frontend.serving.constraints.tags import TAGS
+from openai_frontend.serving.constraints.family_tags import TAGS
 
 _ROOT = Path(__file__).parent.parent
 PAGE = _ROOT / "docs" / "tools.md"

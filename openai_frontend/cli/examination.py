@@ -25,7 +25,7 @@ from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.serving.sampling import REQUEST_NAMES
+from openai_frontend.serving.request.sampling import REQUEST_NAMES
 
 _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 

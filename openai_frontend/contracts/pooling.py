@@ -11,9 +11,9 @@ import orjson
 from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
-    EmbeddingRequest,
     EmbeddingResult,
-    ScoreRequest,
+    EmbedRequest,
+    ScorePairRequest,
     ScoreResult,
 )
 
@@ -25,7 +25,7 @@ class EmbeddingContract:
         self._inputs = DeclaredInputs(config)
         self._takes_token_ids = config.get("backend") == "inprocess"
 
-    def encode(self, request: EmbeddingRequest) -> dict[str, TensorInput]:
+    def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
         """Token ids where they are known, else the text; the ids as a tensor where they may be."""
         token_ids = request.prompt_token_ids if self._takes_token_ids else None
         document: dict[str, Any] = {"input": _prompt(request)} if token_ids is None else {}
@@ -49,7 +49,7 @@ class ScoreContract:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
 
-    def encode(self, request: ScoreRequest) -> dict[str, TensorInput]:
+    def encode(self, request: ScorePairRequest) -> dict[str, TensorInput]:
         """The sequence, and which of its tokens are the document's where the model is told."""
         document: dict[str, Any] = {"input": list(request.prompt_token_ids)}
         if request.token_type_ids is not None:
@@ -64,7 +64,7 @@ class ScoreContract:
         return ScoreResult(score, outputs.item("num_input_tokens") or 0)
 
 
-def _prompt(request: EmbeddingRequest) -> str | Sequence[int]:
+def _prompt(request: EmbedRequest) -> str | Sequence[int]:
     if request.prompt_token_ids is not None:
         return list(request.prompt_token_ids)
     if request.prompt is not None:

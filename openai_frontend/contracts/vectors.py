@@ -7,7 +7,7 @@ from typing import Any
 
 from openai_frontend.contracts.contract import DeclaredInputs, Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import EmbeddingRequest, EmbeddingResult
+from openai_frontend.generation import EmbeddingResult, EmbedRequest
 
 # Inputs beside the ids that encoders take, and what each of their elements is for a whole prompt
 _BESIDE_IDS = {"attention_mask": 1, "token_type_ids": 0}
@@ -31,7 +31,7 @@ class VectorContract:
         self._output, self._length = _vector(config, tensors)
         self._check_required()
 
-    def encode(self, request: EmbeddingRequest) -> dict[str, TensorInput]:
+    def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
         """The prompt as the model takes it. Raises InvalidRequest where it is not known so."""
         if request.dimensions not in (None, self._length):
             message = "This model does not support specifying dimensions."
@@ -101,13 +101,13 @@ def _vector(config: Mapping[str, Any], tensors: Mapping[str, str]) -> tuple[str,
     return found[0]["name"], None if length < 0 else length
 
 
-def _text(request: EmbeddingRequest) -> Sequence[str]:
+def _text(request: EmbedRequest) -> Sequence[str]:
     if request.prompt is None:
         raise InvalidRequest("This model takes inputs as text only.", param="input")
     return [request.prompt]
 
 
-def _ids(request: EmbeddingRequest) -> Sequence[int]:
+def _ids(request: EmbedRequest) -> Sequence[int]:
     if request.prompt_token_ids is None:
         raise InvalidRequest("This model takes inputs as token ids only.", param="input")
     return request.prompt_token_ids

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
-    ScoreRequest,
+    ScorePairRequest,
     ScoreResult,
 )
 from openai_frontend.triton import error_codes
@@ -130,11 +130,11 @@ class Engine(ABC):
         goes. `request.request_id` is unique.
         """
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return the input's vector."""
         raise EngineError("the model makes no embeddings", error_codes.UNSUPPORTED)
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         """Return how relevant the sequence's document is to its query."""
         raise EngineError("the model is no cross-encoder", error_codes.UNSUPPORTED)
 

@@ -12,7 +12,7 @@ from typing import Any
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
 from openai_frontend.engines.sink import ExecutionSink, Unsent, fail
-from openai_frontend.generation import Adapter, EmbeddingRequest, ScoreRequest
+from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution
 
@@ -193,7 +193,7 @@ class EngineHost:
         if not sink.ended:
             sink.fail(EngineError("the engine ended the answer without a finish reason"))
 
-    async def _embed(self, request: EmbeddingRequest, execution: Execution) -> None:
+    async def _embed(self, request: EmbedRequest, execution: Execution) -> None:
         try:
             result = await self._engine.embed(request)
         except Exception as error:  # noqa: BLE001  the edge to engines that users write
@@ -208,7 +208,7 @@ class EngineHost:
             final=True,
         )
 
-    async def _score(self, request: ScoreRequest, execution: Execution) -> None:
+    async def _score(self, request: ScorePairRequest, execution: Execution) -> None:
         try:
             result = await self._engine.score(request)
         except Exception as error:  # noqa: BLE001  the edge to engines that users write

@@ -26,12 +26,12 @@ from openai_frontend.engines.engine import (
 )
 from openai_frontend.generation import (
     CompletionDelta,
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     FinishReason,
     GenerationRequest,
     SamplingParams,
-    ScoreRequest,
+    ScorePairRequest,
     ScoreResult,
     TokenCounts,
     TokenLogprobs,
@@ -156,7 +156,7 @@ class MockEngine(Engine):
         loop = asyncio.get_running_loop()
         loop.call_later(self._settings.first_token_delay_s, self._admit, request.request_id, loop)
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return a vector that depends on the input alone."""
         size = request.dimensions or self._settings.dimensions
         ids = request.prompt_token_ids
@@ -166,7 +166,7 @@ class MockEngine(Engine):
         tokens = len(_prompt_ids(request.prompt, request.prompt_token_ids))
         return EmbeddingResult(memoryview(vector), tokens)
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         """Return a score between 0 and 1 that depends on the input alone."""
         source = array("i", [*request.prompt_token_ids, *(request.token_type_ids or ())]).tobytes()
         numbers = random.Random(source)  # noqa: S311 - a test's score, not a secret

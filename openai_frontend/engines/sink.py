@@ -8,7 +8,7 @@ from typing import Any
 
 from openai_frontend.engines import tensors
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.generation import CompletionDelta, GenerationRequest, joined
+from openai_frontend.generation import CompletionDelta, GenerationRequest, merge_deltas
 from openai_frontend.triton import error_codes
 from openai_frontend.triton._core import Execution, TextStream
 
@@ -188,7 +188,7 @@ class ExecutionSink:
         if not self._stream:
             self._note_first_token()
         if self._collected:
-            delta = joined([*self._collected, delta])
+            delta = merge_deltas([*self._collected, delta])
         if self._held:
             delta.text = "".join([*self._held, delta.text])
             self._held = []

@@ -17,10 +17,10 @@ from openai_frontend.engines import sampling_parameters
 from openai_frontend.engines.json_text import read_object
 from openai_frontend.generation import (
     Adapter,
-    EmbeddingRequest,
+    EmbedRequest,
     GenerationRequest,
     SamplingParams,
-    ScoreRequest,
+    ScorePairRequest,
 )
 from schemas.sampling import INT32_MAX, MAX_CACHE_SALT_CHARACTERS, MAX_STREAM_INTERVAL
 
@@ -139,7 +139,7 @@ def read_generation(
 
 def read_embedding(
     inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
-) -> EmbeddingRequest:
+) -> EmbedRequest:
     """Return the embedding request that `embedding_request` holds, and `prompt_token_ids` where
     the prompt is not in it. Raises ValueError, naming the tensor.
     """
@@ -153,7 +153,7 @@ def read_embedding(
         text, token_ids = None, _checked_token_ids(text, "embedding_request: input", max_model_len)
     else:
         raise ValueError("embedding_request: input is neither a text nor a list of token ids")
-    return EmbeddingRequest(
+    return EmbedRequest(
         request_id=request_id,
         prompt=text,
         prompt_token_ids=token_ids,
@@ -161,7 +161,9 @@ def read_embedding(
     )
 
 
-def read_score(inputs: Mapping[str, Tensor], request_id: str, max_model_len: int) -> ScoreRequest:
+def read_score(
+    inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
+) -> ScorePairRequest:
     """Return the score request that `score_request` holds. Raises ValueError, naming the tensor."""
     document = _read_document(inputs, "score_request", max_model_len)
     ids = _checked_token_ids(document.get("input"), "score_request: input", max_model_len)
@@ -170,7 +172,7 @@ def read_score(inputs: Mapping[str, Tensor], request_id: str, max_model_len: int
         types = _checked_token_ids(types, "score_request: token_type_ids", max_model_len)
         if len(types) != len(ids):
             raise ValueError("score_request: token_type_ids is not one number for each token")
-    return ScoreRequest(request_id=request_id, prompt_token_ids=ids, token_type_ids=types)
+    return ScorePairRequest(request_id=request_id, prompt_token_ids=ids, token_type_ids=types)
 
 
 def _read_document(inputs: Mapping[str, Tensor], name: str, max_model_len: int) -> dict[str, Any]:

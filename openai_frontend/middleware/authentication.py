@@ -19,7 +19,7 @@ from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reserv
 from openai_frontend.auth.scopes import REQUIRED_SCOPE, RouteScope
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ async def _refuse(refusal: GatewayError, scope: Scope, send: Send) -> None:
     level = logging.DEBUG if isinstance(refusal, NotAuthenticated) else logging.INFO
     request_id = scope["state"]["request_id"]
     logger.log(level, "request %s refused: %s", request_id, refusal.message)
-    await send_failure(scope, send, describe(refusal))
+    await send_failure(scope, send, reply_for(refusal))
 
 
 class _Telling:

@@ -3,9 +3,9 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import refused
+from openai_frontend.serving.error_reply import http_error
 
-_REFUSED = refused(
+_REFUSED = http_error(
     415,
     "Unsupported Content-Encoding: send the request body uncompressed.",
     "unsupported_content_encoding",

@@ -13,19 +13,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.dialect import is_kserve
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import Failure, refused
+from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 READ_TYPES = frozenset({b"application/json"})
 READ_BY_KSERVE = READ_TYPES | {b"application/octet-stream"}
 FORM = b"application/x-www-form-urlencoded"
 
-_REFUSED = refused(
+_REFUSED = http_error(
     415,
     "Unsupported Content-Type: send the request body as JSON "
     "(with curl: -H 'Content-Type: application/json').",
     "unsupported_content_type",
 )
-_REFUSED_BY_KSERVE = refused(
+_REFUSED_BY_KSERVE = http_error(
     415,
     "Unsupported Content-Type: send the request body as JSON "
     "(with curl: -H 'Content-Type: application/json'), or as 'application/octet-stream' if "
@@ -49,7 +49,7 @@ class ContentType:
             await send_failure(scope, send, refusal)
 
 
-def _refusal(scope: Scope) -> Failure | None:
+def _refusal(scope: Scope) -> ErrorReply | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     given = _type(scope)

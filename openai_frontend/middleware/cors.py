@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import refused
+from openai_frontend.serving.error_reply import http_error
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
     ]
 
 
-_REFUSED = refused(
+_REFUSED = http_error(
     403,
     "This server does not allow web pages of this origin to use it (CORS). To allow the origin, "
     "start the server with --cors-origin ORIGIN.",

@@ -7,7 +7,7 @@ from openai_frontend.errors import ServerDraining
 from openai_frontend.life import Life
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 
 # Who supervises the process looks on until it is gone.
 _ANSWERED_TO_THE_END: tuple[RouteScope, ...] = ("health", "metrics")
@@ -35,7 +35,7 @@ class Draining:
             return
         closing = _Closing(send).send
         if self._life.draining and self._area_of(scope) not in _ANSWERED_TO_THE_END:
-            await send_failure(scope, closing, describe(ServerDraining()))
+            await send_failure(scope, closing, reply_for(ServerDraining()))
         else:
             await self._app(scope, receive, closing)
 

@@ -5,11 +5,11 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import describe, log_failure
+from openai_frontend.serving.error_reply import log_failure, reply_for
 
 
 class ErrorResponses:
-    """Answers, and logs, what `serving/failure.py` says of an exception."""
+    """Answers, and logs, what `serving/error_reply.py` says of an exception."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,7 +25,7 @@ class ErrorResponses:
             log_failure(error, scope["state"]["request_id"])
             if response.started:
                 raise
-            await send_failure(scope, send, describe(error))
+            await send_failure(scope, send, reply_for(error))
 
 
 class _Response:

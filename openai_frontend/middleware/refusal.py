@@ -3,10 +3,10 @@
 from starlette.types import Scope, Send
 
 from openai_frontend.middleware.dialect import is_kserve
-from openai_frontend.serving.failure import Failure
+from openai_frontend.serving.error_reply import ErrorReply
 
 
-async def send_failure(scope: Scope, send: Send, failure: Failure) -> None:
+async def send_failure(scope: Scope, send: Send, failure: ErrorReply) -> None:
     """The whole response: status, headers, the error envelope of the address. What is refused for
     load or state is noted for the metrics.
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware.refusal import send_failure
-from openai_frontend.serving.failure import Failure, refused
+from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 HEALTH_PATHS = frozenset(
     {
@@ -28,11 +28,11 @@ LOCAL = ("localhost", "*.localhost", "host.docker.internal", "host.containers.in
 # addresses (`a@b`, `a/x?`, `a#`) is read by each program in its own way.
 _HOST = re.compile(rb"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
-_MISSING = refused(400, "The Host header is missing.", "invalid_host")
-_MALFORMED = refused(
+_MISSING = http_error(400, "The Host header is missing.", "invalid_host")
+_MALFORMED = http_error(
     400, "The Host header must be one host name or address, with or without port.", "invalid_host"
 )
-_NOT_ALLOWED = refused(
+_NOT_ALLOWED = http_error(
     400,
     "The server does not accept the host name in the Host header. To accept it, start the server "
     "with --allowed-host NAME.",
@@ -59,7 +59,7 @@ class TrustedHosts:
         else:
             await send_failure(scope, send, refusal)
 
-    def _refusal(self, scope: Scope) -> Failure | None:
+    def _refusal(self, scope: Scope) -> ErrorReply | None:
         if scope["path"] in HEALTH_PATHS:
             return None
         given = [value for name, value in scope["headers"] if name == b"host"]

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
 from openai_frontend.middleware.dialect import is_kserve
-from openai_frontend.serving.failure import refused
+from openai_frontend.serving.error_reply import http_error
 
 # By the router's own status
 _REFUSALS: Mapping[int, tuple[str, str]] = {
@@ -48,7 +48,7 @@ async def refuse_route(request: Request, error: Exception) -> Response:
         text = template.format(method=request.method, path=path)
         if error.status_code == 404:
             text += _hint(path, request.app.routes)
-    failure = refused(error.status_code, text, code)
+    failure = http_error(error.status_code, text, code)
     if is_kserve(request.scope):
         failure = failure.in_kserve_form()
     headers = {**failure.headers, **(error.headers or {})}

@@ -15,11 +15,11 @@ from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailabl
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
     SamplingParams,
-    ScoreRequest,
+    ScorePairRequest,
     ScoreResult,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -167,7 +167,7 @@ class ServedModel(CoreModel):
         """Whose turn a request of this priority waits for: nobody in particular has sent it."""
         return QueueKey(priority=priority) if priority else ANONYMOUS
 
-    def reserve(self, first: GenerationRequest | EmbeddingRequest | ScoreRequest) -> None:
+    def reserve(self, first: GenerationRequest | EmbedRequest | ScorePairRequest) -> None:
         """Called with a request's first work before it waits for a place; nobody is charged."""
 
     def supports(self, field: str) -> bool:
@@ -231,7 +231,7 @@ class ServedModel(CoreModel):
                     told.end()
                 stream.cancel()
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """One input's vector; whoever cancels this ends the request in Triton."""
         contract = self.embedding_contract
         if contract is None:
@@ -240,7 +240,7 @@ class ServedModel(CoreModel):
         self._has_read(result.prompt_tokens)
         return result
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         """One pair's score; whoever cancels this ends the request in Triton."""
         contract = self.score_contract
         if contract is None:

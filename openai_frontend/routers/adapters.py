@@ -9,9 +9,9 @@ from openai_frontend.routers.caller import caller_of
 from openai_frontend.routers.direct_route import AdminRoute
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.serving.callers_models import allows
-from openai_frontend.serving.fields import FieldPolicy, Neutral
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.admission.authorized_models import allows
+from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.adapters import AdapterUnloaded, LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 from schemas.models import Model
 

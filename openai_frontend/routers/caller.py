@@ -6,8 +6,8 @@ from openai_frontend.auth.principal import Principal
 from openai_frontend.auth.scopes import REQUIRED_SCOPE
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.callers_models import CallersModels, Models
-from openai_frontend.serving.model_lookup import Task, find_model
+from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
+from openai_frontend.serving.admission.model_lookup import Task, find_model
 
 
 def caller_of(request: Request) -> Principal | None:
@@ -22,12 +22,12 @@ def is_stranger(request: Request) -> bool:
     return "principal" in state and state["principal"] is None
 
 
-def models_for(request: Request, registry: ModelRegistry) -> Models:
+def models_for(request: Request, registry: ModelRegistry) -> ModelProvider:
     """The models that this request may name, each at its caller's cost."""
     caller = caller_of(request)
     if caller is None:
         return registry
-    return CallersModels(registry, caller, request.scope["state"].get("reservation"))
+    return AuthorizedModels(registry, caller, request.scope["state"].get("reservation"))
 
 
 def may_list(request: Request) -> bool:

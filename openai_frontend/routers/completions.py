@@ -12,7 +12,7 @@ from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.streamed_response import StreamLimits
 from openai_frontend.serving.completions import Completions, chunks, complete
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.completions import Completion, CompletionRequest
 
 

@@ -16,7 +16,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.caller import models_for
 from openai_frontend.routers.direct_route import DocsRoute
 from openai_frontend.routers.openapi import Document
-from openai_frontend.serving.callers_models import Models
+from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 # Addresses are relative, so that the page works below a proxy's prefix too.
 _PAGE = b"""\
@@ -107,7 +107,7 @@ def _asset(name: str) -> Callable[[], bytes]:
     return read
 
 
-def _models(models: Models) -> dict[str, str]:
+def _models(models: ModelProvider) -> dict[str, str]:
     """Task -> the first model that is ready for it; empty while the models load."""
     by_task: dict[str, str] = {}
     try:

@@ -8,7 +8,7 @@ from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 
 

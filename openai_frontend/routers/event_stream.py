@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 from openai_frontend.routers.outlet import Outlet
 from openai_frontend.routers.streamed_response import Headers, StreamedResponse, StreamLimits
-from openai_frontend.serving.admission import Bursts
-from openai_frontend.serving.endings import ChunkStream
+from openai_frontend.serving.admission.concurrency_limit import Bursts
+from openai_frontend.serving.output.endings import ChunkStream
 
 
 class EventStream(StreamedResponse):

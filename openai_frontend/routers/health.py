@@ -8,7 +8,7 @@ from openai_frontend.life import Life
 from openai_frontend.routers.caller import caller_of, is_stranger
 from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
-from openai_frontend.serving.callers_models import allows
+from openai_frontend.serving.admission.authorized_models import allows
 from schemas.operations import Health
 
 

@@ -13,11 +13,11 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.routers.caller import caller_of, models_for
 from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
 from openai_frontend.routers.openapi import ERRORS, optional_body
-from openai_frontend.serving.callers_models import check_allowed
-from openai_frontend.serving.failure import describe
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.model_lookup import with_known_names
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.admission.authorized_models import check_allowed
+from openai_frontend.serving.admission.model_lookup import with_known_names
+from openai_frontend.serving.error_reply import reply_for
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.models import Capabilities, Model, ModelChangeRequest, ModelList, ModelProgress
 
 Event = dict[str, str]  # as sse-starlette has it
@@ -102,7 +102,7 @@ async def _events(change: Change) -> AsyncGenerator[Event, None]:
             told = ModelProgress(**dataclasses.asdict(progress))
             yield {"data": told.model_dump_json()}
     except GatewayError as error:  # the edge of a stream: its status is sent
-        yield {"data": describe(error).body.decode()}
+        yield {"data": reply_for(error).body.decode()}
 
 
 def model_of(card: ModelCard) -> Model:

@@ -11,7 +11,7 @@ from openai_frontend.routers.caller import model_for
 from openai_frontend.routers.direct_route import InferenceRoute
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
 from schemas.rerank import (

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.outlet import MAX_WAITING, Outlet
-from openai_frontend.serving.failure import Failure, describe, log_failure
+from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
 from openai_frontend.sse import KEEP_ALIVE, error_event
 
 HEADERS = [
@@ -56,7 +56,7 @@ class StreamedResponse(Response, ABC):
     async def pump(self, outlet: Outlet) -> bytes:
         """Sends what there is as it comes, after `start`; returns the last of it."""
 
-    def failure_body(self, failure: Failure) -> bytes:
+    def failure_body(self, failure: ErrorReply) -> bytes:
         """The data of the event that tells a failure."""
         return failure.body
 
@@ -93,7 +93,7 @@ class StreamedResponse(Response, ABC):
                 raise
             # The process edge of a stream: its status is sent, so its last event tells.
             log_failure(error, state["request_id"])
-            last = error_event(self.failure_body(describe(error)))
+            last = error_event(self.failure_body(reply_for(error)))
             await outlet.drained()  # after all that came before it
         finally:
             silence.stop()

@@ -14,7 +14,7 @@ from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.rendering import rendered
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.tokenization import Tokenization
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest

@@ -7,7 +7,7 @@ from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_normalization import normalized_path
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 
 
 class ConnectionLimit:
@@ -25,6 +25,6 @@ class ConnectionLimit:
         await (self._app if is_health_check else self._refuse)(scope, receive, send)
 
     async def _send_refusal(self, scope: Scope, receive: Receive, send: Send) -> None:
-        failure = describe(ServerOverloaded(self._told))
+        failure = reply_for(ServerOverloaded(self._told))
         failure.headers["connection"] = "close"
         await send_failure(scope, send, failure)

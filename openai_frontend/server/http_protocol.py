@@ -28,7 +28,7 @@ from openai_frontend.server.protocol_limits import (
 from openai_frontend.server.request_limits import MALFORMED, RequestLimits, RequestRefused
 from openai_frontend.server.slow_client import SlowClientDetector
 from openai_frontend.server.until_close import until_close
-from openai_frontend.serving.failure import Failure, refused
+from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +37,9 @@ LINGER_S = 1.0
 
 Late = Literal["head", "body"]
 
-_LATE: Mapping[Late, Failure] = {
-    "head": refused(408, "The request headers did not arrive in time.", "request_head_timeout"),
-    "body": refused(408, "The request body did not arrive in time.", "request_body_timeout"),
+_LATE: Mapping[Late, ErrorReply] = {
+    "head": http_error(408, "The request headers did not arrive in time.", "request_head_timeout"),
+    "body": http_error(408, "The request body did not arrive in time.", "request_body_timeout"),
 }
 
 
@@ -178,7 +178,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         """uvicorn's word for all that the parser stops at; here in OpenAI's envelope."""
         self._end_with(self._incoming.refusal or MALFORMED)
 
-    def _end_with(self, failure: Failure) -> None:
+    def _end_with(self, failure: ErrorReply) -> None:
         """The last of this connection. It is not told where another answer has begun."""
         request_id = new_request_id()  # a head that cannot be read has no id to repeat
         logger.info("request %s refused: %s", request_id, raw_response.REASONS[failure.status])

@@ -4,11 +4,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.serving.failure import refused
+from openai_frontend.serving.error_reply import http_error
 
 PATH = "/metrics"
 
-_NOT_HERE = refused(404, "This port serves only /metrics.", "unknown_url")
+_NOT_HERE = http_error(404, "This port serves only /metrics.", "unknown_url")
 
 
 class MetricsOnly:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from openai_frontend.serving.failure import Failure
+from openai_frontend.serving.error_reply import ErrorReply
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -21,7 +21,7 @@ def head(first_line: bytes, headers: Headers) -> bytes:
     return b"\r\n".join([first_line, *lines, b"", b""])
 
 
-def refusal(failure: Failure, request_id: str, headers: Headers) -> bytes:
+def refusal(failure: ErrorReply, request_id: str, headers: Headers) -> bytes:
     """The last answer of a connection; `headers` are those of every answer."""
     own = [
         (b"content-type", b"application/json"),

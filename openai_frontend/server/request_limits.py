@@ -9,11 +9,11 @@ from openai_frontend.server.protocol_limits import (
     MAX_REQUEST_LINE_BYTES,
     ProtocolLimits,
 )
-from openai_frontend.serving.failure import Failure, refused
+from openai_frontend.serving.error_reply import ErrorReply, http_error
 
-MALFORMED = refused(400, "Invalid HTTP request received.", "invalid_http")
+MALFORMED = http_error(400, "Invalid HTTP request received.", "invalid_http")
 
-_TOO_MANY_HEADERS = refused(
+_TOO_MANY_HEADERS = http_error(
     431, f"The request has more than {MAX_HEADERS} headers.", "request_headers_too_large"
 )
 
@@ -32,7 +32,7 @@ class RequestLimits:
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
-        self.refusal: Failure | None = None  # None: what a parser stops at is malformed
+        self.refusal: ErrorReply | None = None  # None: what a parser stops at is malformed
         self.begin(limits)
 
     def begin(self, limits: ProtocolLimits) -> None:
@@ -49,7 +49,7 @@ class RequestLimits:
         limit = min(self._limits.max_header_bytes, MAX_REQUEST_LINE_BYTES)
         if self._head_bytes > limit:
             message = f"The URL of the request is longer than {limit} bytes."
-            self._refuse(refused(414, message, "request_url_too_long"))
+            self._refuse(http_error(414, message, "request_url_too_long"))
 
     def header(self, name: bytes, value: bytes, *, before: int) -> None:
         """One more, or a line behind a body; `before` are held already."""
@@ -71,7 +71,7 @@ class RequestLimits:
         self._chunks += 1
         if self._chunks > self._limits.max_body_chunks:
             message = f"The request body has more than {self._limits.max_body_chunks} chunks."
-            self._refuse(refused(413, message, "request_too_large"))
+            self._refuse(http_error(413, message, "request_too_large"))
 
     def untold(self, length: int) -> None:
         """Bytes of a head that the parser has read and not told of yet."""
@@ -90,8 +90,8 @@ class RequestLimits:
     def _refuse_large_head(self) -> NoReturn:
         limit = self._limits.max_header_bytes
         message = f"The request headers are larger than {limit} bytes (--max-header-bytes)."
-        self._refuse(refused(431, message, "request_headers_too_large"))
+        self._refuse(http_error(431, message, "request_headers_too_large"))
 
-    def _refuse(self, failure: Failure) -> NoReturn:
+    def _refuse(self, failure: ErrorReply) -> NoReturn:
         self.refusal = failure
         raise RequestRefused

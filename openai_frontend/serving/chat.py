@@ -8,47 +8,52 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import (
-    Answer,
-    check_generates,
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.output.completion_job import (
+    CompletionJob,
     check_request_fields,
-    choices_of,
+    choice_requests,
+    count_prompt_logprobs,
     first_request,
     new_id,
-    prompt_logprobs_told,
+    require_generation,
 )
-from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.details import (
+from openai_frontend.serving.output.endings import (
+    ChunkStream,
+    CompletedChoice,
+    collect,
+    logprobs_writer,
+)
+from openai_frontend.serving.output.logprobs import ChatLogprobs
+from openai_frontend.serving.output.output_parsing import ParserConfig
+from openai_frontend.serving.output.reader_choice import (
+    keep_special_tokens,
+    needs_parser,
+    parser_config,
+    prompt_text,
+    with_parser_needs,
+)
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.messages import prefilled_text, template_messages
+from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     StreamDefaults,
     details,
     wire_prompt_logprobs,
 )
-from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
-from openai_frontend.serving.fields import NEUTRAL_IN_CHAT, FieldPolicy
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.logprobs import ChatLogprobs
-from openai_frontend.serving.messages import prefilled_text, template_messages
-from openai_frontend.serving.reader_choice import (
-    answer_reading,
-    for_reader,
-    is_read,
-    prompt_text,
-    wants_special_tokens,
-)
-from openai_frontend.serving.reading import AnswerReading
-from openai_frontend.serving.sampling import (
+from openai_frontend.serving.request.sampling import (
     UNLIMITED,
-    Asked,
-    room_for_answer,
+    SamplingOptions,
+    clamp_max_tokens,
     sampling_params,
-    shortest,
+    token_budget,
     unsupported,
 )
-from openai_frontend.serving.template_variables import template_variables
-from openai_frontend.serving.tools import Tools, check_readable, tools_of
-from openai_frontend.serving.truncation import truncation
+from openai_frontend.serving.request.template_variables import template_variables
+from openai_frontend.serving.request.tools import Tools, parse_tools, require_tool_support
+from openai_frontend.serving.request.truncation import truncation
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import ChatCompletionRequest
 
@@ -58,25 +63,25 @@ class ChatCompletions:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: InferenceLimits,
         policy: FieldPolicy,
-        admission: Admission,
+        limiter: ConcurrencyLimiter,
         *,
         stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
         self._limits = limits
         self._stream_defaults = stream_defaults
         self._policy = policy
-        self._admission = admission
+        self._limiter = limiter
 
-    async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
+    async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
-        self._admission.of(model).check(model.turn(request.priority or 0))
+        self._limiter.slots_for(model).check(model.turn(request.priority or 0))
         answer = await self.render(request, model)
         model.reserve(answer.requests[0])
         return answer
 
-    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> Answer:
+    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
         """The same answer for those who only look at its request: takes no place in a queue and
         none of the caller's tokens.
         """
@@ -84,15 +89,15 @@ class ChatCompletions:
         hints = template_variables(request, model, self._policy)
         prompt = await self._render(request, model, tools, hints.values)
         check_request_fields(request, model, special_tokens=False)
-        max_tokens = room_for_answer(
+        max_tokens = token_budget(
             _max_tokens(request),
             prompt_tokens=len(prompt.token_ids),
             context=model.max_model_len,
             param="messages",
         )
-        max_tokens = shortest(max_tokens, model)
+        max_tokens = clamp_max_tokens(max_tokens, model)
         self._limits.check_answer_tokens(request.n or 1, max_tokens)
-        read = is_read(tools, model)
+        read = needs_parser(tools, model)
         text = prompt_text(request, prompt, model) if read else None
         continued = bool(request.continue_final_message)
         opened = model.reading.reasoning_open(text, continued=continued, variables=hints.values)
@@ -103,9 +108,9 @@ class ChatCompletions:
             reasoning_open=opened,
             takes_tags=model.supports("structured_outputs.structural_tag"),
         )
-        special_tokens = read and wants_special_tokens(model)
+        special_tokens = read and keep_special_tokens(model)
         asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
-        reading = answer_reading(request, tools, held, text, model, hints.values) if read else None
+        reading = parser_config(request, tools, held, text, model, hints.values) if read else None
         answer = self._answer(request, model, prompt, asked, reading)
         return replace(answer, adjusted=hints.adjusted) if hints.adjusted else answer
 
@@ -114,9 +119,9 @@ class ChatCompletions:
         request: ChatCompletionRequest,
         model: ServedModel,
         prompt: Prompt,
-        asked: Asked,
-        reading: AnswerReading | None,
-    ) -> Answer:
+        asked: SamplingOptions,
+        reading: ParserConfig | None,
+    ) -> CompletionJob:
         id, n = new_id("chatcmpl"), request.n or 1
         told = details(
             request,
@@ -128,14 +133,16 @@ class ChatCompletions:
         params = sampling_params(request, asked, model)
         if params.beam_width is not None and reading is not None:
             raise unsupported("use_beam_search")  # a parser reads one answer after the other
-        entries = prompt_logprobs_told(params, len(prompt.token_ids), model)
+        entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
         first = first_request(id, prompt, params, request, told, asked.held)
-        requests = _choices(first if reading is None else for_reader(first, reading, model), n)
-        return Answer(
+        requests = _choices(
+            first if reading is None else with_parser_needs(first, reading, model), n
+        )
+        return CompletionJob(
             id=id,
             model=model,
-            places=self._admission.of(model),
+            slots=self._limiter.slots_for(model),
             requests=requests,
             n=n,
             details=told,
@@ -144,14 +151,14 @@ class ChatCompletions:
         )
 
     def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
-        check_generates(model)
+        require_generation(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)
         self._limits.check_n(request.n or 1)
         self._limits.check_messages(len(request.messages))
         _check(request)
-        tools = tools_of(request, self._policy)
+        tools = parse_tools(request, self._policy)
         if tools.in_use:
-            check_readable(tools, model.reading, shown=model.template_knows("tools"))
+            require_tool_support(tools, model.reading, shown=model.template_knows("tools"))
         return tools
 
     async def _render(
@@ -181,8 +188,8 @@ def _asked(
     held: Constraint,
     *,
     special_tokens: bool,
-) -> Asked:
-    return Asked(
+) -> SamplingOptions:
+    return SamplingOptions(
         max_tokens=max_tokens,
         logprobs=_logprobs(request),
         prompt_logprobs=request.prompt_logprobs,
@@ -194,9 +201,9 @@ def _asked(
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
     """All choices; what the prompt is worth is told once, so it is asked for once."""
     if n == 1 or first.sampling_params.prompt_logprobs is None:
-        return choices_of(first, n)
+        return choice_requests(first, n)
     untold = replace(first, sampling_params=replace(first.sampling_params, prompt_logprobs=None))
-    return [first, *choices_of(untold, n)[1:]]
+    return [first, *choice_requests(untold, n)[1:]]
 
 
 def _check(request: ChatCompletionRequest) -> None:
@@ -234,12 +241,12 @@ def _logprobs(request: ChatCompletionRequest) -> int | None:
     return (request.top_logprobs or 0) if request.logprobs else None
 
 
-def chunks(answer: Answer) -> ChunkStream:
+def chunks(answer: CompletionJob) -> ChunkStream:
     """The ending of a streamed answer."""
     return ChunkStream(answer, CHAT_COMPLETION_CHUNK, ChatLogprobs)
 
 
-async def complete(answer: Answer) -> dict[str, Any]:
+async def complete(answer: CompletionJob) -> dict[str, Any]:
     """The ending of a whole answer: the fields of ChatCompletion, ready to be written.
 
     Not the schema's own model: building and dumping it costs 8 us, this 1.
@@ -256,7 +263,7 @@ async def complete(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _choice(answer: Answer, index: int, whole: Whole) -> dict[str, Any]:
+def _choice(answer: CompletionJob, index: int, whole: CompletedChoice) -> dict[str, Any]:
     """The fields of ChatCompletionChoice."""
     told = answer.details
     ids = {"token_ids": whole.token_ids} if told.token_ids else {}
@@ -273,14 +280,14 @@ def _choice(answer: Answer, index: int, whole: Whole) -> dict[str, Any]:
     }
 
 
-def _message(whole: Whole) -> dict[str, Any]:
+def _message(whole: CompletedChoice) -> dict[str, Any]:
     """The fields of ChatCompletionMessage."""
     if whole.message is not None:
         return whole.message.fields(whole.text)
     return {"role": "assistant", "content": whole.text, "refusal": None, "annotations": []}
 
 
-def _beside_choices(answer: Answer, first: Whole) -> dict[str, Any]:
+def _beside_choices(answer: CompletionJob, first: CompletedChoice) -> dict[str, Any]:
     """The fields of an answer that are there where the request asked for them."""
     told = answer.details
     fields: dict[str, Any] = {}

@@ -10,39 +10,44 @@ from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.reading import PLAIN
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import (
-    Answer,
-    check_generates,
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.output.completion_job import (
+    CompletionJob,
     check_request_fields,
-    choices_of,
+    choice_requests,
+    count_prompt_logprobs,
     first_request,
     new_id,
-    prompt_logprobs_told,
     request_id,
+    require_generation,
 )
-from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.details import (
+from openai_frontend.serving.output.endings import (
+    ChunkStream,
+    CompletedChoice,
+    collect,
+    logprobs_writer,
+)
+from openai_frontend.serving.output.logprobs import TextLogprobs, extended
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_COMPLETIONS, FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
-    Details,
+    ResponseOptions,
     StreamDefaults,
     details,
     wire_prompt_logprobs,
 )
-from openai_frontend.serving.endings import ChunkStream, Whole, collect, logprobs_writer
-from openai_frontend.serving.fields import NEUTRAL_IN_COMPLETIONS, FieldPolicy
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.logprobs import TextLogprobs, extended
-from openai_frontend.serving.sampling import (
+from openai_frontend.serving.request.sampling import (
     UNLIMITED,
-    Asked,
+    SamplingOptions,
     check_in_vocabulary,
-    room_for_answer,
     sampling_params,
+    token_budget,
     unsupported,
 )
-from openai_frontend.serving.tools import NO_TOOLS
-from openai_frontend.serving.truncation import truncation
+from openai_frontend.serving.request.tools import NO_TOOLS
+from openai_frontend.serving.request.truncation import truncation
 from openai_frontend.sse import COMPLETION_CHUNK
 from schemas.completions import CompletionRequest
 from schemas.logprobs import CompletionLogprobs
@@ -55,25 +60,25 @@ class Completions:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: InferenceLimits,
         policy: FieldPolicy,
-        admission: Admission,
+        limiter: ConcurrencyLimiter,
         *,
         stream_defaults: StreamDefaults = NO_DEFAULTS,
     ) -> None:
         self._limits = limits
         self._stream_defaults = stream_defaults
         self._policy = policy
-        self._admission = admission
+        self._limiter = limiter
 
-    async def prepare(self, request: CompletionRequest, model: ServedModel) -> Answer:
+    async def prepare(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
         """The answer, not yet begun; raises for what this model or server cannot honour."""
-        self._admission.of(model).check(model.turn(request.priority or 0))
+        self._limiter.slots_for(model).check(model.turn(request.priority or 0))
         answer = await self.render(request, model)
         model.reserve(answer.requests[0])
         return answer
 
-    async def render(self, request: CompletionRequest, model: ServedModel) -> Answer:
+    async def render(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
         """The same answer for those who only look at its requests: takes no place in a queue and
         none of the caller's tokens.
         """
@@ -86,18 +91,18 @@ class Completions:
         self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request, model))
         tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
-        self._limits.check_prompt_logprobs(prompt_logprobs_told(params, tokens, model), param)
+        self._limits.check_prompt_logprobs(count_prompt_logprobs(params, tokens, model), param)
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
             room = _room(prompt, request, model)
             own = params if params.max_tokens == room else replace(params, max_tokens=room)
             first_id = request_id(id, at, prompts=len(prompts))
             first = first_request(first_id, prompt, own, request, told, held)
-            requests += choices_of(first, n)
-        return Answer(
+            requests += choice_requests(first, n)
+        return CompletionJob(
             id=id,
             model=model,
-            places=self._admission.of(model),
+            slots=self._limiter.slots_for(model),
             requests=requests,
             n=n,
             kept=request.n or 1,
@@ -105,13 +110,13 @@ class Completions:
             echo=_echo(request, prompts, model),
         )
 
-    def _details(self, request: CompletionRequest, model: ServedModel) -> Details:
+    def _details(self, request: CompletionRequest, model: ServedModel) -> ResponseOptions:
         told = details(request, model, logprobs=request.logprobs, defaults=self._stream_defaults)
         return replace(told, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def _tokenized(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
         """What the model reads; raises for fields that this model or server cannot honour."""
-        check_generates(model)
+        require_generation(model)
         prompts = _prompts(request)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
         self._limits.check_n(request.n or 1)
@@ -159,7 +164,7 @@ def _check(request: CompletionRequest) -> None:
         raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
 
 
-def _check_model(request: CompletionRequest, told: Details, model: ServedModel) -> None:
+def _check_model(request: CompletionRequest, told: ResponseOptions, model: ServedModel) -> None:
     """What needs log probabilities that were not asked for by their own name."""
     if _candidates(request) > (request.n or 1) and not model.supports("logprobs"):
         raise unsupported("best_of")
@@ -203,7 +208,7 @@ def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
 
 
 def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:
-    return room_for_answer(
+    return token_budget(
         _max_tokens(request, model),
         prompt_tokens=len(prompt.token_ids),
         context=model.max_model_len,
@@ -212,13 +217,13 @@ def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int
 
 
 def _asked(
-    request: CompletionRequest, told: Details, held: Constraint, model: ServedModel
-) -> Asked:
+    request: CompletionRequest, told: ResponseOptions, held: Constraint, model: ServedModel
+) -> SamplingOptions:
     ranked = _candidates(request) > (request.n or 1)
     logprobs = 0 if ranked and request.logprobs is None else request.logprobs
     of_prompt = [request.prompt_logprobs, request.logprobs if told.echo_logprobs else None]
     wanted = [each for each in of_prompt if each is not None]
-    return Asked(
+    return SamplingOptions(
         max_tokens=_max_tokens(request, model),
         logprobs=logprobs,
         prompt_logprobs=(-1 if -1 in wanted else max(wanted)) if wanted else None,
@@ -239,12 +244,12 @@ def _echoed(given: str | list[int], prompt: Prompt, model: ServedModel) -> str:
     return given if isinstance(given, str) and whole else model.detokenize(prompt.token_ids)
 
 
-def chunks(answer: Answer) -> ChunkStream:
+def chunks(answer: CompletionJob) -> ChunkStream:
     """The ending of a streamed answer."""
     return ChunkStream(answer, COMPLETION_CHUNK, TextLogprobs)
 
 
-async def complete(answer: Answer) -> dict[str, Any]:
+async def complete(answer: CompletionJob) -> dict[str, Any]:
     """The ending of a whole answer: the fields of Completion, ready to be written."""
     wholes, usage = await collect(answer)
     kept = _likeliest(answer, wholes)
@@ -258,7 +263,7 @@ async def complete(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _likeliest(answer: Answer, wholes: Sequence[Whole]) -> list[int]:
+def _likeliest(answer: CompletionJob, wholes: Sequence[CompletedChoice]) -> list[int]:
     """The choices that are kept of each prompt's, by the mean log probability of their tokens."""
     n, kept = answer.n, answer.kept or answer.n
     everyone = range(len(wholes))
@@ -269,7 +274,7 @@ def _likeliest(answer: Answer, wholes: Sequence[Whole]) -> list[int]:
     return [index for group in ranked for index in group[:kept]]
 
 
-def _choice(answer: Answer, at: int, index: int, whole: Whole) -> dict[str, Any]:
+def _choice(answer: CompletionJob, at: int, index: int, whole: CompletedChoice) -> dict[str, Any]:
     """The fields of CompletionChoice."""
     told = answer.details
     fields: dict[str, Any] = {}
@@ -288,7 +293,7 @@ def _choice(answer: Answer, at: int, index: int, whole: Whole) -> dict[str, Any]
     }
 
 
-def _logprobs(answer: Answer, index: int, whole: Whole) -> CompletionLogprobs:
+def _logprobs(answer: CompletionJob, index: int, whole: CompletedChoice) -> CompletionLogprobs:
     writer = logprobs_writer(answer, TextLogprobs)
     if not answer.details.echo_logprobs:
         return writer.tokens(whole.logprobs)

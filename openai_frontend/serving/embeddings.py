@@ -5,25 +5,25 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import EmbeddingRequest
+from openai_frontend.generation import EmbedRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_text import TiktokenText
-from openai_frontend.serving.admission import Admission, Places
-from openai_frontend.serving.answer import new_id
-from openai_frontend.serving.batch import run_batch
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.inputs import (
+from openai_frontend.serving.admission.batch import run_batch
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+from openai_frontend.serving.admission.time_slicer import TimeSlicer
+from openai_frontend.serving.output.completion_job import new_id
+from openai_frontend.serving.output.vectors import embedding_list, render, rendering_cost_us
+from openai_frontend.serving.request.embedding_inputs import (
     VOCABULARY_HINT,
     Text,
     TokenIds,
     input_truncation,
-    read_all,
+    tokenize_inputs,
 )
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.pooling_fields import NEUTRAL_IN_EMBEDDINGS
-from openai_frontend.serving.turns import Turns
-from openai_frontend.serving.vectors import embedding_list, render, rendering_cost_us
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_EMBEDDINGS
 from schemas.embeddings import EmbeddingRequest as WireRequest
 from schemas.embeddings import Input
 
@@ -35,23 +35,23 @@ class Embeddings:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: InferenceLimits,
         policy: FieldPolicy,
-        admission: Admission,
+        limiter: ConcurrencyLimiter,
         *,
         tiktoken: TiktokenText | None = None,  # reads the token ids of every request
     ) -> None:
         self._limits = limits
         self._policy = policy
-        self._admission = admission
+        self._limiter = limiter
         self._tiktoken = tiktoken
-        self._turns = Turns()
+        self._turns = TimeSlicer()
         self._warned: set[str] = set()  # the models that were sent token ids
 
     async def create(self, request: WireRequest, model: ServedModel) -> bytes:
         """The whole answer as JSON; raises for what this model or server cannot honour."""
-        places = self._admission.of(model)
-        places.check(model.turn(0))
+        slots = self._limiter.slots_for(model)
+        slots.check(model.turn(0))
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
         _check_dimensions(request.dimensions, model)
@@ -59,7 +59,7 @@ class Embeddings:
         if self._tiktoken is not None:
             inputs = [_as_text(each, self._tiktoken) for each in inputs]
         self._warn_of_token_ids(inputs, model)
-        prompts = await read_all(
+        prompts = await tokenize_inputs(
             inputs,
             model,
             add_special_tokens=request.add_special_tokens is not False,
@@ -68,12 +68,16 @@ class Embeddings:
             ),
         )
         self._limits.check_input_tokens(sum(len(prompt.token_ids) for prompt in prompts))
-        data, prompt_tokens = await self._embed(request, prompts, model, places)
+        data, prompt_tokens = await self._embed(request, prompts, model, slots)
         usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
         return embedding_list(data, {"model": model.name, "usage": usage})
 
     async def _embed(
-        self, request: WireRequest, prompts: Sequence[Prompt], model: ServedModel, places: Places
+        self,
+        request: WireRequest,
+        prompts: Sequence[Prompt],
+        model: ServedModel,
+        slots: ModelSlots,
     ) -> tuple[list[bytes], int]:
         """Each vector is rendered as it comes, which frees its tensor and spreads the work."""
         id = new_id("embd")
@@ -91,7 +95,7 @@ class Embeddings:
             return render(at, result.embedding, as_base64=as_base64)
 
         model.reserve(embedding_request(id, prompts[0]))
-        data = await run_batch(places, embed, range(len(prompts)), model.turn(0))
+        data = await run_batch(slots, embed, range(len(prompts)), model.turn(0))
         return data, read
 
     def _inputs(self, given: Input) -> list[Text | TokenIds]:
@@ -109,11 +113,9 @@ class Embeddings:
         logger.warning("model %s is sent token ids. %s (told once)", model.name, VOCABULARY_HINT)
 
 
-def embedding_request(
-    id: str, prompt: Prompt, *, dimensions: int | None = None
-) -> EmbeddingRequest:
+def embedding_request(id: str, prompt: Prompt, *, dimensions: int | None = None) -> EmbedRequest:
     """One prompt's request."""
-    return EmbeddingRequest(
+    return EmbedRequest(
         request_id=id,
         prompt=prompt.text,
         prompt_token_ids=prompt.token_ids or None,

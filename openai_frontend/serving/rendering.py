@@ -6,12 +6,12 @@ from openai_frontend.contracts import sampling_parameters
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.answer import Answer, request_id
+from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from schemas.sampling import SamplingFields
 from schemas.tokenization import RenderedPrompt
 
 
-async def rendered(answer: Answer, request: SamplingFields) -> list[RenderedPrompt]:
+async def rendered(answer: CompletionJob, request: SamplingFields) -> list[RenderedPrompt]:
     """One for each prompt, however many choices it has. Raises for a beam search, as vLLM does."""
     if request.use_beam_search:
         message = "Unsupported parameter: 'use_beam_search' cannot be rendered."
@@ -37,7 +37,7 @@ async def rendered(answer: Answer, request: SamplingFields) -> list[RenderedProm
     ]
 
 
-def _sampling_params(answer: Answer, first: GenerationRequest) -> dict[str, Any]:
+def _sampling_params(answer: CompletionJob, first: GenerationRequest) -> dict[str, Any]:
     interval = answer.details.interval
     return {
         "n": answer.n,

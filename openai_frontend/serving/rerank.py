@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.answer import new_id
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.inputs import Text
-from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
+from openai_frontend.serving.output.completion_job import new_id
+from openai_frontend.serving.request.embedding_inputs import Text
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_SCORING
 from openai_frontend.serving.scoring import Scored, Scoring
 from schemas.rerank import (
     CohereMeta,

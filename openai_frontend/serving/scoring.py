@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import EmbeddingResult, ScoreRequest, ScoreResult
+from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import new_id
-from openai_frontend.serving.batch import run_batch
+from openai_frontend.serving.admission.batch import run_batch
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.time_slicer import TimeSlicer
 from openai_frontend.serving.embeddings import embedding_cost_us, embedding_request
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.inputs import Text, read_all
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.pooling_fields import NEUTRAL_IN_SCORING
-from openai_frontend.serving.turns import Turns
-from openai_frontend.serving.vectors import cosine_similarity
+from openai_frontend.serving.output.completion_job import new_id
+from openai_frontend.serving.output.vectors import cosine_similarity
+from openai_frontend.serving.request.embedding_inputs import Text, tokenize_inputs
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_SCORING
 from schemas.embeddings import EmbeddingUsage
 from schemas.score import Score, ScoreResponse, Texts
 from schemas.score import ScoreRequest as WireRequest
@@ -46,11 +46,13 @@ class Scored:
 class Scoring:
     """What POST /v1/score means, and the scores that reranking sorts by."""
 
-    def __init__(self, limits: Limits, policy: FieldPolicy, admission: Admission) -> None:
+    def __init__(
+        self, limits: InferenceLimits, policy: FieldPolicy, limiter: ConcurrencyLimiter
+    ) -> None:
         self._limits = limits
         self._policy = policy
-        self._admission = admission
-        self._turns = Turns()
+        self._limiter = limiter
+        self._turns = TimeSlicer()
 
     async def create(self, request: WireRequest, model: ServedModel) -> ScoreResponse:
         """The scores of all pairs; raises for what this model or server cannot honour."""
@@ -66,7 +68,7 @@ class Scoring:
 
     async def score(self, pairs: Sequence[Pair], model: ServedModel, *, id: str) -> Scored:
         """By the model's own judgement where it has one, else by similarity."""
-        self._admission.of(model).check(model.turn(0))
+        self._limiter.slots_for(model).check(model.turn(0))
         if "score" in model.tasks:
             scores, tokens = await self._judge(pairs, model, id)
         elif "embed" in model.tasks:
@@ -87,12 +89,12 @@ class Scoring:
             self._limits.check_prompt_tokens(tokens, pair[1].place)
             await asyncio.sleep(0)  # tokenizing a short pair holds the event loop
 
-        async def score(request: ScoreRequest) -> ScoreResult:
+        async def score(request: ScorePairRequest) -> ScoreResult:
             await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
             return await model.score(request)
 
         model.reserve(requests[0])
-        results = await run_batch(self._admission.of(model), score, requests, model.turn(0))
+        results = await run_batch(self._limiter.slots_for(model), score, requests, model.turn(0))
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
             raise InferenceFailed("The model's score is no finite number.")
@@ -104,7 +106,7 @@ class Scoring:
     ) -> tuple[list[float], int]:
         """Each text is embedded once, however many pairs it is in."""
         inputs = list({each.text: each for pair in pairs for each in pair}.values())
-        prompts = await read_all(inputs, model)
+        prompts = await tokenize_inputs(inputs, model)
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self._limits.check_prompt_tokens(tokens, inputs[-1].place)
 
@@ -113,8 +115,8 @@ class Scoring:
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
         model.reserve(embedding_request(id, prompts[0]))
-        places = self._admission.of(model)
-        results = await run_batch(places, embed, range(len(prompts)), model.turn(0))
+        slots = self._limiter.slots_for(model)
+        results = await run_batch(slots, embed, range(len(prompts)), model.turn(0))
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }
@@ -128,12 +130,14 @@ def _tokens_read(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequ
     return sum(result.prompt_tokens or length for result, length in counted)
 
 
-async def _score_request(id: str, pair: Pair, model: ServedModel) -> ScoreRequest:
+async def _score_request(id: str, pair: Pair, model: ServedModel) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(
         first.text, second.text, param=second.place
     )
-    return ScoreRequest(request_id=id, prompt_token_ids=token_ids, token_type_ids=token_type_ids)
+    return ScorePairRequest(
+        request_id=id, prompt_token_ids=token_ids, token_type_ids=token_type_ids
+    )
 
 
 def _pairs(request: WireRequest) -> list[Pair]:

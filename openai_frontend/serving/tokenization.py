@@ -3,10 +3,10 @@
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.serving.fields import FieldPolicy, Neutral
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.messages import template_messages
-from openai_frontend.serving.sampling import unsupported
+from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.messages import template_messages
+from openai_frontend.serving.request.sampling import unsupported
 from schemas.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
@@ -26,7 +26,7 @@ _OF_CHATS = ("tools", "add_generation_prompt", "continue_final_message", "chat_t
 class Tokenization:
     """What POST /tokenize and /detokenize mean, whatever carries them."""
 
-    def __init__(self, limits: Limits, policy: FieldPolicy) -> None:
+    def __init__(self, limits: InferenceLimits, policy: FieldPolicy) -> None:
         self._limits = limits
         self._policy = policy
 

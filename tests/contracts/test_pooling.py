@@ -9,7 +9,7 @@ import pytest
 from openai_frontend.contracts.contract import TensorInput
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.generation import EmbeddingRequest, ScoreRequest, ScoreResult
+from openai_frontend.generation import EmbedRequest, ScorePairRequest, ScoreResult
 from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
 
 TRUE = ("BOOL", (1,), b"\x01")
@@ -35,7 +35,7 @@ def document(tensor: TensorInput) -> Any:
 def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
     """One document for every backend, dimensions in NVIDIA's form."""
 
-    inputs = EmbeddingContract(config).encode(EmbeddingRequest(request_id="r", **values))
+    inputs = EmbeddingContract(config).encode(EmbedRequest(request_id="r", **values))
     assert document(inputs.pop("embedding_request")) == expected
     assert inputs == {"return_num_input_tokens": TRUE}
 
@@ -51,7 +51,7 @@ def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
 def test_token_ids_come_before_the_text(config: Any, expected: Any, tensors: Any) -> None:
     """As a tensor where the model has one for them, which needs no parsing."""
 
-    request = EmbeddingRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
+    request = EmbedRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
     inputs = EmbeddingContract(config).encode(request)
     assert document(inputs.pop("embedding_request")) == expected
     assert inputs == {"return_num_input_tokens": TRUE, **tensors}
@@ -61,7 +61,7 @@ def test_nothing_to_embed_is_refused() -> None:
     """A request has a text or token ids."""
 
     with pytest.raises(InvalidRequest) as refused:
-        EmbeddingContract(INPROCESS).encode(EmbeddingRequest(request_id="r"))
+        EmbeddingContract(INPROCESS).encode(EmbedRequest(request_id="r"))
     assert refused.value.param == "input"
 
 
@@ -106,7 +106,7 @@ def test_an_answer_without_a_vector_is_a_failure(text: bytes | None) -> None:
 def test_a_score_is_asked_for(values: Any, expected: Any) -> None:
     """The sequence, and the types of its tokens where they have any."""
 
-    asked = ScoreRequest(request_id="r", prompt_token_ids=(1, 2), **values)
+    asked = ScorePairRequest(request_id="r", prompt_token_ids=(1, 2), **values)
     inputs = ScoreContract(INPROCESS).encode(asked)
     assert document(inputs.pop("score_request")) == expected
     assert inputs == {"return_num_input_tokens": TRUE}

@@ -8,10 +8,10 @@ import pytest
 from openai_frontend.contracts.choice import ContractOptions, choose
 from openai_frontend.contracts.vectors import VectorContract
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import EmbeddingRequest
+from openai_frontend.generation import EmbedRequest
 from tests.contracts.recorded import RecordedOutputs, tensors, values
 
-REQUEST = EmbeddingRequest(request_id="r", prompt="é", prompt_token_ids=[5, 6])
+REQUEST = EmbedRequest(request_id="r", prompt="é", prompt_token_ids=[5, 6])
 
 
 def config(inputs: str, outputs: str, *, batch: int = 0, length: int = 3) -> dict[str, Any]:
@@ -88,9 +88,9 @@ def test_other_dimensions_are_refused() -> None:
     """Its own are not: they ask for nothing."""
 
     contract = VectorContract(config("text_input:STRING", "v:FP32"))
-    assert contract.encode(EmbeddingRequest(request_id="r", prompt="a", dimensions=3))
+    assert contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=3))
     with pytest.raises(InvalidRequest) as refused:
-        contract.encode(EmbeddingRequest(request_id="r", prompt="a", dimensions=2))
+        contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=2))
     assert refused.value.param == "dimensions"
 
 
@@ -101,7 +101,7 @@ def test_a_prompt_of_the_other_kind_is_refused(inputs: str) -> None:
     contract = VectorContract(config(inputs, "v:FP32"))
     known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}
     with pytest.raises(InvalidRequest, match="only"):
-        contract.encode(EmbeddingRequest(request_id="r", **known))
+        contract.encode(EmbedRequest(request_id="r", **known))
 
 
 @pytest.mark.parametrize(

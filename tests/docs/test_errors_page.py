@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
@@ -32,14 +32,14 @@ NEVER_SENT = {errors.RequestCancelled.code}
 
 
 def codes_in(source: ast.AST) -> Iterator[str]:
-    """Codes as they are written: `code="..."`, `code = "..."`, and those of `refused`."""
+    """Codes as they are written: `code="..."`, `code = "..."`, and those of `http_error`."""
     for node in ast.walk(source):
         match node:
             case ast.keyword(arg="code", value=value):
                 yield from words(value)
             case ast.Assign(targets=[ast.Name(id="code")], value=value):
                 yield from words(value)
-            case ast.Call(func=ast.Name(id="refused"), args=[_, _, value]):
+            case ast.Call(func=ast.Name(id="http_error"), args=[_, _, value]):
                 yield from words(value)
 
 
@@ -50,7 +50,7 @@ def words(node: ast.AST) -> Iterator[str]:
 
 def test_codes_of_the_code() -> None:
     """Each code that a module names stands in the table, and no other does."""
-    wordings = ast.parse((ROOT / "openai_frontend/serving/validation_error.py").read_text())
+    wordings = ast.parse((ROOT / "openai_frontend/serving/request/validation_error.py").read_text())
     named = set(COMPOSED) | {"unknown_url", "method_not_supported"}
     for tuple_ in (node for node in ast.walk(wordings) if isinstance(node, ast.Tuple)):
         if len(tuple_.elts) == 2:
@@ -79,7 +79,7 @@ MADE: dict[type[errors.GatewayError], Callable[[], errors.GatewayError]] = {
 @pytest.mark.parametrize("kind", list(raised()), ids=lambda kind: kind.__name__)
 def test_row_of_an_exception(kind: type[errors.GatewayError]) -> None:
     """Status, type and the way to try again are those that the exception is answered with."""
-    failure = describe(MADE.get(kind, lambda: kind("x"))())
+    failure = reply_for(MADE.get(kind, lambda: kind("x"))())
 
     status, type_, again = BY_CODE[str(kind.code)]
     assert (failure.status, kind.type) == (status, type_)

@@ -11,7 +11,7 @@ from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.tools import NO_TOOLS, Tools
+from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from openai_frontend.triton import Server
 from schemas.chat_completions import ChatCompletionRequest
 from tests.engine.requests import answer

@@ -11,7 +11,7 @@ from openai_frontend.generation import (
     GenerationRequest,
     SamplingParams,
     TokenCounts,
-    joined,
+    merge_deltas,
 )
 from openai_frontend.triton import ResponseStream, Server
 
@@ -59,7 +59,7 @@ async def answer(
     asked = request(prompt, **options)
     inputs = contract(server, model).encode(asked)
     stream = server.infer(model, inputs, request_id="test")
-    return joined(await collect(server, model, stream, asked))
+    return merge_deltas(await collect(server, model, stream, asked))
 
 
 def completion_tokens(delta: CompletionDelta) -> int:

@@ -13,8 +13,8 @@ from openai_frontend.parsing.events import Event
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving.constraints import Constraint, constraint
-from openai_frontend.serving.constraints.tags import JSON_TAGS, TAGS
-from openai_frontend.serving.tools import CustomFormat, Tools
+from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
+from openai_frontend.serving.request.tools import CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from tests.engine.calls import calls_of
 from tests.engine.random_answers import RandomAnswers

@@ -22,7 +22,7 @@ from openai_frontend.parsing.family import Reasoning
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.reading import Reading
 from openai_frontend.serving.constraints import Constraint
-from openai_frontend.serving.tools import Tools
+from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
 from tests.engine.calls import calls_of
 from tests.engine.held_answers import PERSON, QUESTION, answers, held, offered, read

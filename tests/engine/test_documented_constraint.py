@@ -9,7 +9,7 @@ import pytest
 
 from openai_frontend.parsing.reading import PLAIN
 from openai_frontend.serving.constraints import constraint, plugin
-from openai_frontend.serving.tools import NO_TOOLS
+from openai_frontend.serving.request.tools import NO_TOOLS
 from openai_frontend.triton import Options, Server
 from schemas.sampling import SamplingFields
 from tests.engine.requests import answer

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from openai_frontend import errors
-from openai_frontend.generation import EmbeddingRequest, GenerationRequest, ScoreRequest
+from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import Options, Server
@@ -63,9 +63,7 @@ def request_id() -> str:
 async def embed(model: ServedModel, text: str, **options) -> np.ndarray:
     """A sentence's vector, over the real core."""
     prompt = await model.tokenize(text)
-    request = EmbeddingRequest(
-        request_id=request_id(), prompt_token_ids=prompt.token_ids, **options
-    )
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=prompt.token_ids, **options)
     return np.frombuffer((await model.embed(request)).embedding, dtype="<f4")
 
 
@@ -93,7 +91,7 @@ async def test_text_is_tokenized_by_the_engine(models: ModelRegistry):
     model = models.get("minilm")
     prompt = await model.tokenize(SENTENCES[0])
 
-    request = EmbeddingRequest(request_id=request_id(), prompt=SENTENCES[0])
+    request = EmbedRequest(request_id=request_id(), prompt=SENTENCES[0])
     result = await model.embed(request)
 
     vector = np.frombuffer(result.embedding, dtype="<f4")
@@ -122,7 +120,7 @@ async def test_dimensions_that_a_model_cannot_give_are_refused(models: ModelRegi
 @pytest.mark.parametrize("token_ids", [[30522], [], [5] * 600], ids=["unknown", "none", "too long"])
 async def test_what_vllm_refuses_to_embed_is_the_callers_fault(models: ModelRegistry, token_ids):
     """A token beyond the vocabulary, no token, and too many of them."""
-    request = EmbeddingRequest(request_id=request_id(), prompt_token_ids=token_ids)
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids)
 
     with pytest.raises(errors.InvalidRequest):
         await models.get("minilm").embed(request)
@@ -144,7 +142,7 @@ async def test_a_score_is_what_transformers_computes(
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", document)
     ids, types = pair["input_ids"], pair["token_type_ids"]
 
-    request = ScoreRequest(request_id=request_id(), prompt_token_ids=ids, token_type_ids=types)
+    request = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids, token_type_ids=types)
     result = await models.get("cross").score(request)
 
     expected = tiny_cross_encoder.score(cross_encoder, ids, types)
@@ -157,7 +155,7 @@ async def test_token_types_change_a_score(models: ModelRegistry, cross_encoder: 
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", "the cat sleeps")
     ids = pair["input_ids"]
 
-    untyped = ScoreRequest(request_id=request_id(), prompt_token_ids=ids)
+    untyped = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids)
     result = await models.get("cross").score(untyped)
 
     expected = tiny_cross_encoder.score(cross_encoder, ids, [0] * len(ids))
@@ -168,7 +166,7 @@ async def test_token_types_change_a_score(models: ModelRegistry, cross_encoder: 
 
 async def test_token_types_that_alternate_are_refused(models: ModelRegistry):
     """vLLM is told only where the second type begins."""
-    request = ScoreRequest(
+    request = ScorePairRequest(
         request_id=request_id(), prompt_token_ids=[2, 5, 3, 6], token_type_ids=[0, 1, 0, 1]
     )
 

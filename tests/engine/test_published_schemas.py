@@ -9,7 +9,7 @@ import pytest
 
 from openai_frontend.engines.vllm.preparation import Form, prepared
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.json_schema import check_schema
+from openai_frontend.serving.constraints.json_schema import check_schema
 from tests.engine.published_schemas import Case, cases
 from tests.engine.random_answers import RandomAnswers
 

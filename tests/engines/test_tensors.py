@@ -9,10 +9,10 @@ import pytest
 from openai_frontend.engines import tensors
 from openai_frontend.generation import (
     Adapter,
-    EmbeddingRequest,
+    EmbedRequest,
     GenerationRequest,
     SamplingParams,
-    ScoreRequest,
+    ScorePairRequest,
     StructuredOutputs,
 )
 
@@ -193,22 +193,22 @@ def test_what_is_no_generation(inputs, message):
 
 
 EMBEDDINGS = {
-    "text": (document(input="hi"), EmbeddingRequest(request_id="r", prompt="hi")),
+    "text": (document(input="hi"), EmbedRequest(request_id="r", prompt="hi")),
     "token ids": (
         document(input=[1, 2]),
-        EmbeddingRequest(request_id="r", prompt_token_ids=[1, 2]),
+        EmbedRequest(request_id="r", prompt_token_ids=[1, 2]),
     ),
     "dimensions": (
         document(input="hi", pooling_params={"dimensions": 4}),
-        EmbeddingRequest(request_id="r", prompt="hi", dimensions=4),
+        EmbedRequest(request_id="r", prompt="hi", dimensions=4),
     ),
     "dimensions as NVIDIA's frontend sends them": (
         document(input="hi", pooling_params={"dimensions": [4]}),
-        EmbeddingRequest(request_id="r", prompt="hi", dimensions=4),
+        EmbedRequest(request_id="r", prompt="hi", dimensions=4),
     ),
     "no parameters": (
         document(input="hi", pooling_params=None),
-        EmbeddingRequest(request_id="r", prompt="hi"),
+        EmbedRequest(request_id="r", prompt="hi"),
     ),
 }
 
@@ -225,7 +225,7 @@ def test_an_embeddings_token_ids_may_be_a_tensor():
 
     read = tensors.read_embedding(inputs, "r", CONTEXT)
 
-    assert read == EmbeddingRequest(request_id="r", prompt_token_ids=[1, 2])
+    assert read == EmbedRequest(request_id="r", prompt_token_ids=[1, 2])
 
 
 NO_EMBEDDINGS = {
@@ -259,7 +259,7 @@ def test_a_score(tensor, types):
     """The tensor `score_request` is read into the request that it holds."""
     read = tensors.read_score({"score_request": tensor}, "r", CONTEXT)
 
-    assert read == ScoreRequest(request_id="r", prompt_token_ids=[1, 2], **types)
+    assert read == ScorePairRequest(request_id="r", prompt_token_ids=[1, 2], **types)
 
 
 NO_SCORES = {

@@ -19,7 +19,7 @@ MAY = {
     "engines/vllm/samples.py": "when adapters ran, as vLLM tells it",
     "models/building.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",
-    "serving/answer.py": "`created` of an answer",
+    "serving/output/completion_job.py": "`created` of an answer",
     "serving/scoring.py": "`created` of an answer",
 }
 

@@ -17,7 +17,7 @@ from openai_frontend.logs import context, redaction
 from openai_frontend.logs.lines import LogFormat, formatter
 from openai_frontend.models import engine_life
 from openai_frontend.parsing import guarded
-from openai_frontend.serving import failure
+from openai_frontend.serving import error_reply
 from openai_frontend.tracing import exporter
 from openai_frontend.triton import inprocess
 
@@ -80,7 +80,7 @@ def test_tasks_of_requests(name: str) -> None:
 
 PACKAGE = Path(openai_frontend.__file__).parent
 # They log exceptions, and run in a request's own task or see no request
-IN_REQUEST = {failure.logger.name, guarded.logger.name}
+IN_REQUEST = {error_reply.logger.name, guarded.logger.name}
 WITHOUT_REQUEST = {
     log.logger.name,  # nothing caught the exception: the operator has only this line
     process.logger.name,

@@ -76,11 +76,11 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
     """
     write(repository)
     async with live_gateway(max_streams=1) as gateway:
-        places = gateway.lasting.admission.places("m", ConcurrencyLimits())
-        await places.take(1)
+        slots = gateway.lasting.limiter.slots("m", ConcurrencyLimits())
+        await slots.acquire(1)
         asked = [asyncio.create_task(gateway.complete(name, max_tokens=1)) for name in NAMES]
-        await until(lambda: len(places.line) == len(NAMES))
-        places.give_back(1)
+        await until(lambda: len(slots.line) == len(NAMES))
+        slots.release(1)
         answers = await asyncio.gather(*asked)
         hung = await gateway.complete("nick:one", max_tokens=HANGS_AFTER + 1, stream=True)
         await until(lambda: gateway.server.model_is_ready("m"))

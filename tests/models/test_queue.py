@@ -5,7 +5,7 @@ import asyncio
 import httpx
 
 from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
-from openai_frontend.serving.admission import Places
+from openai_frontend.serving.admission.concurrency_limit import ModelSlots
 from tests import mock_models
 from tests.auth import key_files
 from tests.models.conftest import LiveGateway
@@ -21,12 +21,12 @@ def write(repository) -> None:
     mock_models.write_with_tokenizer(repository, "m", tokens=["a"])
 
 
-def places(gateway: LiveGateway) -> Places:
-    return gateway.lasting.admission.places("m", ConcurrencyLimits())
+def slots(gateway: LiveGateway) -> ModelSlots:
+    return gateway.lasting.limiter.slots("m", ConcurrencyLimits())
 
 
 async def wait(gateway: LiveGateway, waiting: int, running: int = 1) -> None:
-    own = places(gateway)
+    own = slots(gateway)
     await until(lambda: (own.running, len(own.line)) == (running, waiting))
 
 
@@ -42,7 +42,7 @@ async def test_who_waits_is_answered(repository, live_gateway):
     """Streams, whole answers, vectors and tensors wait in one queue, and one too many is told."""
     write(repository)
     async with live_gateway(**ONE, max_queue=4) as gateway:
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         waiting = [asyncio.create_task(gateway.complete("m", max_tokens=1, stream=True))]
         await wait(gateway, 1)
         waiting.append(asyncio.create_task(gateway.chat("m", max_tokens=1)))
@@ -56,7 +56,7 @@ async def test_who_waits_is_answered(repository, live_gateway):
         await wait(gateway, 4)
         refused = await gateway.complete("m")
         of_kserve = await gateway.client.post(path, json=tensors)
-        places(gateway).give_back(1)
+        slots(gateway).release(1)
         answers = await asyncio.gather(*waiting)
 
     assert [answer.status_code for answer in answers] == [200] * 4
@@ -72,14 +72,14 @@ async def test_deadlines(repository, live_gateway):
     write(repository)
     (repository / "m" / "openai_frontend.yaml").write_text("queue_timeout_s: 0.2")
     async with live_gateway(**ONE, queue_timeout_s=60) as gateway:
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         late = asyncio.create_task(gateway.complete("m", stream=True))
         shorter = {**TENSORS, "parameters": {"timeout": 20_000}}
         own = await gateway.client.post("/v2/models/m/generate", json=shorter)
         check_refusal(await late, "queue_timeout")
         assert own.status_code == 503
         assert "waited for 0.02 s" in own.json()["error"]
-        places(gateway).give_back(1)
+        slots(gateway).release(1)
         assert (await gateway.complete("m")).status_code == 200
 
 
@@ -87,7 +87,7 @@ async def test_who_goes_leaves_the_queue(repository, live_gateway):
     """A client that hangs up while it waits is waited for by nobody; streamed or not."""
     write(repository)
     async with live_gateway(**ONE, max_queue=3) as gateway:
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         path = "/v2/models/m/generate_stream"
         gone = [
             asyncio.create_task(gateway.complete("m", stream=True)),
@@ -98,7 +98,7 @@ async def test_who_goes_leaves_the_queue(repository, live_gateway):
         for task in gone:
             task.cancel()
         await wait(gateway, 0)
-        places(gateway).give_back(1)
+        slots(gateway).release(1)
         assert (await gateway.complete("m")).status_code == 200
 
 
@@ -106,7 +106,7 @@ async def test_draining(repository, live_gateway):
     """Who waits is told at once; what runs keeps its place to its end."""
     write(repository)
     async with live_gateway(**ONE) as gateway:
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         waiting = [
             asyncio.create_task(gateway.complete("m", stream=each)) for each in (False, True)
         ]
@@ -114,8 +114,8 @@ async def test_draining(repository, live_gateway):
         gateway.lasting.life.drain()
         for each in waiting:
             check_refusal(await each, "server_draining")
-        assert places(gateway).running == 1
-        places(gateway).give_back(1)
+        assert slots(gateway).running == 1
+        slots(gateway).release(1)
 
 
 async def test_keys_take_turns(repository, live_gateway, tmp_path):
@@ -142,7 +142,7 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
             return answer
 
         asked = []
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         for waiting in range(1, 8):
             asked.append(asyncio.create_task(ask("many")))
             await wait(gateway, waiting)
@@ -151,7 +151,7 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
         await until(lambda: any(task.done() for task in asked))
         asked.append(asyncio.create_task(ask("first")))  # and another one to this
         await until(lambda: sum(task.done() for task in asked) == 2)
-        places(gateway).give_back(1)
+        slots(gateway).release(1)
         answers = await asyncio.gather(*asked)
 
     check_refusal(refused, "queue_full")
@@ -165,12 +165,12 @@ async def test_what_is_counted(repository, live_gateway):
     """How many wait, how long they did, and why one was refused."""
     write(repository)
     async with live_gateway(**ONE, max_queue=1) as gateway:
-        await places(gateway).take(1)
+        await slots(gateway).acquire(1)
         second = asyncio.create_task(gateway.complete("m", max_tokens=1))
         await wait(gateway, 1)
         check_refusal(await gateway.complete("m"), "queue_full")
         during = (await gateway.client.get("/metrics")).text
-        places(gateway).give_back(1)
+        slots(gateway).release(1)
         await second
         after = (await gateway.client.get("/metrics")).text
 

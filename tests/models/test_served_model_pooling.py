@@ -11,15 +11,15 @@ import pytest
 from openai_frontend.contracts import choice
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.generation import EmbeddingRequest, GenerationRequest, ScoreRequest
+from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import _core
 from tests import mock_models
 from tests.contracts.recorded import NVIDIA_VLLM, tensors
 from tests.mock_models import serving
 
-EMBEDDING = EmbeddingRequest(request_id="e", prompt_token_ids=[1, 2, 3])
-PAIR = ScoreRequest(request_id="s", prompt_token_ids=[1, 2, 3, 4], token_type_ids=[0, 0, 1, 1])
+EMBEDDING = EmbedRequest(request_id="e", prompt_token_ids=[1, 2, 3])
+PAIR = ScorePairRequest(request_id="s", prompt_token_ids=[1, 2, 3, 4], token_type_ids=[0, 0, 1, 1])
 
 
 async def test_a_vector_comes_as_float32(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m", dimensions=5)
     async with serving(tmp_path) as registry:
         model = registry.get("m")
-        shorter = await model.embed(EmbeddingRequest(request_id="e", prompt="a", dimensions=2))
+        shorter = await model.embed(EmbedRequest(request_id="e", prompt="a", dimensions=2))
     assert len(shorter.embedding) == 2
 
 
@@ -48,7 +48,7 @@ async def test_a_score_depends_on_what_is_read(tmp_path: Path) -> None:
     """The same pair has the same score; the types of its tokens are a part of it."""
 
     mock_models.write(tmp_path, "m")
-    untyped = ScoreRequest(request_id="s", prompt_token_ids=PAIR.prompt_token_ids)
+    untyped = ScorePairRequest(request_id="s", prompt_token_ids=PAIR.prompt_token_ids)
     async with serving(tmp_path) as registry:
         model = registry.get("m")
         first, again, other = [await model.score(pair) for pair in (PAIR, PAIR, untyped)]

@@ -99,7 +99,7 @@ async def test_requests_inside_triton(gateway, gate):
 
     gate.touch()
     await until(lambda: not _core.live_counts()["requests"])
-    await until(lambda: not gateway.lasting.admission.unreleased)
+    await until(lambda: not gateway.lasting.limiter.unreleased)
     assert await ask(gateway) == 200
 
 
@@ -107,7 +107,7 @@ async def test_memory_of_their_inputs(gateway, gate):
     """It counts against the bound on bodies until Triton releases it."""
     bodies = gateway.lasting.bodies
     await asyncio.gather(ask(gateway), ask(gateway))
-    await until(lambda: gateway.lasting.admission.unreleased == 2)
+    await until(lambda: gateway.lasting.limiter.unreleased == 2)
 
     assert bodies.held >= 2 * len(TEXT)
     gate.touch()
@@ -117,7 +117,7 @@ async def test_memory_of_their_inputs(gateway, gate):
 async def test_metric(gateway):
     """Operators see for which model Triton works though its clients have gone."""
     await ask(gateway)
-    await until(lambda: gateway.lasting.admission.unreleased == 1)
+    await until(lambda: gateway.lasting.limiter.unreleased == 1)
 
     lines = (await gateway.client.get("/metrics")).text.splitlines()
     assert 'openai_frontend_unreleased_requests{model="deaf"} 1.0' in lines
@@ -157,7 +157,7 @@ async def test_a_model_at_work_for_nobody(deaf, gate, repository):
     async with deaf(**ON_DEMAND) as gateway:
         await gateway.registry.bring("deaf")
         assert await ask(gateway) == 0
-        await until(lambda: gateway.lasting.admission.unreleased == 1)
+        await until(lambda: gateway.lasting.limiter.unreleased == 1)
 
         assert await ask(gateway, model="other") == 0
         assert gateway.registry.state("deaf") == "READY"

@@ -9,7 +9,7 @@ import pytest
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting.chat_template import ChatTemplate, read
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 from tests.prompting.tiny_tokenizer import CHATML
 
 PLAIN = "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
@@ -173,7 +173,7 @@ def test_objects_that_a_template_shows_are_not_told() -> None:
 
     with pytest.raises(InvalidRequest, match="<class") as refused:
         render(source, {"role": "user", "content": "a"})
-    assert describe(refused.value).message.startswith("The model refuses the request")
+    assert reply_for(refused.value).message.startswith("The model refuses the request")
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "bos_token"])

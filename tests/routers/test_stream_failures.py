@@ -7,7 +7,7 @@ import pytest
 
 from openai_frontend import errors
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.serving.failure import describe
+from openai_frontend.serving.error_reply import reply_for
 
 FAILURES = [
     errors.InvalidRequest("the engine refuses it", param="prompt"),
@@ -35,7 +35,7 @@ async def test_last_event(world, failure, path, fields):
 
     *chunks, last, end = response.text.split("\n\n")
     assert (response.status_code, end) == (200, "")
-    assert json.loads(last.removeprefix("data: ")) == json.loads(describe(failure).body)
+    assert json.loads(last.removeprefix("data: ")) == json.loads(reply_for(failure).body)
     choices = [choice for each in chunks for choice in json.loads(each[6:])["choices"]]
     assert {choice["finish_reason"] for choice in choices} == {None}
     assert "internals" not in response.text

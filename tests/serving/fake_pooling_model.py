@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openai_frontend.errors import ContextLengthExceeded
-from openai_frontend.generation import EmbeddingRequest, EmbeddingResult, ScoreRequest, ScoreResult
+from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.truncation import Truncation
 from tests.serving.fake_model import FakeModel
@@ -32,8 +32,8 @@ class FakePoolingModel(FakeModel):
         self.dimensions = dimensions
         self.matryoshka = matryoshka
         self.prompts = object() if has_tokenizer else None
-        self.embedded: list[EmbeddingRequest] = []
-        self.scored: list[ScoreRequest] = []
+        self.embedded: list[EmbedRequest] = []
+        self.scored: list[ScorePairRequest] = []
         self.most_at_once = 0
         self._vectors = dict(vectors or {})
         self._failing = failing
@@ -69,7 +69,7 @@ class FakePoolingModel(FakeModel):
             raise ContextLengthExceeded(f"resulted in {len(token_ids)} tokens", param=param)
         return token_ids, [0] * len(first) + [1] * len(second)
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         self.embedded.append(request)
         token_ids = request.prompt_token_ids or ()
         text = request.prompt
@@ -80,7 +80,7 @@ class FakePoolingModel(FakeModel):
         vector = self._vectors.get(text, [text.count("a"), text.count("b"), len(text)])[:size]
         return EmbeddingResult(memoryview(struct.pack(f"<{len(vector)}f", *vector)), len(token_ids))
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         """As many points as the document has letters of the query."""
         self.scored.append(request)
         sides: tuple[list[str], list[str]] = ([], [])

@@ -4,12 +4,16 @@ import pytest
 
 from openai_frontend.admission.concurrency_limits import NO_LIMITS
 from openai_frontend.errors import QueueFull
-from openai_frontend.serving.admission import AT_ONCE, Admission, Places
-from openai_frontend.serving.batch import run_batch
+from openai_frontend.serving.admission.batch import run_batch
+from openai_frontend.serving.admission.concurrency_limit import (
+    MAX_PARALLEL,
+    ConcurrencyLimiter,
+    ModelSlots,
+)
 
 
-def places(streams: int) -> Places:
-    return Admission(streams).places("m", NO_LIMITS)
+def slots(streams: int) -> ModelSlots:
+    return ConcurrencyLimiter(streams).slots("m", NO_LIMITS)
 
 
 class Counting:
@@ -33,12 +37,12 @@ class Counting:
             self.ended += 1
 
 
-@pytest.mark.parametrize("items", [1, 2, AT_ONCE, 2048])
+@pytest.mark.parametrize("items", [1, 2, MAX_PARALLEL, 2048])
 async def test_order(items):
     """Results stand where their items stood, whichever came first."""
     work = Counting()
 
-    results = await run_batch(places(1024), work, range(items))
+    results = await run_batch(slots(1024), work, range(items))
 
     assert list(range(items)) == results
 
@@ -47,14 +51,14 @@ async def test_a_few_at_a_time():
     """However many there are, no more than AT_ONCE run together."""
     work = Counting()
 
-    await run_batch(places(1024), work, range(2048))
+    await run_batch(slots(1024), work, range(2048))
 
-    assert work.most == AT_ONCE
+    assert work.most == MAX_PARALLEL
 
 
 async def test_only_as_many_as_the_server_has_room_for():
     """A small `max_streams` slows a large batch down; it does not refuse it."""
-    work, own = Counting(), places(3)
+    work, own = Counting(), slots(3)
 
     results = await run_batch(own, work, range(100))
 
@@ -63,8 +67,8 @@ async def test_only_as_many_as_the_server_has_room_for():
 
 async def test_no_room():
     """Where generations fill the server, a batch is refused before it begins."""
-    work, own = Counting(), places(3)
-    await own.take(3)
+    work, own = Counting(), slots(3)
+    await own.acquire(3)
 
     with pytest.raises(QueueFull):
         await run_batch(own, work, range(2))
@@ -74,7 +78,7 @@ async def test_no_room():
 
 async def test_first_failure_ends_the_rest():
     """Nothing runs on, and nothing more begins, once one item has failed."""
-    work, own = Counting(fails_at=4), places(3)
+    work, own = Counting(fails_at=4), slots(3)
 
     with pytest.raises(ValueError, match="4"):
         await run_batch(own, work, range(1000))
@@ -94,7 +98,7 @@ async def test_caller_goes_away():
         finally:
             cancelled.append(item)
 
-    task = asyncio.create_task(run_batch(places(2), work, range(9)))
+    task = asyncio.create_task(run_batch(slots(2), work, range(9)))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

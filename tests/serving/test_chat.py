@@ -5,28 +5,30 @@ import orjson
 import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions, complete
-from openai_frontend.serving.details import StreamDefaults
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.response_options import StreamDefaults
 from schemas.chat_completions import ChatCompletionRequest
 from tests.serving.fake_model import FakeModel
 
 CHAT = ChatCompletions(
-    Limits(max_n=8, max_messages=4, max_answer_tokens=3000), FieldPolicy("reject"), Admission(99)
+    InferenceLimits(max_n=8, max_messages=4, max_answer_tokens=3000),
+    FieldPolicy("reject"),
+    ConcurrencyLimiter(99),
 )
 
 
-async def prepare(model: FakeModel, **fields: Any) -> Answer:
+async def prepare(model: FakeModel, **fields: Any) -> CompletionJob:
     fields = {"messages": [{"role": "user", "content": "hello"}], **fields}
     request = ChatCompletionRequest.model_validate({"model": "fake", **fields})
     return await CHAT.prepare(request, model)  # type: ignore[arg-type]
 
 
-async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> Answer:
-    chat = ChatCompletions(Limits(), policy, Admission(99))
+async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> CompletionJob:
+    chat = ChatCompletions(InferenceLimits(), policy, ConcurrencyLimiter(99))
     body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], **fields}
     return await chat.prepare(ChatCompletionRequest.model_validate(body), model)  # type: ignore[arg-type]
 
@@ -49,7 +51,9 @@ INTERVALS = [
 @pytest.mark.parametrize(("fields", "unsupported", "expected"), INTERVALS)
 async def test_interval(fields, unsupported, expected):
     """An engine that can gathers plain text; the server's interval is for requests without one."""
-    chat = ChatCompletions(Limits(), FieldPolicy("reject"), Admission(99), stream_defaults=FIVE)
+    chat = ChatCompletions(
+        InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99), stream_defaults=FIVE
+    )
     body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "stream": True}
     request = ChatCompletionRequest.model_validate({**body, **fields})
 
@@ -402,7 +406,9 @@ async def test_whole_answer():
 
 async def test_the_length_of_a_prompt():
     """By the server's own limit, whatever the model's context; it holds for what is shown too."""
-    chat = ChatCompletions(Limits(max_prompt_tokens=5), FieldPolicy("reject"), Admission(99))
+    chat = ChatCompletions(
+        InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
+    )
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "five!"}])
     longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
     model: Any = FakeModel()
@@ -416,9 +422,11 @@ async def test_the_length_of_a_prompt():
 
 async def test_a_full_queue():
     """Who would not even wait is told before the prompt is rendered."""
-    chat = ChatCompletions(Limits(), FieldPolicy("reject"), admission := Admission(1))
+    chat = ChatCompletions(
+        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+    )
     model: Any = FakeModel()
-    await admission.of(model).take(1)
+    await limiter.slots_for(model).acquire(1)
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
 
     with pytest.raises(QueueFull):

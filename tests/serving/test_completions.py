@@ -7,22 +7,22 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.completions import Completions, complete
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.completions import CompletionRequest
 from tests.serving.fake_model import FakeModel
 
 COMPLETIONS = Completions(
-    Limits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000),
+    InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000),
     FieldPolicy("reject"),
-    Admission(99),
+    ConcurrencyLimiter(99),
 )
 
 
-async def prepare(model: FakeModel, **fields: Any) -> Answer:
+async def prepare(model: FakeModel, **fields: Any) -> CompletionJob:
     request = CompletionRequest.model_validate({"model": "fake", "prompt": "ab", **fields})
     return await COMPLETIONS.prepare(request, model)  # type: ignore[arg-type]
 
@@ -268,7 +268,9 @@ async def test_whole_answer():
 
 async def test_the_length_of_all_prompts():
     """They are counted together, and those beyond the limit are not even tokenized."""
-    completions = Completions(Limits(max_prompt_tokens=5), FieldPolicy("reject"), Admission(99))
+    completions = Completions(
+        InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
+    )
     model: Any = FakeModel()
     fits = CompletionRequest(model="m", prompt=["ab", "abc"])
     longer = CompletionRequest(model="m", prompt=["abc", "abc", ""])
@@ -282,9 +284,11 @@ async def test_the_length_of_all_prompts():
 
 async def test_a_full_queue():
     """Who would not even wait is told before anything is tokenized."""
-    completions = Completions(Limits(), FieldPolicy("reject"), admission := Admission(1))
+    completions = Completions(
+        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+    )
     model: Any = FakeModel()
-    await admission.of(model).take(1)
+    await limiter.slots_for(model).acquire(1)
     model.tokenize = None
 
     with pytest.raises(QueueFull):

@@ -17,14 +17,14 @@ from openai_frontend.parsing.reading import ForeignParser, Reading
 from openai_frontend.serving.constraints import (
     NO_CONSTRAINT,
     Constraint,
-    composition,
     constraint,
+    grammar,
     plugin,
 )
+from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
+from openai_frontend.serving.constraints.json_schema import MAX_PARTS
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
-from openai_frontend.serving.constraints.tags import JSON_TAGS, TAGS
-from openai_frontend.serving.json_schema import MAX_PARTS
-from openai_frontend.serving.tools import NO_TOOLS, CustomFormat, Tools
+from openai_frontend.serving.request.tools import NO_TOOLS, CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.sampling import SamplingFields
 from tests.cpu_time import budget
@@ -303,7 +303,7 @@ def test_the_schemas_of_all_functions_have_a_bound():
 
 def test_a_grammar_that_is_too_large(monkeypatch):
     """What schemas multiply to in a grammar has a bound too."""
-    monkeypatch.setattr(composition, "MAX_TAG_CHARACTERS", 100)
+    monkeypatch.setattr(grammar, "MAX_TAG_CHARACTERS", 100)
 
     with pytest.raises(InvalidRequest) as refused:
         held(offered=tools(choice="required"))

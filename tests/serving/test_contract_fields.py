@@ -9,11 +9,11 @@ from openai_frontend.contracts.choice import ContractOptions, choose
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from tests.contracts.recorded import (
@@ -155,9 +155,9 @@ REFUSED: Mapping[str, set[str]] = {
     }) - {"include_stop_str_in_output"},
 }  # fmt: skip
 
-LIMITS = Limits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000)
-COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), Admission(99))
-CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), Admission(99))
+LIMITS = InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000)
+COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
+CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
 
 
 def contract_of(name: str) -> Contract:

@@ -9,16 +9,18 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.tiktoken_text import TiktokenText
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 
 def embeddings(*, max_streams: int = 99, **limits: int) -> Embeddings:
-    return Embeddings(Limits(**limits), FieldPolicy("reject"), Admission(max_streams))
+    return Embeddings(
+        InferenceLimits(**limits), FieldPolicy("reject"), ConcurrencyLimiter(max_streams)
+    )
 
 
 async def create(
@@ -242,7 +244,9 @@ async def test_warning_of_foreign_token_ids(caplog):
 async def test_tiktoken(caplog):
     """With OpenAI's vocabulary, token ids are the text that they stand for there."""
     tiktoken = TiktokenText({7: b"a", 8: b"b"})
-    endpoint = Embeddings(Limits(), FieldPolicy("reject"), Admission(9), tiktoken=tiktoken)
+    endpoint = Embeddings(
+        InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(9), tiktoken=tiktoken
+    )
     model = FakePoolingModel()
 
     await create(model, endpoint, input=[[7, 8], [8]])

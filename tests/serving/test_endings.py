@@ -14,23 +14,23 @@ from openai_frontend.generation import (
     TokenLogprobs,
 )
 from openai_frontend.serving import chat, completions
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer
-from openai_frontend.serving.details import Details
-from openai_frontend.serving.endings import ChunkStream, Collector, Whole, collect
-from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.endings import ChunkStream, Collector, CompletedChoice, collect
+from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
 from tests.serving.fake_model import FakeModel, last
 
 
-def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Answer:
+def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> CompletionJob:
     requests = [
         GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2]) for i in range(choices)
     ]
-    return Answer(
+    return CompletionJob(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        places=Admission(99).of(FakeModel()),
+        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
         requests=requests,
         n=n or choices,
         **fields,
@@ -53,7 +53,7 @@ class StreamOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stream = ChunkStream(
-            answer(self.choices, details=Details(include_usage=True)),
+            answer(self.choices, details=ResponseOptions(include_usage=True)),
             CHAT_COMPLETION_CHUNK,
             ChatLogprobs,
         )
@@ -156,7 +156,7 @@ def test_no_usage_unless_asked():
 def test_continuous_usage():
     """With continuous_usage_stats each chunk carries the counts up to its own tokens."""
     stream = ChunkStream(
-        answer(details=Details(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
+        answer(details=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
     )
 
     sent = stream.start() + stream.feed(
@@ -220,17 +220,17 @@ def test_aborted_answer():
 async def test_collect_closes_the_generation():
     """A whole answer leaves no generation open."""
     model = FakeModel()
-    one = Answer(
+    one = CompletionJob(
         id="id",
         model=model,  # type: ignore[arg-type]
-        places=Admission(1).of(model),
+        slots=ConcurrencyLimiter(1).slots_for(model),
         requests=[GenerationRequest(request_id="1")],
     )
 
     wholes, _ = await collect(one)
 
     assert [(whole.text, whole.finish_reason) for whole in wholes] == [("Hello", "stop")]
-    assert (model.open, one.places.running) == (0, 0)
+    assert (model.open, one.slots.running) == (0, 0)
 
 
 def position(token: int, logprob: float = -1.0) -> TokenLogprobs:
@@ -241,13 +241,13 @@ def token(letter: str) -> CompletionDelta:
     return CompletionDelta(letter, [ord(letter)], logprobs=[position(ord(letter))])
 
 
-def chat_stream(details: Details, choices: int = 1) -> ChunkStream:
+def chat_stream(details: ResponseOptions, choices: int = 1) -> ChunkStream:
     return chat.chunks(answer(choices, details=details))
 
 
 def test_logprobs_cover_the_chunk():
     """A chunk's log probabilities are those of its own tokens, also where it has no text."""
-    stream = chat_stream(Details(logprobs=0))
+    stream = chat_stream(ResponseOptions(logprobs=0))
     without_text = CompletionDelta("", [98], logprobs=[position(98)])
 
     sent = stream.feed(0, [token("a"), without_text, last("c")])
@@ -264,7 +264,7 @@ def test_logprobs_cover_the_chunk():
 
 def test_logprobs_that_were_not_asked_for():
     """What the engine tells for our own use, clients do not see."""
-    stream = chat_stream(Details(token_ids=True))
+    stream = chat_stream(ResponseOptions(token_ids=True))
 
     [event] = events(stream.feed(0, [token("a")]))
 
@@ -273,7 +273,7 @@ def test_logprobs_that_were_not_asked_for():
 
 def test_token_ids_of_a_chat():
     """The prompt's ids come with each role, the answer's with its text."""
-    stream = chat_stream(Details(token_ids=True), choices=2)
+    stream = chat_stream(ResponseOptions(token_ids=True), choices=2)
 
     sent = events(stream.start() + stream.feed(1, [token("a")]))
 
@@ -283,7 +283,7 @@ def test_token_ids_of_a_chat():
 
 def test_token_ids_of_a_completion():
     """A completion has no opening frame: the prompt's ids come on a frame of their own."""
-    stream = completions.chunks(answer(details=Details(token_ids=True)))
+    stream = completions.chunks(answer(details=ResponseOptions(token_ids=True)))
 
     [event] = events(stream.start())
 
@@ -292,7 +292,7 @@ def test_token_ids_of_a_completion():
 
 def test_interval():
     """With a stream interval several tokens share an event, and none is lost."""
-    stream = chat_stream(Details(interval=2, logprobs=0))
+    stream = chat_stream(ResponseOptions(interval=2, logprobs=0))
 
     sent = stream.feed(0, [*map(token, "abcde"), last("f")])
 
@@ -305,14 +305,14 @@ def test_interval():
 
 def test_obfuscation():
     """Padding stands on every chunk of a choice, where the request asked for it."""
-    sent = chat_stream(Details(obfuscate=True)).feed(0, [token("a"), last("b")])
+    sent = chat_stream(ResponseOptions(obfuscate=True)).feed(0, [token("a"), last("b")])
 
     assert ["obfuscation" in event for event in events(sent)] == [True, True, True]
 
 
 def test_echo_with_logprobs():
     """A prompt echoed with its log probabilities comes with them, before the answer."""
-    echoing = answer(echo=["\x01\x02"], details=Details(logprobs=0, echo_logprobs=True))
+    echoing = answer(echo=["\x01\x02"], details=ResponseOptions(logprobs=0, echo_logprobs=True))
     first = CompletionDelta("a", [97], logprobs=[position(97)])
     first.prompt_logprobs = [None, position(2)]
     stream, collector = completions.chunks(echoing), Collector(echoing)
@@ -327,7 +327,7 @@ def test_echo_with_logprobs():
     assert whole.text == "\x01\x02a"
 
 
-ECHOING = answer(echo=["p"], details=Details(logprobs=0, echo_logprobs=True))
+ECHOING = answer(echo=["p"], details=ResponseOptions(logprobs=0, echo_logprobs=True))
 
 
 @pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])
@@ -348,7 +348,7 @@ class Piece(str):
 
 def test_whole_answer_does_not_copy_its_text_for_each_delta():
     """The texts of deltas are joined once, when the answer is complete."""
-    whole = Whole([""])
+    whole = CompletedChoice([""])
     for _ in range(3):
         whole.add(CompletionDelta(Piece("a"), (1,)))
 

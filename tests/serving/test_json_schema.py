@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.json_schema import (
+from openai_frontend.serving.constraints.json_schema import (
     MAX_NESTING,
     MAX_PARTS,
     MAX_PROPERTIES,

@@ -2,11 +2,11 @@ import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 
-LIMITS = Limits(max_n=4, max_messages=3, max_prompts=10, max_prompt_tokens=7)
+LIMITS = InferenceLimits(max_n=4, max_messages=3, max_prompts=10, max_prompt_tokens=7)
 
 
 def test_at_the_limits():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_frontend.generation import TokenLogprobs
-from openai_frontend.serving.logprobs import (
+from openai_frontend.serving.output.logprobs import (
     Alternatives,
     ChatLogprobs,
     TextLogprobs,

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.messages import template_messages
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.messages import template_messages
 
 FUNCTION = {"name": "f", "arguments": "{}"}
 CALL = {"id": "c", "type": "function", "function": FUNCTION}

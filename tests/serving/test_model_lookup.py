@@ -7,7 +7,7 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
 from openai_frontend.models.card import Capabilities, ModelCard
-from openai_frontend.serving.model_lookup import MAX_LISTED, Task, find_model
+from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Task, find_model
 
 
 @dataclass

@@ -17,11 +17,11 @@ from openai_frontend.generation import (
     SamplingParams,
     TextRelay,
 )
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.answer import Answer
-from openai_frontend.serving.details import Details
-from openai_frontend.serving.endings import ChunkStream, Collector
-from openai_frontend.serving.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.endings import ChunkStream, Collector
+from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK, ChunkShape
 from tests import mock_models
 from tests.serving.fake_model import FakeModel, last
@@ -56,11 +56,11 @@ class Way:
         return self._write(before + orjson.dumps(text) + after)
 
 
-def answer(relay: TextRelay | None, choices: int = 1, **fields: Any) -> Answer:
-    return Answer(
+def answer(relay: TextRelay | None, choices: int = 1, **fields: Any) -> CompletionJob:
+    return CompletionJob(
         id="id",
         model=FakeModel(),  # type: ignore[arg-type]
-        places=Admission(99).of(FakeModel()),
+        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
         requests=[
             GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2], relay=relay)
             for i in range(choices)
@@ -82,8 +82,8 @@ def dropped(frame: bytes) -> bool:
 )
 def test_same_stream(kind, include_usage, pieces, end):
     """Whichever of the texts take the short way, the stream's bytes are the same."""
-    told, way = answer(None, details=Details(include_usage=include_usage)), Way()
-    relayed = answer(way.relay, details=Details(include_usage=include_usage))
+    told, way = answer(None, details=ResponseOptions(include_usage=include_usage)), Way()
+    relayed = answer(way.relay, details=ResponseOptions(include_usage=include_usage))
     shape, logprobs = KINDS[kind]
     long, short = ChunkStream(told, shape, logprobs), ChunkStream(relayed, shape, logprobs)
     sent = [long.start(), short.start()]
@@ -128,12 +128,12 @@ def test_resume_and_hold_pass_through():
     assert (way.opened, way.resumed) == (1, 1)
 
 
-LONG: dict[str, Details] = {
-    "log probabilities": Details(logprobs=0),
-    "token ids": Details(token_ids=True),
-    "padding": Details(obfuscate=True),
-    "an interval": Details(interval=2),
-    "counts so far": Details(include_usage=True, continuous_usage=True),
+LONG: dict[str, ResponseOptions] = {
+    "log probabilities": ResponseOptions(logprobs=0),
+    "token ids": ResponseOptions(token_ids=True),
+    "padding": ResponseOptions(obfuscate=True),
+    "an interval": ResponseOptions(interval=2),
+    "counts so far": ResponseOptions(include_usage=True, continuous_usage=True),
 }
 
 

@@ -7,19 +7,19 @@ import pytest
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
 from openai_frontend.serving.rendering import rendered
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import RenderedPrompt
 from tests.serving.fake_model import FakeModel
 
-CHAT = ChatCompletions(Limits(), FieldPolicy("reject"), Admission(99))
-COMPLETIONS = Completions(Limits(), FieldPolicy("reject"), Admission(99))
+CHAT = ChatCompletions(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
+COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {}}
 
@@ -97,10 +97,12 @@ class Charging(FakeModel):
 
 async def test_rendering_takes_nothing():
     """While the server is full and the caller has no tokens left, a request can be looked at."""
-    chat = ChatCompletions(Limits(), FieldPolicy("reject"), admission := Admission(1))
-    completions = Completions(Limits(), FieldPolicy("reject"), admission)
+    chat = ChatCompletions(
+        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+    )
+    completions = Completions(InferenceLimits(), FieldPolicy("reject"), limiter)
     model: Any = Charging()
-    await admission.of(model).take(1)
+    await limiter.slots_for(model).acquire(1)
 
     chatted = await chat.render(ChatCompletionRequest.model_validate({"messages": MESSAGES}), model)
     completed = await completions.render(CompletionRequest(prompt="a"), model)

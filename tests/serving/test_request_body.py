@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 

@@ -3,16 +3,16 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
 from schemas.rerank import RerankRequest, TextsRerankRequest
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 POLICY = FieldPolicy("reject")
-RERANKING = Reranking(POLICY, Scoring(Limits(), POLICY, Admission(99)))
+RERANKING = Reranking(POLICY, Scoring(InferenceLimits(), POLICY, ConcurrencyLimiter(99)))
 DOCUMENTS = ["x", "ab", "a", "ba"]  # 0, 2, 1 and 2 letters of the query "ab"
 BEST_FIRST = [1, 3, 2, 0]  # of equal documents the first stays first
 

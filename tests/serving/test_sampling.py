@@ -6,13 +6,13 @@ from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
 from openai_frontend.parsing.reading import PLAIN
 from openai_frontend.serving.constraints import constraint
-from openai_frontend.serving.sampling import (
-    Asked,
+from openai_frontend.serving.request.sampling import (
+    SamplingOptions,
     for_choice,
-    room_for_answer,
     sampling_params,
+    token_budget,
 )
-from openai_frontend.serving.tools import NO_TOOLS
+from openai_frontend.serving.request.tools import NO_TOOLS
 from schemas.sampling import SamplingFields
 from tests.serving.fake_model import FakeModel
 
@@ -22,7 +22,7 @@ def params(
 ) -> SamplingParams:
     model = FakeModel(unsupported=frozenset({unsupported} if unsupported else ()))
     request = SamplingFields(model="m", **fields)
-    asked = Asked(
+    asked = SamplingOptions(
         max_tokens=max_tokens,
         held=constraint(request, NO_TOOLS, PLAIN, reasoning_open=None),
     )
@@ -202,9 +202,7 @@ ROOM = [
 @pytest.mark.parametrize(("max_tokens", "prompt_tokens", "context", "expected"), ROOM)
 def test_room_for_answer(max_tokens, prompt_tokens, context, expected):
     """Without max_tokens the answer may fill the context; with it, it must fit."""
-    room = room_for_answer(
-        max_tokens, prompt_tokens=prompt_tokens, context=context, param="messages"
-    )
+    room = token_budget(max_tokens, prompt_tokens=prompt_tokens, context=context, param="messages")
 
     assert expected == room
 
@@ -214,14 +212,14 @@ def test_no_room_for_answer(max_tokens, prompt_tokens):
     """Prompt and answer together must fit the context."""
 
     with pytest.raises(ContextLengthExceeded):
-        room_for_answer(max_tokens, prompt_tokens=prompt_tokens, context=100, param="prompt")
+        token_budget(max_tokens, prompt_tokens=prompt_tokens, context=100, param="prompt")
 
 
 def test_no_room_is_told_in_numbers():
     """The message has OpenAI's words, which clients search for, and the numbers."""
 
     with pytest.raises(ContextLengthExceeded) as refused:
-        room_for_answer(100, prompt_tokens=2000, context=2048, param="messages")
+        token_budget(100, prompt_tokens=2000, context=2048, param="messages")
 
     assert refused.value.message == (
         "This model's maximum context length is 2048 tokens. However, you requested 2100 tokens "

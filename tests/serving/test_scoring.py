@@ -5,20 +5,20 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
-    EmbeddingRequest,
     EmbeddingResult,
-    ScoreRequest,
+    EmbedRequest,
+    ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.scoring import Scoring
 from schemas.score import ScoreRequest as WireRequest
 from schemas.score import ScoreResponse
 from tests.serving.fake_pooling_model import FakePoolingModel
 
-SCORING = Scoring(Limits(), FieldPolicy("reject"), Admission(99))
+SCORING = Scoring(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
 VECTORS: dict[str, list[float]] = {"x": [1, 0, 0], "near": [1, 0.1, 0], "far": [0, 1, 0]}
 
 
@@ -126,10 +126,10 @@ async def test_usage_of_a_backend_that_does_not_count(task, length):
     """It is what the prompts hold."""
 
     class Uncounted(FakePoolingModel):
-        async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+        async def embed(self, request: EmbedRequest) -> EmbeddingResult:
             return replace(await super().embed(request), prompt_tokens=0)
 
-        async def score(self, request: ScoreRequest) -> ScoreResult:
+        async def score(self, request: ScorePairRequest) -> ScoreResult:
             return replace(await super().score(request), prompt_tokens=0)
 
     answer = await create(Uncounted(tasks=[task]), text_1="a", text_2="bc")
@@ -150,7 +150,7 @@ async def test_score_that_is_no_number(score):
     """JSON has no NaN: a model that makes one has failed."""
 
     class Broken(FakePoolingModel):
-        async def score(self, request: ScoreRequest) -> ScoreResult:
+        async def score(self, request: ScorePairRequest) -> ScoreResult:
             return ScoreResult(score, 1)
 
     with pytest.raises(InferenceFailed):
@@ -160,7 +160,9 @@ async def test_score_that_is_no_number(score):
 @pytest.mark.parametrize("model", [cross_encoder(), FakePoolingModel()], ids=["judged", "compared"])
 async def test_the_length_of_all_texts(model):
     """All pairs are counted together: a query is read with each of its documents."""
-    scoring = Scoring(Limits(max_prompt_tokens=9), FieldPolicy("reject"), Admission(99))
+    scoring = Scoring(
+        InferenceLimits(max_prompt_tokens=9), FieldPolicy("reject"), ConcurrencyLimiter(99)
+    )
     fits = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["a"]})
     many = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["abc", "abcde"]})
 

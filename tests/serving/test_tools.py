@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.parsing.choice import TEXT, family_named
 from openai_frontend.parsing.reading import Reading
-from openai_frontend.serving import tools as tools_module
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.request_body import BodyReader
-from openai_frontend.serving.tools import NO_TOOLS, CustomFormat, Tools, check_readable, tools_of
+from openai_frontend.serving.request import tools as tools_module
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.request_body import BodyReader
+from openai_frontend.serving.request.tools import (
+    NO_TOOLS,
+    CustomFormat,
+    Tools,
+    parse_tools,
+    require_tool_support,
+)
 from schemas.chat_completions import ChatCompletionRequest
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -29,7 +35,7 @@ def read(policy: str = "reject", **fields: Any) -> Tools:
     request = ChatCompletionRequest(
         model="m", messages=[{"role": "user", "content": "hi"}], **fields
     )
-    return tools_of(request, FieldPolicy(policy))  # type: ignore[arg-type]
+    return parse_tools(request, FieldPolicy(policy))  # type: ignore[arg-type]
 
 
 def refusal(**fields: Any) -> InvalidRequest:
@@ -266,7 +272,7 @@ def read_or_refused(fields: dict[str, Any]) -> Tools | str:
     """The tools, or the field that is refused."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     try:
-        return tools_of(READER.read(orjson.dumps(body)), FieldPolicy("ignore"))
+        return parse_tools(READER.read(orjson.dumps(body)), FieldPolicy("ignore"))
     except InvalidRequest as refused:
         return (refused.param or "").partition(".")[0].partition("[")[0]
 
@@ -307,12 +313,12 @@ def test_model_without_tools(reading, shown, field):
     tools = read(tools=[NOW]) if field == "tools" else read(functions=[NOW["function"]])
 
     with pytest.raises(InvalidRequest, match="is not supported with this model: ") as refused:
-        check_readable(tools, reading, shown=shown)
+        require_tool_support(tools, reading, shown=shown)
 
     assert (field, "unsupported_parameter") == (refused.value.param, refused.value.code)
 
 
 def test_model_that_need_not_call():
     """Tools that may not be called can be offered to any model."""
-    check_readable(read(tools=[NOW], tool_choice="none"), PLAIN, shown=False)
-    check_readable(read(tools=[NOW]), HERMES, shown=True)
+    require_tool_support(read(tools=[NOW], tool_choice="none"), PLAIN, shown=False)
+    require_tool_support(read(tools=[NOW]), HERMES, shown=True)

@@ -14,8 +14,8 @@ from openai_frontend.auth.principal import Principal
 from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.serving.callers_models import CallersModel
-from openai_frontend.serving.endings import collect
+from openai_frontend.serving.admission.authorized_models import MeteredModel
+from openai_frontend.serving.output.endings import collect
 from tests import mock_models
 from tests.auth.key_files import FakeClock, caller, key
 from tests.prompting import tiny_tokenizer
@@ -60,7 +60,7 @@ async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     token = request_record.current.set(record)
     async with mock_models.serving(folder, tool_parser={"m": "hermes"}) as models:
         model = models.get("m")
-        yield Accounts(CallersModel(model, who, Reservation(who.quota)), who, record, model.metrics)
+        yield Accounts(MeteredModel(model, who, Reservation(who.quota)), who, record, model.metrics)
     request_record.current.reset(token)
 
 

@@ -4,10 +4,10 @@ from tokenizers import Tokenizer
 
 from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelFolder
 from openai_frontend.generation import (
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
-    ScoreRequest,
+    ScorePairRequest,
     ScoreResult,
 )
 
@@ -32,9 +32,9 @@ class TellingEngine(Engine):
         prompt = self._tokenizer.decode(request.prompt_token_ids or [])
         raise RuntimeError(f"cannot go on after {prompt!r}")
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         raise KeyError(self._tokenizer.decode(request.prompt_token_ids or []))
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         cause = LookupError(self._tokenizer.decode(request.prompt_token_ids))
         raise RuntimeError("no score") from cause

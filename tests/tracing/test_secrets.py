@@ -137,7 +137,7 @@ def test_line_of_a_failure(world: World) -> None:
     response = world.client.post("/v1/chat/completions", json=body)
     failure, access = world.lines_of(response.headers["x-request-id"])
 
-    assert failure["logger"] == "openai_frontend.serving.failure"
+    assert failure["logger"] == "openai_frontend.serving.error_reply"
     assert failure["level"] == "error"
     assert failure["response_id"] == access["response_id"]
     assert access["error"] == "inference_failed"

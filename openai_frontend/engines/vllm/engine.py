@@ -26,11 +26,11 @@ from openai_frontend.engines.vllm.steps import StepLoop
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
-    EmbeddingRequest,
     EmbeddingResult,
+    EmbedRequest,
     GenerationRequest,
     SamplingParams,
-    ScoreRequest,
+    ScorePairRequest,
     ScoreResult,
 )
 from openai_frontend.triton import error_codes
@@ -138,7 +138,7 @@ class VLLMEngine(Engine):
         """Forget the others, each once no request needs it; new ones load with their first one."""
         self._adapters.keep(adapters.values())
 
-    async def embed(self, request: EmbeddingRequest) -> EmbeddingResult:
+    async def embed(self, request: EmbedRequest) -> EmbeddingResult:
         """Return the pooled vector, float32."""
         if "embed" not in self._tasks:
             return await super().embed(request)
@@ -150,7 +150,7 @@ class VLLMEngine(Engine):
         vector = output.outputs.data.float().cpu().numpy()
         return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
 
-    async def score(self, request: ScoreRequest) -> ScoreResult:
+    async def score(self, request: ScorePairRequest) -> ScoreResult:
         """Return what the model's one label gets, after the activation that the model names."""
         if "score" not in self._tasks:
             return await super().score(request)
@@ -260,9 +260,9 @@ class VLLMEngine(Engine):
     async def _warm_up_pooling(self, token_ids: list[int]) -> None:
         request_id = f"warm-up-{next(self._warm_ups)}"
         if "embed" in self._tasks:
-            await self.embed(EmbeddingRequest(request_id=request_id, prompt_token_ids=token_ids))
+            await self.embed(EmbedRequest(request_id=request_id, prompt_token_ids=token_ids))
         elif "score" in self._tasks:
-            await self.score(ScoreRequest(request_id=request_id, prompt_token_ids=token_ids))
+            await self.score(ScorePairRequest(request_id=request_id, prompt_token_ids=token_ids))
 
 
 def _tasks(config: Any) -> tuple[str, ...]:

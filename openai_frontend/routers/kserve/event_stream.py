@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from openai_frontend.routers.outlet import Outlet
 from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
-from openai_frontend.serving.failure import Failure
+from openai_frontend.serving.error_reply import ErrorReply
 
 
 class EventStream(StreamedResponse):
@@ -27,6 +27,6 @@ class EventStream(StreamedResponse):
         await outlet.drained()
         return b""
 
-    def failure_body(self, failure: Failure) -> bytes:
+    def failure_body(self, failure: ErrorReply) -> bytes:
         """KServe's envelope."""
         return failure.in_kserve_form().body

@@ -10,7 +10,7 @@ from openai_frontend.routers.direct_route import MetricsRoute, ModelsRoute
 from openai_frontend.routers.kserve.address import MODEL, VERSION, known_model
 from openai_frontend.routers.kserve.errors import ERRORS
 from openai_frontend.routers.kserve.server import json
-from openai_frontend.serving.callers_models import allows
+from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.kserve.core import Core
 from schemas.kserve import ModelMetadata
 

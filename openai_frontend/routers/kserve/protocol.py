@@ -16,20 +16,20 @@ from openai_frontend.routers.kserve.models import (
 from openai_frontend.routers.kserve.repository import control_router, index_router
 from openai_frontend.routers.kserve.server import health_router, server_router
 from openai_frontend.routers.streamed_response import StreamLimits
-from openai_frontend.serving.admission import Admission
-from openai_frontend.serving.fields import FieldPolicy
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.kserve.at_work import AtWork, LimitsOf, Use
 from openai_frontend.serving.kserve.core import Core
 from openai_frontend.serving.kserve.generation import GenerateRequests
 from openai_frontend.serving.kserve.inference import InferRequests
 from openai_frontend.serving.kserve.repository import Repository
+from openai_frontend.serving.request.field_policy import FieldPolicy
 
 
 def kserve_router(  # noqa: PLR0913  each is a part of the server that the protocol shows
     core: Core,
     *,
     policy: FieldPolicy,
-    admission: Admission,
+    limiter: ConcurrencyLimiter,
     management: ModelManagement,
     use: Use,
     limits_of: LimitsOf,
@@ -39,7 +39,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
 ) -> APIRouter:
     """`log_settings`: the core's log in the words of Triton's logging extension."""
     repository = Repository(management)
-    at_work = AtWork(core, use, admission, limits_of)
+    at_work = AtWork(core, use, limiter, limits_of)
     infer = InferRequests(core, at_work, policy)
     router = APIRouter()
     for part in (

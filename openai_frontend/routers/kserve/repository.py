@@ -10,7 +10,7 @@ from openai_frontend.routers.kserve.address import known_model
 from openai_frontend.routers.kserve.errors import ERRORS
 from openai_frontend.routers.kserve.server import json
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.serving.callers_models import allows
+from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.kserve.repository import Repository
 from schemas.kserve import IndexEntry, IndexRequest, LoadRequest, UnloadRequest
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from openai_frontend.serving.constraints import formats
-from openai_frontend.serving.constraints.formats import Format
-from openai_frontend.serving.constraints.pairs import NotInStyle, keywords, tagged
+from openai_frontend.serving.constraints.formats import Format, Unconstrainable
+from openai_frontend.serving.constraints.key_value import keywords, tagged
 from openai_frontend.serving.constraints.styles import Style, Tagged
 
 
@@ -14,11 +14,11 @@ class Arguments(Protocol):
     """What the arguments of one function must be."""
 
     def form(self, style: Style) -> Format:
-        """Their grammar. Raises NotInStyle."""
+        """Their grammar. Raises Unconstrainable."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfSchema:
+class SchemaArguments:
     """A JSON object of this schema."""
 
     schema: Mapping[str, Any]
@@ -33,7 +33,7 @@ class OfSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class OfText:
+class TextArguments:
     """An object whose one member `input` is a text; the format matches it as JSON spells it."""
 
     text: Format
@@ -41,6 +41,6 @@ class OfText:
     def form(self, style: Style) -> Format:
         """See `Arguments`."""
         if isinstance(style, Tagged):  # there a text is spelled as it is, and a tag may end it
-            raise NotInStyle
+            raise Unconstrainable
         before, after = ('input="', '"') if style == "python" else ('{"input": "', '"}')
         return formats.sequence(formats.const(before), self.text, formats.const(after))

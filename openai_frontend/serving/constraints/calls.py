@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from openai_frontend.serving.constraints import formats
-from openai_frontend.serving.constraints.arguments import Arguments, OfSchema
+from openai_frontend.serving.constraints.arguments import Arguments, SchemaArguments
+from openai_frontend.serving.constraints.family_tags import CallForm
 from openai_frontend.serving.constraints.formats import Format
-from openai_frontend.serving.constraints.tags import CallForm
-from openai_frontend.serving.json_schema import references
+from openai_frontend.serving.constraints.json_schema import references
 
 Functions = Mapping[str, Arguments]  # name -> what its arguments must be
 
@@ -25,7 +25,7 @@ _ANY_CALL = CallForm(
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of these functions in one family's forms. Raises NotInStyle where a function's
+    """Calls of these functions in one family's forms. Raises Unconstrainable where a function's
     arguments cannot be written so.
     """
 
@@ -54,7 +54,9 @@ def any_call(functions: Functions, *, one: bool) -> Format:
     return _section(_ANY_CALL, functions, one)
 
 
-def any_call_schema(functions: Mapping[str, OfSchema], *, one: bool) -> dict[str, Any] | None:
+def any_call_schema(
+    functions: Mapping[str, SchemaArguments], *, one: bool
+) -> dict[str, Any] | None:
     """The same as a JSON schema; None where references would not be found in it."""
     if any(True for each in functions.values() for _ in references(each.schema)):
         return None

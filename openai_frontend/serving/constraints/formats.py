@@ -7,6 +7,11 @@ import orjson
 
 Format = dict[str, Any]
 
+
+class Unconstrainable(Exception):
+    """No grammar can express this constraint; the message says why."""
+
+
 # Reasoning and calls end with a line break or two before what follows.
 GAP: Format = {"type": "regex", "pattern": r"[ \n]{0,2}"}
 

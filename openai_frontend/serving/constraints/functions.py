@@ -2,12 +2,12 @@
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints import formats, lark
-from openai_frontend.serving.constraints.arguments import Arguments, OfSchema, OfText
-from openai_frontend.serving.json_schema import MAX_PARTS, check_schema, relaxed
-from openai_frontend.serving.tools import CustomFormat, Tools
+from openai_frontend.serving.constraints.arguments import Arguments, SchemaArguments, TextArguments
+from openai_frontend.serving.constraints.json_schema import MAX_PARTS, check_schema, relaxed
+from openai_frontend.serving.request.tools import CustomFormat, Tools
 
 
-def functions_of(tools: Tools) -> dict[str, Arguments]:
+def allowed_functions(tools: Tools) -> dict[str, Arguments]:
     """Those that may be called, in the order of the request. Raises for a schema or a grammar
     that an answer cannot be held to, by its place.
     """
@@ -28,28 +28,28 @@ def functions_of(tools: Tools) -> dict[str, Arguments]:
     return functions
 
 
-def _of_function(name: str, tools: Tools) -> OfSchema:
+def _of_function(name: str, tools: Tools) -> SchemaArguments:
     schema = tools.functions[name]
     if schema.get("type", "object") != "object":
         place = f"{tools.places[name]}.type"
         message = f"Invalid schema for '{place}': the arguments of a function are an object."
         raise InvalidRequest(message, param=place)
     whole = schema if "type" in schema or "$ref" in schema else {"type": "object", **schema}
-    return OfSchema(whole if name in tools.strict else relaxed(whole))
+    return SchemaArguments(whole if name in tools.strict else relaxed(whole))
 
 
 def _of_custom(custom: CustomFormat, place: str) -> Arguments:
     """The input is text, and models write calls: so it is a JSON string."""
     if custom.syntax == "lark":
         try:
-            return OfText(formats.grammar(lark.within_json(custom.definition or "")))
-        except lark.NotSimple as reason:
+            return TextArguments(formats.grammar(lark.within_json(custom.definition or "")))
+        except formats.Unconstrainable as reason:
             message = f"Invalid '{place}': {reason}."
             raise InvalidRequest(message, param=place) from None
     text = {"type": "string"}
     if custom.syntax == "regex":
         text["pattern"] = custom.definition or ""
-    return OfSchema(
+    return SchemaArguments(
         {
             "type": "object",
             "properties": {"input": text},

@@ -7,6 +7,8 @@ import re
 
 import orjson
 
+from openai_frontend.serving.constraints.formats import Unconstrainable
+
 # A string or an expression that nothing closes is a token too: to look for its end again from each
 # quote within it would take the square of its length.
 _TOKEN = re.compile(
@@ -18,14 +20,10 @@ _TOKEN = re.compile(
 _RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuU0]|\[\^|(?<!\\)\.')
 
 
-class NotSimple(Exception):
-    """The grammar matches characters that JSON escapes in a way that is not respelled here."""
-
-
 def within_json(grammar: str) -> str:
-    """The grammar respelled. Raises NotSimple."""
+    """The grammar respelled. Raises Unconstrainable."""
     if "%" in _TOKEN.sub("", grammar).replace("%ignore", ""):
-        raise NotSimple("of Lark's directives a custom tool can only have '%ignore'")
+        raise Unconstrainable("of Lark's directives a custom tool can only have '%ignore'")
     return _TOKEN.sub(_respelled, grammar)
 
 
@@ -33,11 +31,11 @@ def _respelled(found: re.Match[str]) -> str:
     if found["comment"]:
         return ""
     if "" in (found["closed"], found["ended"]):
-        raise NotSimple(f"nothing ends what begins with {found[0][:64]}")
+        raise Unconstrainable(f"nothing ends what begins with {found[0][:64]}")
     if found["string"]:
         return _string(found["string"]) + found["fold"]
     if _RESPELLED.search(found["regex"]):
-        raise NotSimple(
+        raise Unconstrainable(
             f"the expression /{found['regex'][:64]}/ matches characters that JSON escapes; "
             "spell them out as strings"
         )
@@ -48,7 +46,7 @@ def _string(literal: str) -> str:
     try:
         text = orjson.loads(literal)
     except orjson.JSONDecodeError:
-        raise NotSimple(
+        raise Unconstrainable(
             f"the string {literal[:64]} has an escape that JSON does not know"
         ) from None
     inside = orjson.dumps(text).decode()[1:-1]

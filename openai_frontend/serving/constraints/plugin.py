@@ -63,7 +63,7 @@ def installed() -> tuple[ConstraintPlugin, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluggedIn:
+class PluginConstraint:
     """What the plug-ins say of one request, and which of them asks for structure."""
 
     structured: StructuredOutputs | None = None
@@ -71,15 +71,17 @@ class PluggedIn:
     extra_args: Mapping[str, object] = field(default_factory=dict)
 
 
-NOTHING = PluggedIn()
+NOTHING = PluginConstraint()
 
 
-def plugged_in(request: SamplingFields) -> PluggedIn:
+def plugin_constraint(request: SamplingFields) -> PluginConstraint:
     """The first plug-in that has something to say decides."""
     for plugin in installed():
         held = plugin.constraint(request)
         if isinstance(held, StructuredOutputs):
-            return PluggedIn(structured=held, by=plugin.name)
+            return PluginConstraint(structured=held, by=plugin.name)
         if isinstance(held, LogitsProcessor):
-            return PluggedIn(by=plugin.name, extra_args={**held.arguments, PROCESSOR: held.name})
+            return PluginConstraint(
+                by=plugin.name, extra_args={**held.arguments, PROCESSOR: held.name}
+            )
     return NOTHING

@@ -2,7 +2,7 @@
 
 from openai_frontend.auth.principal import Principal
 from openai_frontend.errors import NotPermitted
-from openai_frontend.serving.callers_models import check_allowed
+from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.kserve.addresses import ModelAddress
 
 

@@ -16,7 +16,7 @@ from openai_frontend.serving.kserve.at_work import AtWork
 from openai_frontend.serving.kserve.core import Core, Response, Responses
 from openai_frontend.serving.kserve.inference import response_head
 from openai_frontend.serving.kserve.options import RequestOptions, read_options
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import GenerateRequest
 
 NOT_ONE = (

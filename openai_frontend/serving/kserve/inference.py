@@ -11,13 +11,13 @@ from openai_frontend.contracts.kserve import binary, json_tensor, output
 from openai_frontend.contracts.kserve.datatypes import TensorInput, check_size, known, refuse
 from openai_frontend.contracts.kserve.raw import raw_input
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
-from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.kserve import work
 from openai_frontend.serving.kserve.addresses import LATEST, ModelAddress
 from openai_frontend.serving.kserve.at_work import AtWork
 from openai_frontend.serving.kserve.core import Core, Response
 from openai_frontend.serving.kserve.options import RequestOptions, read_options
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import InferRequest, OutputParameters, RequestInput
 from schemas.sampling import RequestFields
 

@@ -9,7 +9,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.serving.kserve.addresses import ModelAddress
 from openai_frontend.serving.kserve.core import Index
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import IndexRequest, LoadRequest, UnloadRequest
 
 _FILE = "file:"

@@ -2,16 +2,16 @@
 
 import orjson
 
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import ChatCompletionRequest
 from tests.fuzz.prepared import prepared
 from tests.fuzz.targets import json_body
 
-CHATS = ChatCompletions(Limits(), FieldPolicy("ignore"), Admission(99))
+CHATS = ChatCompletions(InferenceLimits(), FieldPolicy("ignore"), ConcurrencyLimiter(99))
 READER = BodyReader(ChatCompletionRequest)
 START = b'{"model":"a","messages":[{"role":"user","content":"b"}],'
 

@@ -1,14 +1,14 @@
 """A completion's body, as far as the model's door: what reaches it, or a 400."""
 
-from openai_frontend.serving.admission import Admission
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.completions import Completions
-from openai_frontend.serving.fields import FieldPolicy
-from openai_frontend.serving.limits import Limits
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.completions import CompletionRequest
 from tests.fuzz.prepared import prepared
 
-COMPLETIONS = Completions(Limits(), FieldPolicy("ignore"), Admission(99))
+COMPLETIONS = Completions(InferenceLimits(), FieldPolicy("ignore"), ConcurrencyLimiter(99))
 READER = BodyReader(CompletionRequest)
 START = b'{"model":"a","prompt":"b",'
 

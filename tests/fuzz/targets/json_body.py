@@ -3,7 +3,7 @@
 from typing import Any
 
 from openai_frontend.errors import GatewayError
-from openai_frontend.serving.request_body import BodyReader
+from openai_frontend.serving.request.request_body import BodyReader
 from schemas.adapters import LoadLoRAAdapterRequest
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.serving.json_schema import check_schema, relaxed
+from openai_frontend.serving.constraints.json_schema import check_schema, relaxed
 from tests.fuzz.outcome import outcome
 
 _KEYWORDS = (

@@ -7,9 +7,9 @@ from typing import Any
 
 from openai_frontend.contracts.kserve import binary
 from openai_frontend.contracts.kserve.datatypes import DATATYPES, check_size
-from openai_frontend.serving.fields import FieldPolicy
 from openai_frontend.serving.kserve.addresses import ModelAddress
 from openai_frontend.serving.kserve.inference import Inference, InferRequests
+from openai_frontend.serving.request.field_policy import FieldPolicy
 from tests.fuzz.draw import Draw
 from tests.fuzz.outcome import outcome
 

@@ -1,0 +1,1 @@
+"""Which model a caller may use, and when a request may run."""

@@ -1,0 +1,106 @@
+"""Finds the model of a request: by its name, or the only one for it if the request names none."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from heapq import nlargest
+from itertools import pairwise
+from typing import Literal
+
+from openai_frontend.errors import InvalidRequest, ModelNotFound
+from openai_frontend.models.card import Capabilities, ModelCard
+from openai_frontend.models.served_model import ServedModel
+from openai_frontend.serving.admission.authorized_models import ModelProvider
+
+MAX_LISTED = 10  # names in one message
+_MAX_NAME = 128  # characters of a name in a message
+# difflib takes 0.2 ms for two similar names, so it sees few, and the beginnings of those
+_MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
+
+
+# What an address asks of a model, by the name of the capability; None: nothing that not all can
+Task = Literal["chat", "completions", "embeddings", "rerank"] | None
+
+
+async def find_model(
+    models: ModelProvider, name: str | None, task: Task, *, may_list: bool
+) -> ServedModel:
+    """The model, loaded first where models are loaded on demand. An empty name is none: that is
+    the only model, or else the only one for the task.
+
+    `may_list`: errors may say which models there are.
+    """
+    name = name or _only_name(models, task, may_list=may_list)
+    try:
+        await models.bring(name)
+        return models.get(name)
+    except ModelNotFound as error:
+        raise with_known_names(error, models, name) if may_list else error from None
+
+
+def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> ModelNotFound:
+    """The same error with the closest name and some that the caller may use."""
+    known = [card.name for card in models.cards()]
+    message = error.message
+    if (closest := _closest(name, known)) is not None:
+        message += f" Did you mean '{closest[:_MAX_NAME]}'?"
+    message += f" Available models: {_listed(known)}." if known else " No model is available."
+    return ModelNotFound(message, param=error.param)
+
+
+def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
+    """The name of the one model there is: aliases and versions are that model's, and an adapter
+    counts only where its base may not be used.
+    """
+    cards = models.cards()
+    cards = _able([card for card in cards if card.parent is None] or cards, task)
+    names = [card.name for card in cards]
+    own_names = {card.stands_for or card.name for card in cards}
+    if len(own_names) != 1:
+        raise _which_model(names, may_list=may_list)
+    [own_name] = own_names
+    return own_name if own_name in names else names[0]
+
+
+def _able(cards: Sequence[ModelCard], task: Task) -> Sequence[ModelCard]:
+    """Those that can do the task, or may: of a model that is not loaded nothing is known. All of
+    them if none can. Documents are ranked by cross-encoders before models of embeddings.
+    """
+    if task is None:
+        return cards
+    able = [
+        card
+        for card in cards
+        if getattr(card.capabilities, task) or card.capabilities == Capabilities()
+    ]
+    if task == "rerank":
+        able = [card for card in able if not card.capabilities.embeddings] or able
+    return able or cards
+
+
+def _which_model(names: Sequence[str], *, may_list: bool) -> InvalidRequest:
+    message = "Missing required parameter: 'model'."
+    if may_list and names:
+        message += f" Name one of the available models: {_listed(names)}."
+    elif names:
+        message += " Several models are available."
+    else:
+        message += " No model is available."
+    return InvalidRequest(message, param="model", code="missing_required_parameter")
+
+
+def _closest(name: str, known: Sequence[str]) -> str | None:
+    """None if no name is similar."""
+    name = name[:_MAX_COMPARED_CHARACTERS]
+    pairs = set(pairwise(name))
+    beginnings = {each[:_MAX_COMPARED_CHARACTERS]: each for each in known[:_MAX_LOOKED_AT]}
+    alike = nlargest(
+        _MAX_COMPARED, beginnings, key=lambda each: len(pairs.intersection(pairwise(each)))
+    )
+    close = get_close_matches(name, alike, n=1)
+    return beginnings[close[0]] if close else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    listed = ", ".join(f"'{name[:_MAX_NAME]}'" for name in names[:MAX_LISTED])
+    more = len(names) - MAX_LISTED
+    return f"{listed} and {more} more (GET /v1/models lists all)" if more > 0 else listed

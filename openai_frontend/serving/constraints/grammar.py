@@ -1,0 +1,272 @@
+"""One grammar for one answer: reasoning where the model may think, then calls, text, or the form
+that the request asks for. Pure: nothing is compiled here.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import orjson
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import StructuredOutputs
+from openai_frontend.parsing.reading import Reading
+from openai_frontend.serving.constraints import formats, harmony, plugin
+from openai_frontend.serving.constraints.arguments import SchemaArguments
+from openai_frontend.serving.constraints.calls import Calls, Functions, any_call, any_call_schema
+from openai_frontend.serving.constraints.error_paths import field_names
+from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS, CallForm
+from openai_frontend.serving.constraints.format_grammar import format_grammar
+from openai_frontend.serving.constraints.formats import Format, Unconstrainable
+from openai_frontend.serving.constraints.functions import allowed_functions
+from openai_frontend.serving.constraints.plugin import PluginConstraint
+from openai_frontend.serving.constraints.reasoning import reasoning_grammar
+from openai_frontend.serving.constraints.response_format import (
+    FORM_FIELDS,
+    RequestedFormat,
+    requested_format,
+)
+from openai_frontend.serving.request.tools import Tools
+from schemas.response_format import MAX_TAG_CHARACTERS
+from schemas.sampling import SamplingFields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraint:
+    """What one answer is held to, in the engine's words and in the parser's."""
+
+    structured: StructuredOutputs | None = None  # what the engine is told
+    forced: str | None = None  # the parser is told: nothing but this function's arguments come
+    any_call: bool = False  # the parser is told: a JSON array of calls comes
+    needed: bool = True  # False: where the engine cannot, what reads the answer sees to it
+    param: str = "structured_outputs"  # the request field that asked
+    field_names: Mapping[str, str] = field(default_factory=dict)  # the engine's name -> a place
+    extra_args: Mapping[str, Any] = field(default_factory=dict)  # a plug-in's, for the engine's
+
+
+NO_CONSTRAINT = Constraint()
+
+_FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_decoding_backend"}
+
+
+def constraint(
+    request: SamplingFields,
+    tools: Tools,
+    reading: Reading,
+    *,
+    reasoning_open: bool | None,
+    takes_tags: bool = True,
+) -> Constraint:
+    """What the request holds its answer to. `reasoning_open` is what the reading says of the
+    prompt; `takes_tags`: the model takes structural tags, and with them more than a schema.
+    """
+    asks = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
+    if not asks and not tools.in_use and not plugin.installed():
+        return NO_CONSTRAINT
+    plugged = plugin.plugin_constraint(request)
+    form = _form(request if asks else None, plugged)
+    held = _held_to(form, tools, _GrammarBuilder(reading, reasoning_open, takes_tags))
+    if not plugged.extra_args:
+        return held
+    return replace(held, extra_args=plugged.extra_args)
+
+
+def _form(request: SamplingFields | None, plugged: PluginConstraint) -> RequestedFormat | None:
+    """The form of the answer: the request's own, or a plug-in's."""
+    own = None if request is None else requested_format(request)
+    if plugged.structured is None:
+        return own
+    if own is not None:
+        message = (
+            f"'{own.param}' cannot be used: the server's '{plugged.by}' constrains the answer."
+        )
+        raise InvalidRequest(message, param=own.param)
+    # No field of the request asks for it; a model that cannot do it is the server's own mistake.
+    return RequestedFormat(structured=plugged.structured, param="model", place="model")
+
+
+def _held_to(
+    form: RequestedFormat | None, tools: Tools, composition: "_GrammarBuilder"
+) -> Constraint:
+    if not tools.in_use:
+        return NO_CONSTRAINT if form is None else composition.of(form)
+    if tools.choice == "required":
+        return composition.of_calls(tools)
+    return composition.of_calls_or(form, tools)
+
+
+class _GrammarBuilder:
+    """Grammars for the answers of one model to one prompt."""
+
+    def __init__(self, reading: Reading, reasoning_open: bool | None, takes_tags: bool) -> None:
+        self._reading = reading
+        self._takes_tags = takes_tags
+        self._open = reasoning_open
+        self._frames = harmony.frames(reading)
+        self._tags = _tags(reading)
+
+    def of(self, form: RequestedFormat) -> Constraint:
+        """The form alone, perhaps after thinking."""
+        if not self._frames and self._thinking(form.param) is None:
+            names = {"structured_outputs": form.place}
+            return Constraint(structured=form.structured, param=form.param, field_names=names)
+        content = format_grammar(form)
+        whole = harmony.message(content) if self._frames else content
+        return self._held(whole, form.param, {form.place: form.structured.json}, form.place)
+
+    def of_calls(self, tools: Tools) -> Constraint:
+        """At least one call."""
+        functions = allowed_functions(tools)
+        if self._frames:
+            return self._held_calls(harmony.calls(functions), functions, tools)
+        one = not tools.parallel or len(functions) == 1  # a named function is called once
+        if not self._takes_tags and (schema := self._as_schema(tools, functions, one=one)):
+            return schema
+        for forms in self._tags:
+            with contextlib.suppress(Unconstrainable):
+                return self._held_calls(Calls(forms, functions, one).only(), functions, tools)
+        return self._as_json(tools, functions, one=one)  # whatever the model was taught
+
+    def of_calls_or(self, form: RequestedFormat | None, tools: Tools) -> Constraint:
+        """Calls, or else the form; without a form any text, in which there may be calls."""
+        held = _held_functions(tools)
+        if form is None and not held and not (self._tags and _narrowed(tools)):
+            return NO_CONSTRAINT
+        functions = allowed_functions(tools)
+        whole = self._calls_or(None if form is None else format_grammar(form), functions, tools)
+        if whole is None:
+            raise _not_with(form, tools)
+        given = self._held_calls(whole, functions, tools, form)
+        return given if held or form is not None else replace(given, needed=False)
+
+    def _calls_or(
+        self, content: Format | None, functions: Functions, tools: Tools
+    ) -> Format | None:
+        """None where the family's calls cannot be told from content."""
+        if self._frames:
+            return harmony.calls_or(functions, content or formats.any_text())
+        for forms in self._tags:
+            calls = Calls(forms, functions, not tools.parallel)
+            with contextlib.suppress(Unconstrainable):
+                if content is None:
+                    return calls.within_text()
+                return formats.either(calls.only(), content)
+        return None
+
+    def _as_json(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint:
+        if len(functions) == 1:
+            (name,) = functions
+            whole, told = functions[name].form("json"), Constraint(forced=name)
+        else:
+            whole, told = any_call(functions, one=one), Constraint(any_call=True)
+        held = self._held_calls(whole, functions, tools)
+        return replace(held, forced=told.forced, any_call=told.any_call)
+
+    def _as_schema(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint | None:
+        """For a model that is told a schema and nothing more; None where that does not say it."""
+        known = {
+            name: each for name, each in functions.items() if isinstance(each, SchemaArguments)
+        }
+        param = _asked_by(tools)
+        if len(known) < len(functions) or self._thinking(param) is not None:
+            return None
+        names = {"structured_outputs": param}
+        if len(known) == 1:
+            ((name, arguments),) = known.items()
+            held = StructuredOutputs(json=arguments.schema)
+            return Constraint(structured=held, forced=name, param=param, field_names=names)
+        schema = any_call_schema(known, one=one)
+        if schema is None:
+            return None
+        held = StructuredOutputs(json=schema)
+        return Constraint(structured=held, any_call=True, param=param, field_names=names)
+
+    def _held_calls(
+        self, whole: Format, functions: Functions, tools: Tools, form: RequestedFormat | None = None
+    ) -> Constraint:
+        schemas: dict[str, Any] = {
+            tools.places[name]: arguments.schema
+            for name, arguments in functions.items()
+            if isinstance(arguments, SchemaArguments)
+        }
+        if form is not None:
+            schemas[form.place] = form.structured.json
+        param = _asked_by(tools) if form is None else form.param
+        return self._held(whole, param, schemas, param)
+
+    def _held(
+        self, whole: Format, param: str, schemas: Mapping[str, Any], place: str
+    ) -> Constraint:
+        before = None if self._frames else self._thinking(param)
+        if before is not None:
+            whole = formats.sequence(before, whole)
+        structured = StructuredOutputs(structural_tag=_tag(whole, param, place))
+        names = {"structured_outputs": place, **field_names(whole, schemas, place)}
+        return Constraint(structured=structured, param=param, field_names=names)
+
+    def _thinking(self, param: str) -> Format | None:
+        try:
+            return reasoning_grammar(self._reading, self._open)
+        except Unconstrainable as unknown:
+            message = f"Unsupported parameter: '{param}' is not supported with this model: "
+            raise InvalidRequest(
+                f"{message}{unknown}.", param=param, code="unsupported_parameter"
+            ) from None
+
+
+def _tag(whole: Format, param: str, place: str) -> str:
+    try:
+        tag = formats.structural_tag(whole)
+    except orjson.JSONEncodeError as error:  # JSON that came as text may be nested without end
+        message = f"Invalid '{place}': no grammar can be made of it: {error}."
+        raise InvalidRequest(message, param=place) from None
+    if len(tag) > MAX_TAG_CHARACTERS:
+        message = f"Invalid '{param}': its grammar would be too large; offer less at once."
+        raise InvalidRequest(message, param=param)
+    return tag
+
+
+def _tags(reading: Reading) -> list[tuple[CallForm, ...]]:
+    """The forms in which the model was taught to write calls, and then those that are read as
+    well; none where nobody knows them.
+    """
+    name = reading.family.name.partition("+")[0] if reading.family.tools is not None else ""
+    return [table[name] for table in (TAGS, JSON_TAGS) if name in table]
+
+
+def _held_functions(tools: Tools) -> frozenset[str]:
+    """Those whose calls the request insists on, also where it leaves the choice to the model."""
+    grammars = (name for name, custom in tools.custom.items() if custom.type == "grammar")
+    return (tools.strict | frozenset(grammars)) & tools.allowed
+
+
+def _narrowed(tools: Tools) -> bool:
+    """Whether calls are limited in a way that a model does not know of by itself."""
+    return not tools.parallel or tools.allowed != tools.functions.keys()
+
+
+def _asked_by(tools: Tools) -> str:
+    """The field for which calls are held to their grammar."""
+    if tools.choice == "required":
+        return "function_call" if tools.legacy else "tool_choice"
+    held = _held_functions(tools)
+    if held:
+        return _insists(tools, min(held))
+    return tools.param if tools.parallel or tools.legacy else "parallel_tool_calls"
+
+
+def _insists(tools: Tools, name: str) -> str:
+    """Where a request says that this function's calls are to be held to its form."""
+    place = tools.places[name].removesuffix(".parameters")
+    return f"{place}.strict" if name in tools.strict else place
+
+
+def _not_with(form: RequestedFormat | None, tools: Tools) -> InvalidRequest:
+    if form is not None:
+        place, reason = form.param, "it cannot be combined with tools"
+    else:
+        place = _insists(tools, min(_held_functions(tools)))
+        reason = "calls can only be held to it where 'tool_choice' asks for one"
+    message = f"Unsupported parameter: '{place}' is not supported with this model: {reason}."
+    return InvalidRequest(message, param=place, code="unsupported_parameter")

@@ -1,0 +1,136 @@
+"""Arguments that are written one by one, as grammars: Python's keywords, and values between tags.
+In the schema's order; those that need not be there may be left out.
+"""
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import Any
+
+import orjson
+
+from openai_frontend.parsing.schema_types import argument_types
+from openai_frontend.serving.constraints import formats
+from openai_frontend.serving.constraints.formats import Format, Unconstrainable
+from openai_frontend.serving.constraints.json_schema import references
+from openai_frontend.serving.constraints.styles import Tagged
+
+# Those that may be left out make a grammar grow by their square where commas are between them.
+_MAX_PAIRS = 64
+_MAX_COPIED = 1024 * 1024  # bytes of JSON that stand in one function's grammar more than once
+_MAX_COUNT = 127  # what an engine takes in a regular expression within a structural tag
+_DEFINITIONS = ("$defs", "definitions")
+_COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
+_OF_TEXT = frozenset(("type", "title", "description", "default", "examples", "format"))
+
+# Of a text with a length: neither what begins its end, nor spaces, which may be the tag's own.
+_CHARACTER = "[!-;=-~\u00a1-\ud7ff\ue000-\U0010ffff]"
+
+Pair = tuple[Format, bool]  # and whether it must be there
+
+
+def keywords(schema: Mapping[str, Any]) -> Format:
+    """`a=1, b="x"`: JSON's spelling of values is read as Python's."""
+    properties = _properties(schema)
+    if len(properties) > _MAX_PAIRS or not all(map(str.isidentifier, properties)):
+        raise Unconstrainable
+    pairs = [
+        (formats.sequence(formats.const(f"{name}="), _value(schema, each)), needed)
+        for name, each, needed in _described(schema, properties)
+    ]
+    left_out = sum(1 for _ in takewhile(lambda pair: not pair[1], pairs))
+    _check_copied([pair for pair, _ in pairs], left_out)  # all that may follow, after each
+    return _from_first(pairs)
+
+
+def tagged(schema: Mapping[str, Any], style: Tagged) -> Format:
+    """Values between tags that hold their names."""
+    pairs = []
+    for name, each, needed in _described(schema, _properties(schema)):
+        if any(mark in name for mark in '<>"'):
+            raise Unconstrainable
+        pair = _tagged_pair(schema, name, each, style)
+        pairs.append(pair if needed else formats.optional(pair))
+    return formats.sequence(*pairs) if pairs else formats.const("")
+
+
+def _tagged_pair(schema: Mapping[str, Any], name: str, each: Any, style: Tagged) -> Format:
+    types = argument_types(schema, name)  # as the parser that will read it
+    if "string" not in types and types:
+        before, value = style.value, _value(schema, each)
+    elif types == {"string"}:
+        before, value = style.text, _text(each, style)
+    else:  # its text may be read as one type or the other
+        raise Unconstrainable
+    return formats.sequence(
+        formats.const(before.replace("%s", name)), value, formats.const(style.end)
+    )
+
+
+def _text(schema: Mapping[str, Any], style: Tagged) -> Format:
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if values is not None:
+        texts = [value for value in values if isinstance(value, str)]
+        if not texts or any(style.mark in text or text != text.strip() for text in texts):
+            raise Unconstrainable
+        return formats.either(*map(formats.const, texts))
+    least, most = schema.get("minLength", 0), schema.get("maxLength")
+    if schema.keys() - _OF_TEXT - {"minLength", "maxLength"}:
+        raise Unconstrainable  # a pattern, or a reference to more
+    if not least:
+        return formats.any_text(style.mark, most=most)
+    if max(least, most or 0) > _MAX_COUNT:
+        raise Unconstrainable
+    return formats.regex(f"{_CHARACTER}{{{least},{'' if most is None else most}}}")
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    if any(key in schema for key in _COMBINED):
+        raise Unconstrainable
+    within = tuple(f"#/{key}/" for key in _DEFINITIONS)
+    if not all(each.startswith(within) for each in references(schema)):
+        raise Unconstrainable
+    properties: Mapping[str, Any] = schema.get("properties") or {}
+    open_ended = schema.get("additionalProperties", False) not in (False, None)
+    if (open_ended and not properties) or set(schema.get("required") or ()) - properties.keys():
+        raise Unconstrainable
+    _check_copied(_definitions(schema), sum(map(_refers, properties.values())))
+    return properties
+
+
+def _check_copied(part: Any, times: int) -> None:
+    if times and len(orjson.dumps(part)) * times > _MAX_COPIED:
+        raise Unconstrainable
+
+
+def _described(
+    schema: Mapping[str, Any], properties: Mapping[str, Any]
+) -> list[tuple[str, Any, bool]]:
+    needed = frozenset(schema.get("required") or ())
+    return [(name, each, name in needed) for name, each in properties.items()]
+
+
+def _value(schema: Mapping[str, Any], each: Any) -> Format:
+    """A value of one property, with the definitions where it refers to one."""
+    return formats.json_value({**each, **_definitions(schema)} if _refers(each) else each)
+
+
+def _definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: schema[key] for key in _DEFINITIONS if key in schema}
+
+
+def _refers(schema: Any) -> bool:
+    return next(references(schema), None) is not None
+
+
+def _from_first(pairs: list[Pair]) -> Format:
+    """The first that is there has no comma before it."""
+    if not pairs:
+        return formats.const("")
+    (pair, needed), *rest = pairs
+    whole = formats.sequence(pair, *(_after_another(*each) for each in rest))
+    return whole if needed else formats.either(whole, _from_first(rest))
+
+
+def _after_another(pair: Format, needed: bool) -> Format:
+    with_comma = formats.sequence(formats.const(", "), pair)
+    return with_comma if needed else formats.optional(with_comma)

@@ -1,0 +1,181 @@
+"""What an answer must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`,
+SGLang's `regex` and `ebnf`, as one form.
+
+Looks into a schema only as far as `check_schema` does: the engine compiles what is left.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import StructuredOutputs
+from openai_frontend.serving.constraints.json_schema import check_schema
+from schemas.response_format import MAX_CONSTRAINT_BYTES
+from schemas.sampling import SamplingFields
+
+_OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
+_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+# Names of vLLM's that say how, not what: the engine's own settings choose.
+_BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedFormat:
+    """The one form that a request asks of its answer."""
+
+    structured: StructuredOutputs
+    param: str  # the field that asks
+    place: str  # where in it the schema or grammar stands
+
+
+def structured_outputs(request: SamplingFields) -> StructuredOutputs | None:
+    """The one constraint on the answer; None where any text will do."""
+    form = requested_format(request)
+    return None if form is None else form.structured
+
+
+def requested_format(request: SamplingFields) -> RequestedFormat | None:
+    """The one form that the request asks for; None where any text will do. Raises where it asks
+    for two.
+    """
+    asked: RequestedFormat | None = None
+    for field in FORM_FIELDS:
+        value = getattr(request, field)
+        form = None if value is None else _FIELDS[field](field, value)
+        if form is None:
+            continue
+        if asked is not None:
+            message = f"'{field}' and '{asked.param}' cannot be used together."
+            raise InvalidRequest(message, param=field)
+        asked = form
+    return _with_guided_options(request, asked)
+
+
+def _with_guided_options(
+    request: SamplingFields, asked: RequestedFormat | None
+) -> RequestedFormat | None:
+    backend, pattern = request.guided_decoding_backend, request.guided_whitespace_pattern
+    if backend is not None and backend not in _BACKENDS:
+        known = ", ".join(f"'{each}'" for each in _BACKENDS)
+        message = f"Invalid value: '{backend}'. Supported values are: {known}."
+        raise InvalidRequest(message, param="guided_decoding_backend")
+    if pattern is None:
+        return asked
+    if asked is None or asked.param != "guided_json":
+        message = "'guided_whitespace_pattern' can only be used with 'guided_json'."
+        raise InvalidRequest(message, param="guided_whitespace_pattern")
+    structured = StructuredOutputs(json=asked.structured.json, whitespace_pattern=pattern)
+    param = "guided_whitespace_pattern"  # of the two, what an engine may not be able to do
+    return RequestedFormat(structured=structured, param=param, place=param)
+
+
+def _of_response_format(field: str, response_format: Mapping[str, Any]) -> RequestedFormat | None:
+    _check_size(response_format, field)
+    if "schema" in response_format:
+        place = "response_format.schema"
+        message = f"Unsupported parameter: '{place}'. Use the type 'json_schema' for a schema."
+        raise InvalidRequest(message, param=place, code="unsupported_parameter")
+    structured = _FORMATS[response_format["type"]](response_format)
+    if structured is None:
+        return None
+    place = field if structured.json is None else _SCHEMA_PLACE
+    return RequestedFormat(structured=structured, param=field, place=place)
+
+
+def _of_structured_outputs(field: str, members: Mapping[str, Any]) -> RequestedFormat | None:
+    given = _given(members)
+    if not given:
+        return None
+    kinds = [kind for kind in _KINDS if kind in given]
+    if len(kinds) != 1:
+        got = "none of them" if not kinds else " and ".join(f"'{kind}'" for kind in kinds)
+        message = f"Invalid '{field}': expected one of {_listed()}, but got {got}."
+        raise InvalidRequest(message, param=field)
+    _check_size(given, field)
+    place = f"{field}.{kinds[0]}"
+    if "json" in given:
+        given["json"] = _schema(given["json"], place)
+    return RequestedFormat(structured=StructuredOutputs(**given), param=field, place=place)
+
+
+def _of_kind(kind: str) -> Callable[[str, Any], RequestedFormat]:
+    """For a field that holds one kind of constraint and nothing else."""
+
+    def read(field: str, value: Any) -> RequestedFormat:
+        _check_size(value, field)
+        given = {kind: _schema(value, field) if kind == "json" else value}
+        return RequestedFormat(structured=StructuredOutputs(**given), param=field, place=field)
+
+    return read
+
+
+def _given(structured_outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The known members that say something; the others are the policy for unknown fields'."""
+    values = {name: structured_outputs.get(name) for name in (*_KINDS, *_OPTIONS)}
+    return {
+        name: value for name, value in values.items() if value is not None and value is not False
+    }
+
+
+def _schema(given: Any, place: str) -> Any:
+    schema = given
+    if isinstance(given, str):
+        try:
+            schema = orjson.loads(given)
+        except orjson.JSONDecodeError as error:
+            message = f"Invalid '{place}': the text is not JSON: {error}."
+            raise InvalidRequest(message, param=place) from None
+    check_schema(schema, place)
+    return schema
+
+
+def _check_size(constraint: Any, param: str) -> None:
+    """The engine gets a copy for each choice, and compiles it."""
+    try:
+        size = len(orjson.dumps(constraint))
+    except TypeError:
+        message = f"Invalid '{param}': an integer in it has more than 64 bits."
+        raise InvalidRequest(message, param=param) from None
+    if size > MAX_CONSTRAINT_BYTES:
+        message = f"Invalid '{param}': at most {MAX_CONSTRAINT_BYTES} bytes of JSON, not {size}."
+        raise InvalidRequest(message, param=param)
+
+
+def _listed() -> str:
+    return ", ".join(f"'{kind}'" for kind in _KINDS)
+
+
+_SCHEMA_PLACE = "response_format.json_schema.schema"
+
+
+def _json_schema(response_format: Mapping[str, Any]) -> StructuredOutputs:
+    schema = cast("Mapping[str, Any] | None", response_format["json_schema"].get("schema"))
+    if schema is None:
+        message = f"Missing required parameter: '{_SCHEMA_PLACE}'."
+        raise InvalidRequest(message, param=_SCHEMA_PLACE, code="missing_required_parameter")
+    check_schema(schema, _SCHEMA_PLACE)
+    return StructuredOutputs(json=schema)
+
+
+_FORMATS: Mapping[str, Callable[[Mapping[str, Any]], StructuredOutputs | None]] = {
+    "text": lambda _: None,
+    "json_object": lambda _: StructuredOutputs(json_object=True),
+    "json_schema": _json_schema,
+    "structural_tag": lambda form: StructuredOutputs(structural_tag=orjson.dumps(form).decode()),
+}
+
+# The fields that ask for a form of the answer; of two in one request the later one is refused.
+_FIELDS: Mapping[str, Callable[[str, Any], RequestedFormat | None]] = {
+    "response_format": _of_response_format,
+    "structured_outputs": _of_structured_outputs,
+    "guided_json": _of_kind("json"),
+    "guided_regex": _of_kind("regex"),
+    "guided_choice": _of_kind("choice"),
+    "guided_grammar": _of_kind("grammar"),
+    "regex": _of_kind("regex"),
+    "ebnf": _of_kind("grammar"),
+}
+FORM_FIELDS = tuple(_FIELDS)

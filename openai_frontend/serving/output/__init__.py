@@ -1,0 +1,1 @@
+"""What a model generates, as OpenAI's responses: whole or in chunks."""

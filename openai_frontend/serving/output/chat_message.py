@@ -1,0 +1,128 @@
+"""What events add to a message, as OpenAI's deltas; and a message as the sum of its deltas, so that
+a stream and a whole answer say the same. No bytes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from openai_frontend.parsing.events import (
+    ContentText,
+    Event,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from openai_frontend.serving.output.custom_tools import CustomInputDecoder
+from openai_frontend.serving.request.tools import Tools
+
+Delta = Mapping[str, Any]
+
+
+class ChatDeltas:
+    """The deltas of one choice, in order; a call's id, type and name come once."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._inputs: dict[
+            int, CustomInputDecoder
+        ] = {}  # of custom tools' calls that have not ended
+
+    def of(self, events: Iterable[Event]) -> list[Delta]:
+        """One delta for each event that says something, as OpenAI sends them."""
+        return [delta for event in events for delta in self._of(event)]
+
+    def _of(self, event: Event) -> Iterator[Delta]:
+        match event:
+            case ContentText(text):
+                yield {"content": text}
+            case ReasoningText(text):
+                yield {"reasoning_content": text, "reasoning": text}
+            case ToolCallBegun():
+                yield self._begun(event)
+            case ToolCallArguments(index, text):
+                yield from self._more(index, text)
+            case ToolCallEnded(index) if index in self._inputs:
+                text = self._inputs.pop(index).finish()
+                if text:
+                    yield _call(index, {"custom": {"input": text}})
+
+    def _begun(self, call: ToolCallBegun) -> Delta:
+        if self._tools.legacy:
+            return {"function_call": {"name": call.name, "arguments": ""}}
+        if call.name in self._tools.custom:
+            self._inputs[call.index] = CustomInputDecoder()
+            custom = {"name": call.name, "input": ""}
+            return _call(call.index, {"id": call.id, "type": "custom", "custom": custom})
+        function = {"name": call.name, "arguments": ""}
+        return _call(call.index, {"id": call.id, "type": "function", "function": function})
+
+    def _more(self, index: int, text: str) -> Iterator[Delta]:
+        custom = self._inputs.get(index)
+        if custom is not None:
+            if told := custom.feed(text):
+                yield _call(index, {"custom": {"input": told}})
+        elif self._tools.legacy:
+            yield {"function_call": {"arguments": text}}
+        else:
+            yield _call(index, {"function": {"arguments": text}})
+
+
+def _call(index: int, fields: Delta) -> Delta:
+    return {"tool_calls": [{"index": index, **fields}]}
+
+
+class ChatMessageBuilder:
+    """The sum of one choice's deltas."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._deltas = ChatDeltas(tools)
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._function_call: dict[str, Any] | None = None
+
+    def add(self, events: Iterable[Event]) -> None:
+        """What these add."""
+        for delta in self._deltas.of(events):
+            self._add(delta)
+
+    def _add(self, delta: Delta) -> None:
+        for name in ("content", "reasoning_content"):
+            if text := delta.get(name):
+                self._texts.setdefault(name, []).append(text)
+        if function_call := delta.get("function_call"):
+            self._function_call = _sum(self._function_call or {}, function_call)
+        for call in delta.get("tool_calls", ()):
+            fields = {name: value for name, value in call.items() if name != "index"}
+            if call["index"] == len(self._calls):
+                self._calls.append({})
+            self._calls[call["index"]] = _sum(self._calls[call["index"]], fields)
+
+    def fields(self, before: str = "") -> dict[str, Any]:
+        """The members of ChatCompletionMessage; `before` stands before its content."""
+        content = before + "".join(self._texts.get("content", ()))
+        only_calls = not content and bool(self._calls or self._function_call)
+        fields: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if only_calls else content,
+            "refusal": None,
+            "annotations": [],
+        }
+        if reasoning := "".join(self._texts.get("reasoning_content", ())):
+            fields |= {"reasoning_content": reasoning, "reasoning": reasoning}
+        if self._calls:
+            fields["tool_calls"] = self._calls
+        if self._function_call is not None:
+            fields["function_call"] = self._function_call
+        return fields
+
+
+def _sum(first: Mapping[str, Any], more: Delta) -> dict[str, Any]:
+    """Texts one after the other, objects member by member: as clients add them up."""
+    joined = dict(first)
+    for name, value in more.items():
+        if isinstance(value, Mapping):
+            joined[name] = _sum(joined.get(name, {}), value)
+        else:
+            joined[name] = joined.get(name, "") + value
+    return joined

@@ -1,0 +1,1 @@
+"""Parts of a request: validated, and translated into what the model needs."""

@@ -1,0 +1,132 @@
+"""A request's raw bytes, read once into its schema. Never sees HTTP."""
+
+import asyncio
+import json
+import mmap
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from openai_frontend.errors import InvalidRequest, ServerOverloaded
+from openai_frontend.json_size import TooManyParts, size_checks
+from openai_frontend.serving.request.validation_error import invalid_request
+from schemas.sampling import RequestFields
+
+Fields = TypeVar("Fields", bound=RequestFields)
+
+
+# A body of up to so many bytes is read in one go: it takes 0.2 ms where it is all token ids
+_AT_ONCE_BYTES = 16 * 1024
+# orjson asks for 12 times the body at once, and its values are made beside that. It ends the
+# process where there is no memory for them, as pydantic's parser does
+_READING_TAKES = 16
+_UNTOUCHED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class BodyReader(Generic[Fields]):
+    """Reads the bodies of one kind of request."""
+
+    def __init__(self, schema: type[Fields]) -> None:
+        self._adapter = TypeAdapter(schema)
+
+    def read(self, body: bytes) -> Fields:
+        """The request, or InvalidRequest in OpenAI's words for the first thing that is wrong."""
+        body = _utf8(body)
+        _check_size(body)
+        return self._read(body)
+
+    def read_in_thread(self, body: bytes) -> Fields:
+        """The same for a long body, by the steps of `read_in_turns`, beside the event loop."""
+        body = _utf8(body)
+        _check_size(body)
+        if len(body) > _AT_ONCE_BYTES:
+            _check_memory(body)
+        try:
+            return self._adapter.validate_python(orjson.loads(body))
+        except (orjson.JSONDecodeError, ValidationError):
+            return self._read(body)
+
+    async def read_in_turns(self, body: bytes) -> Fields:
+        """The same, with the event loop free for others between the steps of a long body.
+
+        orjson's values, checked by pydantic, take a third of pydantic's own parsing: of 1 MB of
+        escaped text 1.3 ms instead of 11, and each step is one call that nothing can interrupt.
+        """
+        if len(body) <= _AT_ONCE_BYTES:
+            return self.read(body)
+        body = _utf8(body)
+        for _ in _size_checks(body):
+            await asyncio.sleep(0)
+        _check_memory(body)
+        try:
+            values: Any = orjson.loads(body)
+            await asyncio.sleep(0)
+            return self._adapter.validate_python(values)
+        except (orjson.JSONDecodeError, ValidationError):
+            await asyncio.sleep(0)
+        return self._read(body)  # what JSON alone may say, such as a key that is a number, or why
+
+    def _read(self, body: bytes) -> Fields:
+        _check_is_json(body)
+        try:
+            return self._adapter.validate_json(body)
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+        raise invalid_request(problems)
+
+
+def _utf8(body: bytes) -> bytes:
+    """Without the byte order mark that Windows PowerShell and some editors write.
+
+    Raises InvalidRequest for UTF-16 and UTF-32, which PowerShell writes too.
+    """
+    if body[:1] == b"{" and body[1:2] != b"\0":
+        return body
+    encoding = json.detect_encoding(body)
+    if encoding == "utf-8-sig":
+        return body[len(BOM_UTF8) :]
+    if encoding != "utf-8":
+        message = (
+            "We could not parse the JSON body of your request: it is encoded as "
+            f"{encoding[:6].upper()}. Send it as UTF-8."
+        )
+        raise InvalidRequest(message, code="json_invalid")
+    return body
+
+
+def _check_size(body: bytes) -> None:
+    for _ in _size_checks(body):
+        pass
+
+
+def _size_checks(body: bytes) -> Iterator[None]:
+    try:
+        yield from size_checks(body)
+    except TooManyParts as error:
+        message = f"We could not parse the JSON body of your request: it has {error}."
+        raise InvalidRequest(message, code="json_invalid") from None
+
+
+def _check_is_json(body: bytes) -> None:
+    """pydantic's parser takes NaN and Infinity, which JSON does not have; they may also be text."""
+    if b"NaN" not in body and b"Infinity" not in body:
+        return
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        message = f"We could not parse the JSON body of your request: {error}."
+        raise InvalidRequest(message, code="json_invalid") from None
+
+
+def _check_memory(body: bytes) -> None:
+    """Raises ServerOverloaded where the process may not have what a long body takes to read.
+
+    5 us: the pages are asked for, not touched.
+    """
+    try:
+        mmap.mmap(-1, _READING_TAKES * len(body), flags=_UNTOUCHED).close()
+    except OSError:
+        raise ServerOverloaded("The server has no memory for this request now.") from None

@@ -1,0 +1,144 @@
+import asyncio
+import json
+import logging
+
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.serving.error_reply import http_error, log_failure, reply_for
+from openai_frontend.triton import error_codes
+
+INTERNALS = "core at 0x7f00deadbeef, /opt/secret/model.plan"
+GENERIC = "The server had an error while processing your request."
+
+BAD = "invalid_request_error"
+LATER = "server_error"
+NO_MEMORY = "The server has no memory for this request now."
+STOPPING = "The server is shutting down."
+
+TOLD = [
+    (errors.InvalidRequest("bad", param="n"), 400, "bad", BAD, "n", "invalid_value"),
+    (errors.RequestTooLarge("big"), 413, "big", BAD, None, "request_too_large"),
+    (errors.ModelNotFound("m?", param="model"), 404, "m?", BAD, "model", "model_not_found"),
+    (errors.ModelUnavailable("dead"), 503, "dead", LATER, None, "model_unavailable"),
+    (errors.InferenceFailed(INTERNALS), 500, GENERIC, LATER, None, "inference_failed"),
+    (ValueError(INTERNALS), 500, GENERIC, LATER, None, None),
+    (MemoryError(), 503, NO_MEMORY, LATER, None, "server_overloaded"),
+    (asyncio.CancelledError(), 503, STOPPING, LATER, None, "server_draining"),
+]
+
+REFUSED = "The model refuses the request; the reason is for the server's operator to see."
+FAILED = "The model cannot serve now; the reason is for the server's operator to see."
+FOREIGN = [
+    (INTERNALS, REFUSED),
+    ("object at 0x7f00deadbeef", REFUSED),
+    ("cannot read /opt/secret/model.plan", REFUSED),
+    ("cannot read '/opt/secret'", REFUSED),
+    ('Traceback (most recent call last):\n  File "<string>", line 1', REFUSED),
+    ("<class 'vllm.SamplingParams'>", REFUSED),
+    ("<vllm.Request object>", REFUSED),
+    ("x" * 3000, "x" * 2000),
+    ("the prompt has 9 tokens, the context 8", "the prompt has 9 tokens, the context 8"),
+    ("input/output and 1/2 and /", "input/output and 1/2 and /"),
+    ("see https://example.com/a/b", "see https://example.com/a/b"),
+    ("at '#/properties/a', /properties/b", "at '#/properties/a', /properties/b"),
+]
+
+
+@pytest.mark.parametrize(("message", "told"), FOREIGN)
+def test_words_of_others(message, told, caplog):
+    """What Triton or an engine says is told where it shows nothing of the server; the log has it
+    all.
+    """
+    error = error_codes.to_exception(error_codes.INVALID_ARG, message)
+
+    log_failure(error, "r")
+
+    assert reply_for(error).message == told
+    assert (message in caplog.text) == (told != message)
+
+
+def test_model_that_failed():
+    """So is the reason for which a model cannot serve."""
+    assert reply_for(errors.ModelFailed("m", "no /opt/secret/weights")).message == FAILED
+    assert (
+        reply_for(errors.ModelFailed("m", "it died")).message
+        == "The model 'm' cannot serve: it died"
+    )
+
+
+def test_own_words():
+    """What we say ourselves may repeat what the caller sent."""
+    assert reply_for(errors.ModelNotFound("'/etc/passwd'")).message == "'/etc/passwd'"
+
+
+@pytest.mark.parametrize(("error", "status", "message", "type_", "param", "code"), TOLD)
+def test_envelope(error, status, message, type_, param, code):
+    """Each failure has OpenAI's four words; those of a 500 hide what failed inside."""
+
+    failure = reply_for(error)
+
+    assert status == failure.status
+    words = {"message": message, "type": type_, "param": param, "code": code}
+    assert {"error": words} == json.loads(failure.body)
+
+
+HEADERS = [
+    (errors.ModelUnavailable("x"), {"retry-after": "5", "retry-after-ms": "5000"}),
+    (errors.ServerOverloaded("x"), {"retry-after": "1", "retry-after-ms": "1000"}),
+    (errors.QueueFull("x", retry_after_s=2.25), {"retry-after": "3", "retry-after-ms": "2250"}),
+    (errors.InferenceFailed("x"), {"x-should-retry": "false"}),
+    (ValueError("x"), {"x-should-retry": "false"}),
+    (errors.InvalidRequest("x"), {}),
+    (errors.RequestTooLarge("x"), {"connection": "close"}),
+]
+
+
+@pytest.mark.parametrize(("error", "headers"), HEADERS)
+def test_headers(error, headers):
+    """Clients are told when to come again, and when another try is no use."""
+    assert headers == reply_for(error).headers
+
+
+def test_refused():
+    """What HTTP itself refuses has the same envelope."""
+
+    failure = http_error(415, "no gzip", "unsupported_content_encoding")
+
+    words = {
+        "message": "no gzip",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "unsupported_content_encoding",
+    }
+    assert (415, {"error": words}) == (failure.status, json.loads(failure.body))
+
+
+LOGGED = [
+    (errors.InferenceFailed(INTERNALS), logging.ERROR),
+    (ValueError(INTERNALS), logging.ERROR),
+    (errors.RequestCancelled("gone"), logging.DEBUG),
+]
+
+
+@pytest.mark.parametrize(("error", "level"), LOGGED)
+def test_log(caplog, error, level):
+    """The log has the request id and all that the client is not told."""
+
+    with caplog.at_level(logging.DEBUG, logger="openai_frontend"):
+        log_failure(error, "req_1")
+
+    [record] = caplog.records
+    assert level == record.levelno
+    assert "req_1" in caplog.text
+    assert str(error) in caplog.text
+
+
+@pytest.mark.parametrize("error", [errors.InvalidRequest("x"), errors.ModelUnavailable("x")])
+def test_callers_mistakes_are_not_logged(caplog, error):
+    """What the caller is told in full needs no line in the log."""
+
+    with caplog.at_level(logging.DEBUG):
+        log_failure(error, "req_1")
+
+    assert caplog.records == []

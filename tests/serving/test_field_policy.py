@@ -1,0 +1,166 @@
+import logging
+from typing import Any
+
+import openai.types.chat.completion_create_params as chat_params
+import openai.types.completion_create_params as completion_params
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_COMPLETIONS,
+    FieldPolicy,
+)
+from schemas.chat_completions import ChatCompletionRequest
+from schemas.completions import CompletionRequest
+
+
+def chat_request(**fields: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "hi"}], **fields)
+
+
+def check(policy: FieldPolicy | None = None, **fields: Any) -> None:
+    (policy or FieldPolicy("warn")).check(chat_request(**fields), NEUTRAL_IN_CHAT)
+
+
+def refusal(policy: FieldPolicy | None = None, **fields: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refused:
+        check(policy, **fields)
+    return refused.value
+
+
+REFUSED = [
+    {"audio": {"voice": "a", "format": "wav"}},
+    {"web_search_options": {}},
+    {"moderation": {}},
+    {"chat_template": "{{ messages }}"},
+]
+
+
+@pytest.mark.parametrize("fields", REFUSED, ids=str)
+def test_known_field_that_cannot_be_honoured(fields):
+    """A field that would change the answer, and cannot, is refused by its name."""
+    [name] = fields
+
+    error = refusal(FieldPolicy("ignore"), **fields)
+
+    assert (name, "unsupported_parameter") == (error.param, error.code)
+    assert f"Unsupported parameter: '{name}' is not supported by this server." == error.message
+
+
+NEUTRAL = [
+    {"audio": None},
+]
+
+
+@pytest.mark.parametrize("fields", NEUTRAL, ids=str)
+def test_value_that_asks_for_nothing(fields):
+    """The same fields pass with the value that is the default anyway."""
+    check(FieldPolicy("reject"), **fields)
+
+
+def test_unknown_field_is_warned_of_once(caplog):
+    """By default an unknown field is ignored, and logged once for its name."""
+    policy = FieldPolicy("warn")
+
+    with caplog.at_level(logging.WARNING):
+        check(policy, nvext={"a": 1})
+        check(policy, nvext={"a": 2}, chat_id="x")
+
+    assert [record.args[0] for record in caplog.records] == ["nvext", "chat_id"]
+
+
+def test_warnings_are_bounded(caplog):
+    """A client that makes up names cannot fill the log or the memory."""
+    policy = FieldPolicy("warn")
+
+    check(policy, **{f"field{i}": 1 for i in range(1000)})
+
+    assert len(caplog.records) == 256
+
+
+def test_warned_name_is_cut(caplog):
+    """A name as long as the body is not repeated in the log."""
+
+    check(FieldPolicy("warn"), **{"x" * 100_000: 1})
+
+    assert len(caplog.text) < 300
+
+
+def test_unknown_field_can_be_ignored(caplog):
+    """The policy `ignore` says nothing."""
+
+    check(FieldPolicy("ignore"), nvext={})
+
+    assert caplog.records == []
+
+
+def test_unknown_field_can_be_rejected():
+    """The policy `reject` answers as OpenAI does."""
+
+    error = refusal(FieldPolicy("reject"), nvext={})
+
+    assert (error.param, error.code) == ("nvext", "unknown_parameter")
+    assert error.message == "Unknown parameter: 'nvext'."
+
+
+def test_unknown_stream_option():
+    """The policy holds for the fields of stream_options too."""
+
+    error = refusal(FieldPolicy("reject"), stream=True, stream_options={"usage": True})
+
+    assert (error.param, error.code) == ("stream_options.usage", "unknown_parameter")
+
+
+MEMBERS: list[tuple[dict[str, Any], str]] = [
+    ({"response_format": {"type": "text", "stric": 1}}, "response_format.stric"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "stric": True}}},
+        "response_format.json_schema.stric",
+    ),
+    ({"structured_outputs": {"regexx": "a"}}, "structured_outputs.regexx"),
+    ({"prediction": {"type": "content", "content": "", "x": 1}}, "prediction.x"),
+    ({"prompt_cache_options": {"x": 1}}, "prompt_cache_options.x"),
+    ({"repetition_detection": {"max_pattern_size": 1, "min_count": 2, "x": 1}},
+     "repetition_detection.x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param"), MEMBERS)
+def test_unknown_members(fields, param):
+    """The policy for unknown fields holds inside of fields too."""
+    assert refusal(FieldPolicy("reject"), **fields).param == param
+
+
+def test_prompt_logprobs_of_a_stream():
+    """A stream has no place for the prompt's log probabilities."""
+    assert refusal(stream=True, prompt_logprobs=1).param == "prompt_logprobs"
+
+
+@pytest.mark.parametrize("stream", [None, False])
+def test_stream_options_without_stream(stream):
+    """Stream options make no sense without a stream."""
+
+    error = refusal(stream=stream, stream_options={"include_usage": True})
+
+    assert error.param == "stream_options"
+
+
+SDK = [
+    (chat_params, ChatCompletionRequest, NEUTRAL_IN_CHAT),
+    (completion_params, CompletionRequest, NEUTRAL_IN_COMPLETIONS),
+]
+
+
+@pytest.mark.parametrize(("params", "schema", "neutral"), SDK)
+def test_every_field_of_the_sdk_is_known(params, schema, neutral):
+    """Each field that openai-python can send is read, refused or accepted; none is unknown."""
+    names = set(params.CompletionCreateParamsBase.__annotations__) | {"stream"}
+
+    assert set() == names - set(schema.model_fields) - set(neutral)
+
+
+@pytest.mark.parametrize(("params", "schema", "neutral"), SDK)
+def test_no_field_stands_twice(params, schema, neutral):
+    """A field that the schema reads is in no table, for the tables would never see it."""
+    assert set() == set(schema.model_fields) & set(neutral)

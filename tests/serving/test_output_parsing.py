@@ -1,0 +1,242 @@
+"""Choices that a parser reads: what is told of them, what is counted, and where they end."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+
+from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts, UsageCounter
+from openai_frontend.parsing.choice import family_named
+from openai_frontend.parsing.events import (
+    ArgumentsTooLong,
+    ContentText,
+    Event,
+    ReasoningText,
+    ToolCallArguments,
+    ToolCallBegun,
+    ToolCallEnded,
+)
+from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.serving.output.output_parsing import (
+    DeltaParser,
+    ParsedDelta,
+    ParserConfig,
+    merge_events,
+)
+from openai_frontend.serving.request.tools import Tools
+
+TOOLS = Tools(functions={"f": {"type": "object"}}, choice="auto", allowed=frozenset("f"))
+ONE_CALL = Tools(functions=TOOLS.functions, choice="auto", allowed=frozenset("f"), parallel=False)
+LEGACY = Tools(
+    functions=TOOLS.functions, choice="auto", allowed=frozenset("f"), parallel=False, legacy=True
+)
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+
+
+def reading(tools: Tools = TOOLS, **options: Any) -> ParserConfig:
+    def parser() -> FamilyParser:
+        limit = options.get("max_arguments", 1000)
+        return FamilyParser(family_named("qwen3"), tools.functions, max_arguments=limit)
+
+    return ParserConfig(
+        tools=tools,
+        parser=parser,
+        token_bytes=lambda token: chr(token).encode(),
+        include_reasoning=options.get("include_reasoning", True),
+    )
+
+
+def reader(tools: Tools = TOOLS, **options: Any) -> DeltaParser:
+    return DeltaParser(reading(tools, **options), UsageCounter(5))
+
+
+def deltas(text: str, size: int, reason: Any = "stop") -> list[CompletionDelta]:
+    """The text in pieces of so many tokens, each of a character."""
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    made = [CompletionDelta(piece, [ord(letter) for letter in piece]) for piece in pieces]
+    return [*made, CompletionDelta(finish_reason=reason, counts=TokenCounts(5, len(text)))]
+
+
+def read_all(of: DeltaParser, deltas: Sequence[CompletionDelta]) -> list[ParsedDelta]:
+    """The deltas of a burst, up to the last that is wanted."""
+    reads = []
+    for delta in of.in_steps(deltas):
+        reads.append(of.read(delta))
+        if of.cut:
+            break
+    return reads
+
+
+def told(reads: Sequence[CompletionDelta]) -> list[Event]:
+    return merge_events(
+        [event for read in reads if isinstance(read, ParsedDelta) for event in read.events]
+    )
+
+
+SIZES = pytest.mark.parametrize("size", [1, 2, 7, 1000])
+
+
+@SIZES
+def test_events(size):
+    """A delta carries what its text says."""
+    reads = list(read_all(reader(), deltas(f"<think>hm</think>Hi {CALL}", size)))
+
+    events = told(reads)
+    assert [ReasoningText("hm"), ContentText("Hi")] == events[:2]
+    assert [ToolCallArguments(0, '{"a": 1}'), ToolCallEnded(0)] == events[3:]
+    assert reads[-1].calls == "tool_calls"
+
+
+@SIZES
+def test_reasoning_tokens(size):
+    """Tokens are counted as reasoning where they stand within it, the end marker's included."""
+    reads = read_all(reader(), deltas("<think>hmm</think>Hi", size))
+
+    assert len("hmm</think>") == sum(read.reasoning_tokens for read in reads)
+
+
+def test_reasoning_deltas_without_ids():
+    """Where the model does not tell its tokens, each piece of text is one."""
+    pieces = ["<think>", "a", "b", "", "</think>", "Hi"]
+
+    reads = list(read_all(reader(), [CompletionDelta(piece) for piece in pieces]))
+
+    assert [read.reasoning_tokens for read in reads] == [0, 1, 1, 0, 1, 0]
+
+
+def test_text_that_the_tokens_do_not_account_for():
+    """Special tokens are not in the text, and some text is of no token: all of it is read."""
+    read = reader().read(CompletionDelta("<think>é</think>Hi", [999, 104, 0xE9, 7, 8]))
+
+    assert [ReasoningText("é"), ContentText("Hi")] == read.events
+
+
+def test_hidden_reasoning():
+    """Reasoning that the request leaves out is counted still."""
+    reads = list(read_all(reader(include_reasoning=False), deltas("<think>hm</think>Hi", 1)))
+
+    assert [ContentText("Hi")] == told(reads)
+    assert len("hm</think>") == sum(read.reasoning_tokens for read in reads)
+
+
+REASONS: list[tuple[Tools, str, str, Any]] = [
+    (TOOLS, CALL, "stop", "tool_calls"),
+    (LEGACY, CALL, "stop", "function_call"),
+    (TOOLS, CALL, "length", None),
+    (TOOLS, "Hi", "stop", None),
+    (TOOLS, CALL[:-20], "stop", None),
+    (ONE_CALL, CALL[:-20], "length", None),
+]
+
+
+@pytest.mark.parametrize(("tools", "text", "reason", "calls"), REASONS)
+def test_calls_as_the_reason(tools, text, reason, calls):
+    """The calls are the reason where one is complete and the model stopped by itself."""
+    *_, last = read_all(reader(tools), deltas(text, 1000, reason))
+
+    assert (calls, reason) == (last.calls, last.finish_reason)
+
+
+@SIZES
+def test_one_call(size):
+    """After the one call that the request allows nothing is told, and the answer is over."""
+    one = reader(ONE_CALL)
+
+    reads = list(read_all(one, deltas(f"{CALL} and {CALL}", size)))
+
+    assert [ToolCallBegun, ToolCallArguments, ToolCallEnded] == [type(each) for each in told(reads)]
+    assert (one.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "stop", "tool_calls")
+
+
+def test_counts_of_a_cut_answer():
+    """The engine is stopped before it tells its counts: they are those of the tokens that came."""
+    usage = UsageCounter(5)
+    one = DeltaParser(reading(ONE_CALL), usage)
+    coming = iter(deltas(f"{CALL} and {CALL}", 1))
+    while not one.cut:
+        delta = next(coming)
+        usage.add([delta])
+        last = one.read(delta)
+
+    arguments_end = CALL.index("}}") + 1
+    assert TokenCounts(prompt_tokens=5, completion_tokens=arguments_end) == last.counts
+    assert (usage.finish_reason, usage.completion_tokens) == ("stop", arguments_end)
+
+
+@SIZES
+def test_arguments_that_are_too_long(size):
+    """They end the answer as a limit on tokens does."""
+    cut = reader(max_arguments=4)
+
+    reads = list(read_all(cut, deltas(f"{CALL}{CALL}", size)))
+
+    assert ArgumentsTooLong(0) == told(reads)[-1]
+    assert (cut.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "length", None)
+
+
+@SIZES
+@pytest.mark.parametrize("tools", [ONE_CALL, LEGACY])
+def test_arguments_that_are_too_long_in_the_one_call(tools, size):
+    """The same where the end of a call is that of the answer."""
+    cut = reader(tools, max_arguments=4)
+
+    *_, last = read_all(cut, deltas(f"{CALL}{CALL}", size))
+
+    assert (cut.cut, last.finish_reason, last.calls) == (True, "length", None)
+
+
+async def test_a_long_answer_is_read_in_steps():
+    """Others have their turn while an answer that came at once is read token by token."""
+    text = f"<think>{'hm ' * 2000}</think>Hi"
+    turns = 0
+
+    async def once() -> AsyncGenerator[list[CompletionDelta], None]:
+        ids = [ord(letter) for letter in text]
+        yield [CompletionDelta(text, ids, "stop", counts=TokenCounts(5, len(ids)))]
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count_turns())
+    request = GenerationRequest(request_id="r")
+    [burst] = [burst async for burst in reading().read(once(), request)]
+    counting.cancel()
+
+    assert turns >= len(text) // 256 - 1
+    assert [ReasoningText("hm " * 1999 + "hm"), ContentText("Hi")] == told(burst)
+    assert [token for read in burst for token in read.token_ids] == [ord(each) for each in text]
+
+
+async def test_the_engine_is_stopped():
+    """What is over is cancelled there and then, however long the engine would go on."""
+    closed = []
+
+    async def long() -> AsyncGenerator[list[CompletionDelta], None]:
+        try:
+            for _ in range(100):
+                yield deltas(CALL, 3)[:-1]
+        finally:
+            closed.append(True)
+
+    request = GenerationRequest(request_id="r", usage=UsageCounter(3))
+    bursts = [burst async for burst in reading(ONE_CALL).read(long(), request)]
+
+    assert (len(bursts), closed) == (1, [True])
+    assert bursts[0][-1].counts.prompt_tokens == 3
+
+
+def test_merged_events():
+    """Neighbouring pieces of one text are one; nothing else changes."""
+    events: list[Event] = [
+        ContentText("a"), ContentText("b"), ReasoningText("c"), ToolCallBegun(0, "i", "f"),
+        ToolCallArguments(0, "{"), ToolCallArguments(0, "}"), ToolCallEnded(0), ToolCallEnded(1),
+    ]  # fmt: skip
+
+    assert [
+        ContentText("ab"), ReasoningText("c"), ToolCallBegun(0, "i", "f"),
+        ToolCallArguments(0, "{}"), ToolCallEnded(0), ToolCallEnded(1),
+    ] == merge_events(events)  # fmt: skip

@@ -1,0 +1,59 @@
+"""What is asked of the engine for an answer that a parser reads."""
+
+import pytest
+
+from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.parsing.reading import PLAIN
+from openai_frontend.serving.output.output_parsing import ParserConfig
+from openai_frontend.serving.output.reader_choice import with_parser_needs
+from openai_frontend.serving.request.tools import NO_TOOLS, Tools
+
+TOOLS = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"))
+ONE_CALL = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"), parallel=False)
+
+
+class Model:
+    """A model that can do all of it, or nothing."""
+
+    vocab_size = None
+    max_answer_tokens = None
+
+    def __init__(self, *, able: bool = True) -> None:
+        self._able = able
+
+    def supports(self, field: str) -> bool:
+        return self._able
+
+
+def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> GenerationRequest:
+    first = GenerationRequest(request_id="r", sampling_params=SamplingParams(max_tokens=max_tokens))
+    reading = ParserConfig(
+        tools=tools, parser=lambda: PLAIN.parser({}, prompt=None), token_bytes=lambda _: None
+    )
+    return with_parser_needs(first, reading, Model(able=able))
+
+
+@pytest.mark.parametrize(
+    ("tools", "max_tokens", "stream", "interval"),
+    [
+        (NO_TOOLS, None, False, 1),
+        (TOOLS, 8192, False, 1),
+        (TOOLS, 8193, True, 256),
+        (TOOLS, None, True, 256),
+        (ONE_CALL, 5, True, 1),
+    ],
+    ids=str,
+)
+def test_answers_that_reading_may_end(tools, max_tokens, stream, interval):
+    """They come piece by piece, also where the client wants them whole: with its first call, or
+    with arguments of 128 KiB, an answer is over, and the engine is told.
+    """
+    request = asked(tools, max_tokens)
+
+    assert (request.stream, request.stream_interval) == (stream, interval)
+    assert request.return_token_ids
+
+
+def test_a_model_that_cannot_stream():
+    """It is asked for the whole answer."""
+    assert not asked(ONE_CALL, None, able=False).stream

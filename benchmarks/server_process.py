@@ -128,8 +128,8 @@ def gateway(
     """The real server, with its defaults but for the 1,000 idle streams beside others."""
     port = free_port()
     serve = ["serve", "--port", str(port), "--model-repository", str(repository)]
-    serve += ["--max-streams", str(MOST_STREAMS)]
-    return ServerProcess([*launcher, *serve, "--shutdown-grace-s", "1"], port, core)
+    serve += ["--max-concurrent-requests", str(MOST_STREAMS)]
+    return ServerProcess([*launcher, *serve, "--graceful-shutdown-timeout-s", "1"], port, core)
 
 
 def floor(core: int | None) -> ServerProcess:

@@ -128,7 +128,7 @@ def _wired(settings: Settings, lasting: Lasting) -> Gateway:
             Middleware(RequestNormalization, root_path=settings.root_path),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
-            *cors(settings.cors_origin),
+            *cors(settings.cors_origins),
             Middleware(Draining, life=lasting.life, route_scope_of=areas.find),
             *_access(keys, areas, public_scopes),
             *([] if lasting.demand is None else [Middleware(RequestModelLeases)]),
@@ -188,7 +188,7 @@ def _access(
 
 def _proxies(settings: Settings) -> list[Middleware]:
     """Nothing where none is trusted."""
-    trusted = settings.trusted_proxy
+    trusted = settings.trusted_proxies
     return [Middleware(ProxyHeaders, trusted=trusted)] if trusted else []
 
 
@@ -196,10 +196,10 @@ def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
     """Nothing where every name will do: where the settings name none, and others than programs of
     this machine are meant to come, or a web page cannot: it has no key, and no certificate.
     """
-    if settings.allowed_host:
-        return [Middleware(TrustedHosts, allowed=settings.allowed_host)]
+    if settings.allowed_hosts:
+        return [Middleware(TrustedHosts, allowed=settings.allowed_hosts)]
     guarded = keys is not None or settings.tls_certificate is not None
-    proxied = settings.unix_socket is not None or bool(settings.trusted_proxy)
+    proxied = settings.unix_socket is not None or bool(settings.trusted_proxies)
     if guarded or proxied or not is_loopback(settings.host):
         return []
     return [Middleware(TrustedHosts, allowed=LOCAL, addresses=True)]
@@ -208,9 +208,9 @@ def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
 def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
     """What needs no key, though the server has some."""
     left_open: dict[RouteScope, bool] = {
-        "health": settings.health_without_key,
-        "metrics": settings.metrics_without_key,
-        "docs": settings.docs_without_key,
+        "health": settings.public_health,
+        "metrics": settings.public_metrics,
+        "docs": settings.public_docs,
     }
     return frozenset({"public", *(area for area, is_open in left_open.items() if is_open)})
 
@@ -222,7 +222,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
         max_messages=settings.max_messages,
         max_prompts=settings.max_prompts,
         max_prompt_tokens=settings.max_prompt_tokens,
-        max_answer_tokens=settings.max_answer_tokens,
+        max_output_tokens=settings.max_output_tokens,
         max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
@@ -233,7 +233,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     chat = ChatCompletions(limits, policy, limiter, stream_defaults=defaults)
     completions = Completions(limits, policy, limiter, stream_defaults=defaults)
     streams = StreamLimits(
-        buffer_bytes=settings.stream_buffer_bytes, keep_alive_s=settings.stream_keep_alive_s
+        buffer_bytes=settings.stream_buffer_bytes, ping_interval_s=settings.sse_ping_interval_s
     )
     app.include_router(chat_router(registry, chat, streams))
     app.include_router(completions_router(registry, completions, streams))
@@ -261,15 +261,15 @@ def _add_operators_routes(
     management = ModelManagement(
         server,
         registry,
-        enabled=settings.model_management,
-        overrides=settings.model_override,
+        enabled=settings.enable_model_management,
+        overrides=settings.allow_model_override,
     )
     app.include_router(management_router(registry, management, policy))
-    adapters = AdapterManagement(registry, enabled=settings.model_management)
+    adapters = AdapterManagement(registry, enabled=settings.enable_model_management)
     app.include_router(adapters_router(adapters, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(life, registry.is_ready, registry.unready))
-    if settings.kserve:
+    if settings.enable_kserve:
         app.include_router(
             kserve_router(
                 server,

@@ -33,7 +33,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     startup = Startup(
         server,
         registry,
-        adapters_s=settings.adapter_poll_s,
+        adapters_s=settings.lora_poll_interval_s,
         follow_s=settings.repository_poll_s if polls else None,
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
@@ -43,7 +43,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     metrics.ask(declared.LOG_LINES_LOST, lost_lines)
     limiter, bodies = (
         _limiter(settings, life, metrics),
-        BodyMemoryBudget(settings.max_held_body_bytes),
+        BodyMemoryBudget(settings.max_buffered_body_bytes),
     )
     server.unreleased.observers += [limiter, bodies, registry.uses]
     if tracing is not None:
@@ -67,12 +67,14 @@ def take_up(lasting: Lasting, settings: Settings) -> None:
     """Other limits for what goes on as it was made. Assigns and does no more: this is called beside
     the event loop, in a thread.
     """
-    lasting.limiter.set_limits(settings.max_streams, settings.max_queue, settings.queue_timeout_s)
+    lasting.limiter.set_limits(
+        settings.max_concurrent_requests, settings.max_queue_size, settings.queue_timeout_s
+    )
     if lasting.tracing is not None:
         lasting.tracing.set_sampling(
-            ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller
+            ratio=settings.trace_sample_ratio, follows_caller=settings.trace_parent_based
         )
-    lasting.bodies.max_bytes = settings.max_held_body_bytes
+    lasting.bodies.max_bytes = settings.max_buffered_body_bytes
     lasting.engines.limits = settings.engine_limits()
 
 
@@ -81,7 +83,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
     return build_authenticator(
         keys_file=settings.keys_file,
         api_keys=[key.sha256 for key in settings.api_key],
-        jwt_jwks=settings.jwt_jwks,
+        jwks=settings.jwks,
         jwt_issuer=settings.jwt_issuer,
         jwt_audience=settings.jwt_audience,
     )
@@ -89,7 +91,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
 
 def tracing_of(settings: Settings) -> Tracing | None:
     """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
-    if settings.trace_endpoint is None:
+    if settings.otlp_endpoint is None:
         return None
     from openai_frontend.tracing.exporter import Exporter
 
@@ -99,17 +101,19 @@ def tracing_of(settings: Settings) -> Tracing | None:
         port=settings.port if local is None else None,
         scheme="http" if settings.tls_certificate is None else "https",
     )
-    tracing = Tracing(Exporter(settings.trace_endpoint, address))
-    tracing.set_sampling(ratio=settings.trace_ratio, follows_caller=settings.trace_follows_caller)
+    tracing = Tracing(Exporter(settings.otlp_endpoint, address))
+    tracing.set_sampling(
+        ratio=settings.trace_sample_ratio, follows_caller=settings.trace_parent_based
+    )
     return tracing
 
 
 def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
     limits = DemandLimits(
         models=settings.max_loaded_models,
-        memory_bytes=settings.max_models_bytes,
-        wait_s=settings.load_wait_s,
-        retry_s=settings.load_retry_s,
+        memory_bytes=settings.max_model_memory_bytes,
+        wait_s=settings.model_load_timeout_s,
+        retry_s=settings.model_load_backoff_s,
     )
     demand = ModelDemand(registry, limits)
     registry.load_on_demand(demand)
@@ -118,8 +122,8 @@ def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
 
 def _limiter(settings: Settings, life: Life, metrics: GatewayMetrics) -> ConcurrencyLimiter:
     limiter = ConcurrencyLimiter(
-        settings.max_streams,
-        max_queue=settings.max_queue,
+        settings.max_concurrent_requests,
+        max_queue_size=settings.max_queue_size,
         queue_timeout_s=settings.queue_timeout_s,
         metrics=metrics,
     )

@@ -29,7 +29,7 @@ _LONGEST_NAME_IN_MESSAGES = 128
 
 # Why a request is refused that another time, or elsewhere, would be served: counted by these words.
 Rejection = Literal[
-    "queue_full", "queue_timeout", "rate_limit", "streams", "overloaded", "draining",
+    "queue_full", "queue_timeout", "rate_limit", "concurrency", "overloaded", "draining",
     "model_unavailable", "connections",
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ class Connections(BaseModel):
         "/health. A tenth more are held to say so, others are closed at once.",
         json_schema_extra=RELOADS,
     )
-    head_timeout_s: float = Field(
+    header_timeout_s: float = Field(
         default=20.0,
         gt=0,
         description="Seconds in which a request's head must have come.",
@@ -39,7 +39,7 @@ class Connections(BaseModel):
         "end; 0: for ever.",
         json_schema_extra=RELOADS,
     )
-    write_timeout_s: float = Field(
+    send_timeout_s: float = Field(
         default=30.0,
         gt=0,
         description="Seconds after which a client that reads nothing, though something waits for "
@@ -53,21 +53,21 @@ class Connections(BaseModel):
         "them it is dropped.",
         json_schema_extra=RELOADS,
     )
-    stream_keep_alive_s: float = Field(
+    sse_ping_interval_s: float = Field(
         default=15.0,
         ge=0,
         description="A stream that is silent for so many seconds sends a comment, before the next "
         "as many are over; 0: never.",
         json_schema_extra=RELOADS,
     )
-    allowed_host: Hosts = Field(
+    allowed_hosts: Hosts = Field(
         default=[],
         description="Name (or `*.example.com`) by which clients may call the server in the Host "
         "header. Without any: by every one, but on 127.0.0.1 without keys, TLS and "
-        "`trusted_proxy` by `localhost` and by addresses alone (docs/connections.md).",
+        "`trusted_proxies` by `localhost` and by addresses alone (docs/connections.md).",
         json_schema_extra=RELOADS,
     )
-    trusted_proxy: Networks = Field(
+    trusted_proxies: Networks = Field(
         default=[],
         description="Address or network of a proxy that says whom it speaks for "
         "(X-Forwarded-For, X-Forwarded-Proto, Forwarded), or `unix` for the Unix socket; others "
@@ -97,7 +97,7 @@ class Limits(BaseModel):
         description="Pieces of a body that is sent in chunks.",
         json_schema_extra=RELOADS,
     )
-    max_held_body_bytes: int = Field(
+    max_buffered_body_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=1,
         description="Bytes of the bodies of all requests at work; beyond them one is answered 503.",
@@ -121,7 +121,7 @@ class Limits(BaseModel):
         description="Tokens of one request's prompts, all together; a model's context bounds each.",
         json_schema_extra=RELOADS,
     )
-    max_answer_tokens: int = Field(
+    max_output_tokens: int = Field(
         default=2**24,
         ge=1,
         description="Tokens that one request may ask for: choices times length.",
@@ -133,14 +133,14 @@ class Limits(BaseModel):
         description="Tokens of one embeddings request, all inputs together.",
         json_schema_extra=RELOADS,
     )
-    max_streams: int = Field(
+    max_concurrent_requests: int = Field(
         default=1024,
         ge=1,
         description="Requests at work in the models at the same time (choices, embeddings, "
         "scores); one more waits for a place (docs/limits.md).",
         json_schema_extra=RELOADS,
     )
-    max_queue: int = Field(
+    max_queue_size: int = Field(
         default=1024,
         ge=0,
         description="Requests that may wait for a place in a model, each model's by themselves; "
@@ -170,14 +170,14 @@ class Engines(BaseModel):
         description="Seconds that a model may take for the first response to a request, its own "
         "queue included; then the request ends with 504. 0: for ever. A model may have its own.",
     )
-    between_tokens_timeout_s: float = Field(
+    inter_token_timeout_s: float = Field(
         default=120.0,
         ge=0,
         json_schema_extra=RELOADS,
         description="Seconds that a model may be silent once it has begun an answer. 0: for ever. "
         "A model may have its own.",
     )
-    engine_restarts: int = Field(
+    engine_max_restarts: int = Field(
         default=5,
         ge=0,
         json_schema_extra=RELOADS,
@@ -199,7 +199,7 @@ class LimitSettings(Engines, Limits, Connections):
         """What engines may take, where a model has no limits of its own."""
         return EngineLimits(
             first_token_s=self.first_token_timeout_s,
-            between_tokens_s=self.between_tokens_timeout_s,
-            restarts=self.engine_restarts,
+            inter_token_s=self.inter_token_timeout_s,
+            restarts=self.engine_max_restarts,
             window_s=self.engine_restart_window_s,
         )

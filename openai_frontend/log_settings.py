@@ -35,20 +35,20 @@ class Log(BaseModel):
 class Traces(BaseModel):
     """Traces"""
 
-    trace_endpoint: str | None = Field(
+    otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s?#]+$",
         description="Collector of OpenTelemetry traces, by OTLP over HTTP: "
         "`http://localhost:4318`. Needs the extra `otel`.",
     )
-    trace_ratio: float = Field(
+    trace_sample_ratio: float = Field(
         default=1.0,
         ge=0,
         le=1,
         description="Share of the requests that are traced, of those that come without a trace.",
         json_schema_extra=RELOADS,
     )
-    trace_follows_caller: bool = Field(
+    trace_parent_based: bool = Field(
         default=True,
         description="A request that comes with a trace (`traceparent`) is traced where its caller "
         "says so; else by the ratio too.",

@@ -68,7 +68,7 @@ class EngineLimits:
     """How long an engine may be silent (seconds; 0: for ever), how often it is started again."""
 
     first_token_s: float = 0.0
-    between_tokens_s: float = 0.0
+    inter_token_s: float = 0.0
     restarts: int = 0  # within the window
     window_s: float = 600.0
 
@@ -100,23 +100,23 @@ class ModelOptions(BaseModel):
         description="File or built-in name of a chat template; a file that begins with a dot lies "
         "in the model's folder.",
     )
-    special_tokens_in_chats: bool = Field(
+    allow_special_tokens: bool = Field(
         default=False,
         description="Special tokens in the texts of a chat are tokens; else they stay text.",
     )
-    tool_parser: str | None = Field(default=None, description="What reads tool calls.")
+    tool_call_parser: str | None = Field(default=None, description="What reads tool calls.")
     reasoning_parser: str | None = Field(default=None, description="What reads reasoning.")
 
     max_model_len: Positive | None = Field(
         default=None, description="Tokens of prompt and answer together."
     )
-    max_answer_tokens: Positive | None = Field(
+    max_output_tokens: Positive | None = Field(
         default=None, description="Tokens of one answer; a request for more is refused."
     )
-    max_streams: Positive | None = Field(
+    max_concurrent_requests: Positive | None = Field(
         default=None, description="Requests at work in the model at the same time."
     )
-    max_queue: Annotated[int, Field(ge=0)] | None = Field(
+    max_queue_size: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Requests that may wait for a place in the model."
     )
     queue_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
@@ -126,10 +126,10 @@ class ModelOptions(BaseModel):
     first_token_timeout_s: Seconds | None = Field(
         default=None, description="Seconds to the first response to a request; 0: for ever."
     )
-    between_tokens_timeout_s: Seconds | None = Field(
+    inter_token_timeout_s: Seconds | None = Field(
         default=None, description="Seconds between two responses; 0: for ever."
     )
-    engine_restarts: Annotated[int, Field(ge=0)] | None = Field(
+    engine_max_restarts: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Starts of its engine after deaths, within the window; 0: none."
     )
 
@@ -142,16 +142,16 @@ class ModelOptions(BaseModel):
         default=None, description="Folder whose subfolders are LoRA adapters."
     )
 
-    prompt_tables: Annotated[dict[Name, str], BeforeValidator(_pairs)] = Field(
+    prompt_embedding_tables: Annotated[dict[Name, str], BeforeValidator(_pairs)] = Field(
         default={},
         description="Names of prompt embedding tables for TensorRT-LLM and their `.npy` files; a "
         "relative one lies in the model's folder. As a setting: `NAME=FILE,...`.",
     )
 
-    part_of: Name | None = Field(
+    ensemble: Name | None = Field(
         default=None, description="The model that calls this one; requests cannot name it then."
     )
-    standalone: bool = Field(
+    expose: bool = Field(
         default=False, description="Requests may name it though it is a part of an ensemble."
     )
     memory_bytes: Positive | None = Field(
@@ -161,7 +161,9 @@ class ModelOptions(BaseModel):
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:
         """What is said of requests at work in the model, and of those that wait."""
-        return ConcurrencyLimits(self.max_streams, self.max_queue, self.queue_timeout_s)
+        return ConcurrencyLimits(
+            self.max_concurrent_requests, self.max_queue_size, self.queue_timeout_s
+        )
 
     def in_folder(self, folder: Path) -> "ModelOptions":
         """With the paths that begin with a dot, and those of tables, where they lie."""
@@ -171,16 +173,20 @@ class ModelOptions(BaseModel):
             for name, path in paths.items()
             if path is not None and path.startswith(".")
         }
-        tables = {name: str(folder / path) for name, path in self.prompt_tables.items()}
-        return self.model_copy(update=within | ({"prompt_tables": tables} if tables else {}))
+        tables = {name: str(folder / path) for name, path in self.prompt_embedding_tables.items()}
+        return self.model_copy(
+            update=within | ({"prompt_embedding_tables": tables} if tables else {})
+        )
 
     def engine_limits(self, general: EngineLimits) -> EngineLimits:
         """The model's own where it has them."""
-        first_s, between_s = self.first_token_timeout_s, self.between_tokens_timeout_s
+        first_s, between_s = self.first_token_timeout_s, self.inter_token_timeout_s
         return EngineLimits(
             first_token_s=general.first_token_s if first_s is None else first_s,
-            between_tokens_s=general.between_tokens_s if between_s is None else between_s,
-            restarts=general.restarts if self.engine_restarts is None else self.engine_restarts,
+            inter_token_s=general.inter_token_s if between_s is None else between_s,
+            restarts=general.restarts
+            if self.engine_max_restarts is None
+            else self.engine_max_restarts,
             window_s=general.window_s,
         )
 

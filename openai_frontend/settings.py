@@ -59,16 +59,16 @@ class Listening(BaseModel):
         description="Path under which a reverse proxy serves the API, such as `/llm`, whether or "
         "not the proxy drops it. `/openapi.json` and the links of `/` start with it.",
     )
-    kserve: bool = Field(
+    enable_kserve: bool = Field(
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
     )
-    keep_alive_s: int = Field(
+    keep_alive_timeout_s: int = Field(
         default=30,
         ge=1,
         description="Seconds that an idle connection stays open.",
         json_schema_extra=RELOADS,
     )
-    shutdown_grace_s: int = Field(
+    graceful_shutdown_timeout_s: int = Field(
         default=30,
         ge=0,
         description="Seconds that running requests have to end at a stop.",
@@ -97,29 +97,29 @@ class Access(BaseModel):
         "see a flag in the list of processes: prefer OPENAI_FRONTEND_API_KEY or keys_file.",
         json_schema_extra=SECRET,
     )
-    jwt_jwks: str | None = Field(
+    jwks: str | None = Field(
         default=None,
         description="The signing keys of an identity provider, a file or an https address: its "
         "JSON Web Tokens are taken as keys too. Needs the extra `jwt`.",
     )
     jwt_issuer: str | None = Field(
-        default=None, description="Who must have issued a token (`iss`); with `jwt_jwks`."
+        default=None, description="Who must have issued a token (`iss`); with `jwks`."
     )
     jwt_audience: str | None = Field(
-        default=None, description="For whom a token must be (`aud`); with `jwt_jwks`."
+        default=None, description="For whom a token must be (`aud`); with `jwks`."
     )
-    health_without_key: bool = Field(
+    public_health: bool = Field(
         default=True,
         description="/health needs no key: supervisors have none.",
         json_schema_extra=RELOADS,
     )
-    metrics_without_key: bool = Field(
+    public_metrics: bool = Field(
         default=False, description="/metrics and /version need no key.", json_schema_extra=RELOADS
     )
-    docs_without_key: bool = Field(
+    public_docs: bool = Field(
         default=False, description="/docs needs no key.", json_schema_extra=RELOADS
     )
-    cors_origin: Origins = Field(
+    cors_origins: Origins = Field(
         default=[],
         description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
         "browser; `*` for every one.",
@@ -149,7 +149,7 @@ class Prompting(BaseModel):
 class Answers(BaseModel):
     """Answers"""
 
-    tool_parser: ParserByModel = Field(
+    tool_call_parser: ParserByModel = Field(
         default={},
         description="What reads tool calls out of answers, where the model's own files do not say "
         "it right: a family, `none`, `vllm:NAME` or `package.module:Class` (docs/tools.md); "
@@ -184,7 +184,7 @@ class Settings(TritonSettings, LogSettings, LimitSettings, Answers, Prompting, A
         return model_options.by_model(
             self.model_option,
             chat_template=self.chat_template,
-            tool_parser=self.tool_parser,
+            tool_call_parser=self.tool_call_parser,
             reasoning_parser=self.reasoning_parser,
         )
 

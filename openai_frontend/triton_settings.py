@@ -46,12 +46,12 @@ class Models(BaseModel):
         description="Model to load at start, '*' for all of them; other values need the mode "
         "explicit.",
     )
-    model_management: bool = Field(
+    enable_model_management: bool = Field(
         default=False,
         description="Let clients load and unload models, where the mode is explicit.",
         json_schema_extra=RELOADS,
     )
-    model_override: bool = Field(
+    allow_model_override: bool = Field(
         default=False,
         description="Let clients who load a model by KServe's protocol send its config and files: "
         "whoever may do that can run code in the server.",
@@ -67,16 +67,16 @@ class Models(BaseModel):
         description="Models at a time, where they are loaded on demand; those that were not used "
         "for longest make room.",
     )
-    max_models_bytes: int | None = Field(
+    max_model_memory_bytes: int | None = Field(
         default=None,
         ge=1,
         description="Memory for models, where they are loaded on demand: as their options say "
         "(`memory_bytes`), or else as their load added to the processes' main memory.",
     )
-    load_wait_s: float = Field(
+    model_load_timeout_s: float = Field(
         default=300.0, gt=0, description="Seconds that a request waits for its model to be loaded."
     )
-    load_retry_s: float = Field(
+    model_load_backoff_s: float = Field(
         default=10.0,
         ge=0,
         description="Seconds after a load on demand that failed in which requests are refused with "
@@ -87,7 +87,7 @@ class Models(BaseModel):
         description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "
         "it; of the model `*` for every model, which goes behind it.",
     )
-    adapter_poll_s: float = Field(
+    lora_poll_interval_s: float = Field(
         default=5.0,
         gt=0,
         description="Seconds between two looks at the folders of LoRA adapters (docs/adapters.md).",

@@ -67,7 +67,7 @@ async def serving(
     *,
     settings: Mapping[str, ModelOptions] | None = None,
     chat_templates: Mapping[str, str] | None = None,
-    tool_parser: Mapping[str, str] | None = None,
+    tool_call_parser: Mapping[str, str] | None = None,
     reasoning_parser: Mapping[str, str] | None = None,
     **options: Any,
 ) -> AsyncIterator["ModelRegistry"]:
@@ -78,7 +78,7 @@ async def serving(
     by_model = model_options.by_model(
         settings or {},
         chat_template=chat_templates or {},
-        tool_parser=tool_parser or {},
+        tool_call_parser=tool_call_parser or {},
         reasoning_parser=reasoning_parser or {},
     )
     registry = ModelRegistry(server, options=by_model)

@@ -59,24 +59,29 @@ def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, text: str, reason: 
 def test_what_is_particular_goes_before_what_is_general(tmp_path: Path) -> None:
     """A setting of the model's name, then its file, then a setting for every model."""
 
-    write(tmp_path, "max_model_len: 2\nmax_streams: 2")
+    write(tmp_path, "max_model_len: 2\nmax_concurrent_requests: 2")
     settings = {
-        "*": ModelOptions(max_model_len=1, max_streams=1, max_answer_tokens=1),
+        "*": ModelOptions(max_model_len=1, max_concurrent_requests=1, max_output_tokens=1),
         "m": ModelOptions(max_model_len=3),
     }
     found = of_model("m", tmp_path, settings)
-    assert (found.max_model_len, found.max_streams, found.max_answer_tokens) == (3, 2, 1)
+    assert (found.max_model_len, found.max_concurrent_requests, found.max_output_tokens) == (
+        3,
+        2,
+        1,
+    )
 
 
 def test_settings_of_one_option_join_those_of_all() -> None:
     """They say it more directly, and go before."""
 
     joined = by_model(
-        {"m": ModelOptions(tool_parser="a", max_streams=1)}, tool_parser={"m": "b", "*": "c"}
+        {"m": ModelOptions(tool_call_parser="a", max_concurrent_requests=1)},
+        tool_call_parser={"m": "b", "*": "c"},
     )
     assert joined == {
-        "m": ModelOptions(tool_parser="b", max_streams=1),
-        "*": ModelOptions(tool_parser="c"),
+        "m": ModelOptions(tool_call_parser="b", max_concurrent_requests=1),
+        "*": ModelOptions(tool_call_parser="c"),
     }
 
 

@@ -107,7 +107,7 @@ def test_a_flag_wins_over_all(tmp_path: Path) -> None:
             {"a": "llama3", "*": "./b=c.jinja"},
         ),
         (
-            "tool_parser",
+            "tool_call_parser",
             ["hermes", "a=vllm:mistral", "b=pkg.mod:Class"],
             "hermes,a=vllm:mistral,b=pkg.mod:Class",
             "{'*': hermes, a: 'vllm:mistral', b: 'pkg.mod:Class'}",
@@ -151,7 +151,7 @@ def test_a_value_can_be_written_three_ways(
         ({"flags": {"model_repository": []}}, "--model-repository: must have 1 or more"),
         ({"flags": {"chat_template": ["=x"]}}, r"'=x' is not of the form \[MODEL=\]NAME_OR_PATH"),
         ({"flags": {"chat_template": 5}}, "--chat-template: must be a mapping"),
-        ({"flags": {"tool_parser": ["a="]}}, r"'a=' is not of the form \[MODEL=\]PARSER"),
+        ({"flags": {"tool_call_parser": ["a="]}}, r"'a=' is not of the form \[MODEL=\]PARSER"),
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: must be a finite"),
     ],
 )
@@ -170,9 +170,9 @@ PARSERS = ("hermes", "qwen3", "qwen3_xml", "none")
     [
         (
             "m=hermess",
-            r"^--tool-parser\[m\]: there is no parser 'hermess'; did you mean 'hermes'[?]",
+            r"^--tool-call-parser\[m\]: there is no parser 'hermess'; did you mean 'hermes'[?]",
         ),
-        ("qwen", r"^--tool-parser\[\*\]: .*did you mean 'qwen3' or 'qwen3_xml'[?]"),
+        ("qwen", r"^--tool-call-parser\[\*\]: .*did you mean 'qwen3' or 'qwen3_xml'[?]"),
         ("zzz", "there is no parser 'zzz': it is a family of docs/tools.md, none, vllm:NAME or"),
     ],
 )
@@ -180,14 +180,16 @@ def test_an_unknown_parser_is_named_with_those_that_are_near(value: str, message
     """The names are the caller's, for the settings know no families."""
 
     with pytest.raises(InvalidSettings, match=message):
-        load(flags={"tool_parser": [value]}, parsers=PARSERS)
+        load(flags={"tool_call_parser": [value]}, parsers=PARSERS)
 
 
 @pytest.mark.parametrize("value", ["hermes", "none", "vllm:nobody_knows", "pkg.mod:Class"])
 def test_a_parser_that_may_be(value: str) -> None:
     """What has a colon is looked for when a model is loaded."""
 
-    assert load(flags={"tool_parser": [value]}, parsers=PARSERS).tool_parser == {"*": value}
+    assert load(flags={"tool_call_parser": [value]}, parsers=PARSERS).tool_call_parser == {
+        "*": value
+    }
 
 
 @pytest.mark.parametrize(
@@ -238,15 +240,17 @@ def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_origin_is_as_browsers_write_it(origin: str) -> None:
     """Scheme, host, and a port that is not the usual one."""
 
-    assert load(flags={"cors_origin": [origin]}).cors_origin == [origin]
+    assert load(flags={"cors_origins": [origin]}).cors_origins == [origin]
 
 
 @pytest.mark.parametrize("origin", ["https://a.example/", "a.example", "https://A.example", "null"])
 def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
     """It would let no page in, and nobody would know why."""
 
-    with pytest.raises(InvalidSettings, match=r"cors.origin: '.*' is not of the form https://HOST"):
-        load(flags={"cors_origin": [origin]})
+    with pytest.raises(
+        InvalidSettings, match=r"cors.origins: '.*' is not of the form https://HOST"
+    ):
+        load(flags={"cors_origins": [origin]})
 
 
 @pytest.mark.parametrize("text", ["", " "])
@@ -270,7 +274,7 @@ def test_an_empty_variable_leaves_the_files_value(tmp_path: Path) -> None:
         ("load_model", "a, b ,", ["a", "b"]),
         ("model_repository", " a , b", [Path("a"), Path("b")]),
         ("backend_config", "vllm:a=1, vllm:b=2", {"vllm": {"a": "1", "b": "2"}}),
-        ("tool_parser", "hermes, a=none", {"*": "hermes", "a": "none"}),
+        ("tool_call_parser", "hermes, a=none", {"*": "hermes", "a": "none"}),
         (
             "rate_limiter_resource",
             "r:4, s:1",

@@ -87,7 +87,7 @@ def command(name: str, setup: Setup, port: int) -> list[str]:
     if name == GATEWAY:
         repository = _write_repository(setup, arguments)
         gateway = [sys.executable, "-m", "openai_frontend.cli", "serve", f"--port={port}"]
-        return [*gateway, f"--model-repository={repository}", "--shutdown-grace-s=1"]
+        return [*gateway, f"--model-repository={repository}", "--graceful-shutdown-timeout-s=1"]
     vllm = [str(Path(sys.executable).with_name("vllm")), "serve", str(setup.model)]
     address = [f"--port={port}", "--host=127.0.0.1", f"--served-model-name={MODEL}"]
     return [*vllm, *address, "--disable-uvicorn-access-log", *_options(arguments)]

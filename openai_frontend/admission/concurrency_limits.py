@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class ConcurrencyLimits:
     """None: as the server has it for every model."""
 
-    max_streams: int | None = None  # requests at work in it at a time
-    max_queue: int | None = None  # requests that wait for a place
+    max_concurrent_requests: int | None = None  # requests at work in it at a time
+    max_queue_size: int | None = None  # requests that wait for a place
     queue_timeout_s: float | None = None  # how long each of them may
 
 

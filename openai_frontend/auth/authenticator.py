@@ -43,7 +43,7 @@ def build_authenticator(
     *,
     keys_file: Path | None,
     api_keys: Sequence[str] = (),
-    jwt_jwks: str | None,
+    jwks: str | None,
     jwt_issuer: str | None,
     jwt_audience: str | None,
 ) -> Authenticator | None:
@@ -57,8 +57,8 @@ def build_authenticator(
         keys = _keys(keys_file, general)
         ring = keys.ring
         followed.append(keys)
-    if jwt_jwks is not None:
-        followed.append(_tokens(ring, jwt_jwks, jwt_issuer, jwt_audience))
+    if jwks is not None:
+        followed.append(_tokens(ring, jwks, jwt_issuer, jwt_audience))
     return Authenticator(ring, followed) if general or followed else None
 
 
@@ -79,17 +79,17 @@ def _keys(path: Path, general: Sequence[Key]) -> KeysFileWatcher:
 
 def _tokens(ring: ApiKeys, jwks: str, issuer: str | None, audience: str | None) -> Watcher:
     if issuer is None or audience is None:
-        raise AuthConfigError("jwt_jwks: jwt_issuer and jwt_audience must be set with it")
+        raise AuthConfigError("jwks: jwt_issuer and jwt_audience must be set with it")
     try:
         from openai_frontend.auth.jwks_watcher import JWKSWatcher
         from openai_frontend.auth.jwt_verifier import JWTVerifier
     except ImportError:
-        message = "jwt_jwks: PyJWT is not installed; install openai-frontend[jwt]"
+        message = "jwks: PyJWT is not installed; install openai-frontend[jwt]"
         raise AuthConfigError(message) from None
     tokens = JWTVerifier(issuer=issuer, audience=audience)
     try:
         watched = JWKSWatcher(jwks, tokens)
     except ValueError as error:
-        raise AuthConfigError(f"jwt_jwks: {error}") from None
+        raise AuthConfigError(f"jwks: {error}") from None
     ring.tokens = tokens
     return watched

@@ -116,7 +116,7 @@ class JWTVerifier:
             models=grants.models,
             limits=grants.limits(),
             priority=grants.priority,
-            own_cache=grants.own_cache,
+            isolate_prefix_cache=grants.isolate_prefix_cache,
         )
         return Principal(key, self._quota(key))
 

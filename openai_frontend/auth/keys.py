@@ -21,7 +21,7 @@ class KeyLimits:
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    streams: int | None = None  # requests at work at the same time
+    max_concurrent_requests: int | None = None  # requests at work at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Key:
     models: Sequence[str] | None = None  # names or patterns (`org/*`); None: every model
     limits: KeyLimits = KeyLimits()
     priority: int = 0  # lower numbers first; no request with this key goes before it
-    own_cache: bool = False  # shares the engine's prefix cache with no other key
+    isolate_prefix_cache: bool = False  # shares the engine's prefix cache with no other key
     created: datetime | None = None
     expires: datetime | None = None
 

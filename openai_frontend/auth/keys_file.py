@@ -42,9 +42,9 @@ class KeyPolicy(BaseModel):
     models: Annotated[list[_Model], Field(min_length=1)] | None = None
     requests_per_minute: _Count | None = None
     tokens_per_minute: _Count | None = None
-    streams: _Count | None = None
+    max_concurrent_requests: _Count | None = None
     priority: Annotated[int, Field(strict=True, ge=-(2**31), lt=2**31)] = 0
-    own_cache: Annotated[bool, Field(strict=True)] = False
+    isolate_prefix_cache: Annotated[bool, Field(strict=True)] = False
 
     def limits(self) -> KeyLimits:
         """Those that a quota is made of."""
@@ -68,7 +68,7 @@ class _Entry(KeyPolicy):
             models=self.models,
             limits=self.limits(),
             priority=self.priority,
-            own_cache=self.own_cache,
+            isolate_prefix_cache=self.isolate_prefix_cache,
             created=self.created,
             expires=self.expires,
         )
@@ -165,7 +165,7 @@ def _entry(key: Key) -> dict[str, Any]:
         "models": None if key.models is None else list(key.models),
         **limits,
         "priority": key.priority or None,
-        "own_cache": key.own_cache or None,
+        "isolate_prefix_cache": key.isolate_prefix_cache or None,
         "created": key.created and key.created.isoformat(timespec="seconds"),
         "expires": key.expires and key.expires.isoformat(timespec="seconds"),
     }

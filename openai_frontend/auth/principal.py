@@ -26,6 +26,6 @@ class Principal:
 
     def cache_salt(self, asked: str | None) -> str | None:
         """Which requests may share the engine's prefix cache with this one; None: all."""
-        if not self.key.own_cache:
+        if not self.key.isolate_prefix_cache:
             return asked
         return f"{self.key.digest[:16]}/{asked or ''}"

@@ -107,7 +107,7 @@ class RateLimiter:
         """`name` is the key's, for messages."""
         self._name = name
         self._clock = clock
-        self._streams: int | None = None
+        self._max_concurrent: int | None = None
         self._requests: TokenBucket | None = None
         self._tokens: TokenBucket | None = None
         self.running = 0  # requests at work
@@ -115,7 +115,7 @@ class RateLimiter:
 
     def limit(self, limits: KeyLimits) -> None:
         """New limits; what has been used stays used."""
-        self._streams = limits.streams
+        self._max_concurrent = limits.max_concurrent_requests
         self._requests = self._resized(self._requests, limits.requests_per_minute)
         self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
 
@@ -137,13 +137,13 @@ class RateLimiter:
 
     def begin(self) -> None:
         """One more request at work, until `end`. Raises RateLimited where there is no place."""
-        if self._streams is not None and self.running >= self._streams:
+        if self._max_concurrent is not None and self.running >= self._max_concurrent:
             refusal = RateLimited(
                 f"The key '{self._name}' has {self.running} requests at work, "
-                f"and may have {self._streams}. Try again when one of them has ended.",
+                f"and may have {self._max_concurrent}. Try again when one of them has ended.",
                 retry_after_s=_STREAM_RETRY_S,
             )
-            refusal.rejection = "streams"
+            refusal.rejection = "concurrency"
             raise refusal
         if self._requests is not None:
             self._check(self._requests, "requests", 1)

@@ -78,10 +78,10 @@ def _tell_parts(reports: Sequence[Report]) -> None:
     known = {report.model: report for report in reports}
     for whole in reports:
         for part in map(known.get, whole.parts):
-            if part is not None and not part.standalone:
-                part.part_of = part.part_of or whole.model
+            if part is not None and not part.expose:
+                part.ensemble = part.ensemble or whole.model
     for report in reports:
-        if report.part_of and report.for_no_request:
+        if report.ensemble and report.for_no_request:
             report.problem = None
     for whole in reports:
         faults = (_fault(part, known.get(part)) for part in whole.parts)

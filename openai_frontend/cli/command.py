@@ -134,13 +134,13 @@ def _check(settings: Settings, *, repositories: bool) -> None:
         _check_models(settings)
     if settings.chat_template:
         _check_chat_templates(settings.chat_template.values())
-    if settings.keys_file is not None or settings.jwt_jwks is not None:
+    if settings.keys_file is not None or settings.jwks is not None:
         _check_entrance(settings)
     if settings.tls_certificate or settings.tls_key or settings.tls_client_ca:
         _check_certificate(settings)
     if settings.tiktoken_vocabulary is not None:
         _check_tiktoken_vocabulary(settings.tiktoken_vocabulary)
-    if settings.trace_endpoint is not None:
+    if settings.otlp_endpoint is not None:
         _check_traces()
 
 
@@ -212,7 +212,7 @@ def _check_traces() -> None:
     try:
         importlib.import_module("openai_frontend.tracing.exporter")
     except ImportError as error:
-        message = f"trace_endpoint: install the extra 'otel' ({error})"
+        message = f"otlp_endpoint: install the extra 'otel' ({error})"
         raise InvalidSettings(message) from None
 
 

@@ -56,8 +56,8 @@ def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = N
     _check_version(folder)
     report.aliases = folder.options.aliases
     report.versions = folder.versions
-    report.part_of = folder.options.part_of or ""
-    report.standalone = folder.options.standalone
+    report.ensemble = folder.options.ensemble or ""
+    report.expose = folder.options.expose
     report.parts = folder_facts.parts(folder.config or {})
     facts = folder.facts()
     report.max_model_len = folder.options.max_model_len or facts.max_model_len

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for limit, what in (
         ("requests-per-minute", "requests in a minute"),
         ("tokens-per-minute", "tokens in a minute, prompts and answers"),
-        ("streams", "requests at work at the same time"),
+        ("max-concurrent-requests", "requests at work at the same time"),
     ):
         adding.add_argument(f"--{limit}", type=_count, metavar="NUMBER", help=f"most {what}")
     adding.add_argument(
@@ -57,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its requests' place where they wait; lower numbers first. Default: 0.",
     )
     adding.add_argument(
-        "--own-cache", action="store_true", help="share the prefix cache with no other key"
+        "--isolate-prefix-cache",
+        action="store_true",
+        help="share the prefix cache with no other key",
     )
     adding.add_argument(
         "--expires-in-days", type=_count, metavar="NUMBER", help="Default: it does not expire."
@@ -108,7 +110,7 @@ def _add(path: Path, given: Mapping[str, Any]) -> None:
         models=given["models"],
         limits=KeyLimits(**{each: given[each] for each in KeyLimits.__dataclass_fields__}),
         priority=given["priority"],
-        own_cache=given["own_cache"],
+        isolate_prefix_cache=given["isolate_prefix_cache"],
         created=now,
         expires=None if days is None else _after(now, days),
     )
@@ -161,9 +163,9 @@ def _limits(key: Key) -> str:
     told = [
         (limits.requests_per_minute, "{} requests/min"),
         (limits.tokens_per_minute, "{} tokens/min"),
-        (limits.streams, "{} at once"),
+        (limits.max_concurrent_requests, "{} at once"),
         (key.priority or None, "priority {}"),
-        (key.own_cache or None, "own cache"),
+        (key.isolate_prefix_cache or None, "isolated prefix cache"),
     ]
     return ", ".join(form.format(value) for value, form in told if value is not None) or "none"
 

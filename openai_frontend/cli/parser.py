@@ -103,7 +103,7 @@ _SOURCES = (
 
 # The settings that `check` looks at
 _CHECKED = {
-    "model_repository", "model_option", "chat_template", "tool_parser", "reasoning_parser",
+    "model_repository", "model_option", "chat_template", "tool_call_parser", "reasoning_parser",
     "backend_directory",
 }  # fmt: skip
 

@@ -22,8 +22,8 @@ class Report:
     derived: Sequence[str] = ()  # what of an answer the model does not report, and how it is had
     refused: Sequence[str] = ()  # request fields
     parts: Sequence[str] = ()  # the models that this one calls
-    part_of: str = ""
-    standalone: bool = False  # requests may name it though another model calls it
+    ensemble: str = ""
+    expose: bool = False  # requests may name it though another model calls it
     tokenizer: str = ""
     max_model_len: int | None = None  # tokens of prompt and answer together; None: not known
     chat_template: str = ""
@@ -65,8 +65,8 @@ def as_line(report: Report, width: int) -> str:
     """Its name, whether requests may name it, and what for or why not."""
     if report.problem is not None:
         state, reason = "not servable", report.problem
-    elif report.part_of:
-        state, reason = "part", f"of {report.part_of}"
+    elif report.ensemble:
+        state, reason = "part", f"of {report.ensemble}"
     else:
         names = [*report.aliases, *report.adapters]
         also = f"; also as {', '.join(names)}" if names else ""

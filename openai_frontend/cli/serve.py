@@ -168,13 +168,13 @@ async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> 
     limits = connection_limits(settings)
     rlimits.raise_nofile_limit(limits.most_connections)
     for server in filter(None, (process, process.beside)):
-        server.config.timeout_keep_alive = settings.keep_alive_s
+        server.config.timeout_keep_alive = settings.keep_alive_timeout_s
         protocol: Any = server.config.http_protocol_class
         protocol.limits = limits
 
 
 def _stop_times(settings: Settings) -> ShutdownTimeouts:
-    return ShutdownTimeouts(settings.drain_delay_s, settings.shutdown_grace_s)
+    return ShutdownTimeouts(settings.drain_delay_s, settings.graceful_shutdown_timeout_s)
 
 
 def certificate(settings: Settings) -> Certificate | None:
@@ -230,13 +230,13 @@ def _uvicorn_config(
         loop="uvloop",
         http=limited_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
         headers=security_headers(tls=settings.tls_certificate is not None),
-        proxy_headers=False,  # `trusted_proxy` says who is believed
+        proxy_headers=False,  # `trusted_proxies` says who is believed
         ws="none",
         lifespan=lifespan,
         log_config=None,
         access_log=False,  # ours tells more, and quotes no path (middleware/telemetry.py)
         server_header=False,
-        timeout_keep_alive=settings.keep_alive_s,
+        timeout_keep_alive=settings.keep_alive_timeout_s,
     )
 
 

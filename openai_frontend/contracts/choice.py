@@ -28,7 +28,7 @@ class ContractOptions:
     name: str | None = None  # one of NAMES; None: chosen from the config
     tensors: Mapping[str, str] = field(default_factory=dict)  # our name -> the model's
     # name -> numpy array [tokens, hidden size]: prompt embeddings that requests may ask for
-    prompt_tables: Mapping[str, Any] = field(default_factory=dict)
+    prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def choose(
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
     make = _MAKERS[name]
     if name == "tensorrt_llm":
-        make = partial(tensorrt_llm, prompt_tables=options.prompt_tables)
+        make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
     contract = make(config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary)
     generation = PromptOnly(Derived(contract, vocabulary))
     return Chosen(name=name, because=because, generation=generation)

@@ -27,12 +27,12 @@ def tensorrt_llm(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
-    prompt_tables: Mapping[str, Any] = MappingProxyType({}),
+    prompt_embedding_tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> FieldTensors:
     """The contract of one pipeline, not yet completed by `Derived`."""
     layout = _ACCUMULATING if _accumulates(config) else _LAYOUT
-    if prompt_tables:
-        layout = _with_tables(layout, prompt_tables)
+    if prompt_embedding_tables:
+        layout = _with_tables(layout, prompt_embedding_tables)
     return FieldTensors(config, layout, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary)
 
 

@@ -10,7 +10,7 @@ from openai_frontend.metrics.family import Family, Kind
 
 End = Literal["stop", "length", "cancelled", "error"]
 ReloadOutcome = Literal["taken_up", "refused"]
-WatchdogKind = Literal["first_token", "between_tokens"]
+StallPhase = Literal["first_token", "inter_token"]
 TimeoutKind = Literal["head", "body", "total"]
 
 # Seconds, and tokens. They hold the bounds that vLLM has for the same, and some beyond.
@@ -42,55 +42,58 @@ def _declare(
 
 REQUESTS = _declare(
     "requests", "counter", "Requests that have been answered.",
-    "5xx: read the log by request id. 503 and 429: see `openai_frontend_rejected`. `model` is "
-    "empty where none was found; 499 is a client that went away before its answer began.",
+    "5xx: read the log by request id. 503 and 429: see `openai_frontend_requests_rejected`. "
+    "`model` is empty where none was found; 499 is a client that went away before its answer "
+    "began.",
     labels=("route", "model", "status"),
 )  # fmt: skip
 REQUEST_S = _declare(
-    "request_seconds", "histogram", "Seconds from a request to the end of its answer.",
+    "request_duration_seconds", "histogram", "Seconds from a request to the end of its answer.",
     "Streams end when their answer does: compare it with the lengths of answers first.",
     labels=("route",), bounds=_REQUEST_S,
 )  # fmt: skip
 AT_WORK = _declare(
-    "requests_at_work", "gauge", "Requests with a body that are not answered to their end.",
+    "requests_in_progress", "gauge", "Requests with a body that are not answered to their end.",
     "Not zero on an idle server: a client holds a connection without reading or sending.",
 )  # fmt: skip
 STREAMS = _declare(
-    "streams", "gauge", "Streamed responses that are open.",
-    "Near `max_streams`: more machines, or a larger limit.",
+    "streams_open", "gauge", "Streamed responses that are open.",
+    "Near `max_concurrent_requests`: more machines, or a larger limit.",
 )  # fmt: skip
 REJECTED = _declare(
-    "rejected", "counter", "Requests that were refused for load or state, by reason.",
+    "requests_rejected", "counter", "Requests that were refused for load or state, by reason.",
     "The reason names the limit: `queue_full` and `queue_timeout` the model's queue, `rate_limit` "
-    "and `streams` a key's share, `overloaded` the places of the server, `draining` a server that "
-    "ends, `model_unavailable` a model that cannot serve, `connections` the server's descriptors.",
+    "and `concurrency` a key's share, `overloaded` the places of the server, `draining` a server "
+    "that ends, `model_unavailable` a model that cannot serve, `connections` the server's "
+    "descriptors.",
     labels=("model", "reason"),
 )  # fmt: skip
 WAITING = _declare(
-    "queue_waiting", "gauge", "Requests that wait in the gateway's queue.",
+    "requests_waiting", "gauge", "Requests that wait in the gateway's queue.",
     "Above zero for long: the engine has more to do than it can; more machines.", labels=_MODEL,
 )  # fmt: skip
 UNRELEASED = _declare(
     "unreleased_requests", "gauge", "Cancelled requests that Triton has not released yet.",
-    "They count against `max_streams` and `max_held_body_bytes`. Above zero for long: the model "
-    "goes on for clients that have gone; let it look at `is_cancelled()`, or limit its answers.",
+    "They count against `max_concurrent_requests` and `max_buffered_body_bytes`. Above zero for "
+    "long: the model goes on for clients that have gone; let it look at `is_cancelled()`, or "
+    "limit its answers.",
     labels=_MODEL,
 )  # fmt: skip
 QUEUE_S = _declare(
-    "queue_seconds", "histogram", "Seconds that a request waited in the gateway's queue.",
+    "queue_wait_seconds", "histogram", "Seconds that a request waited in the gateway's queue.",
     "Part of what a client feels as the time to the first token; shorten the queue to refuse "
     "sooner, or add machines.",
     labels=_MODEL, bounds=_QUEUE_S,
 )  # fmt: skip
 RUNNING = _declare(
-    "running_generations", "gauge", "Answers being made now; each choice of `n` is one.",
-    "Near `max_streams`: more machines, or a larger limit.", labels=_ANSWER,
+    "requests_running", "gauge", "Answers being made now; each choice of `n` is one.",
+    "Near `max_concurrent_requests`: more machines, or a larger limit.", labels=_ANSWER,
 )  # fmt: skip
 ENDED = _declare(
     "generations", "counter", "Answers, by how they ended: stop, length, cancelled, error.",
     "Many `cancelled`: clients that give up, see the time to the first token. Any `error`: see the "
     "log.",
-    labels=(*_ANSWER, "end"),
+    labels=(*_ANSWER, "finish_reason"),
 )  # fmt: skip
 OUTPUT_TOKENS = _declare(
     "output_tokens", "counter",
@@ -111,8 +114,8 @@ TOKEN_S = _declare(
     labels=_ANSWER, bounds=_TOKEN_S,
 )  # fmt: skip
 ANSWER_S = _declare(
-    "generation_seconds", "histogram", "Seconds from Triton's request to its end.",
-    "None ends while some run: the engine hangs; see `openai_frontend_watchdog`.",
+    "generation_duration_seconds", "histogram", "Seconds from Triton's request to its end.",
+    "None ends while some run: the engine hangs; see `openai_frontend_engine_stalls`.",
     labels=_ANSWER, bounds=_ANSWER_S,
 )  # fmt: skip
 PROMPT_TOKENS = _declare(
@@ -126,7 +129,7 @@ CACHED_TOKENS = _declare(
 )  # fmt: skip
 COMPLETION_TOKENS = _declare(
     "generation_tokens", "histogram", "Tokens of each answer.",
-    "Longer answers hold their places longer: cap them with `max_answer_tokens`.",
+    "Longer answers hold their places longer: cap them with `max_output_tokens`.",
     labels=_ANSWER, bounds=_TOKENS,
 )  # fmt: skip
 RELOADS = _declare(
@@ -141,16 +144,17 @@ LAG_S = _declare(
     bounds=_LAG_S,
 )  # fmt: skip
 RELAYED_TEXTS = _declare(
-    "relayed_texts", "counter", "Texts of tokens that left by the short way to their clients.",
-    "Divided by `openai_frontend_relay_writes`: tokens per write. Near 1 the gateway keeps up; "
+    "fast_path_tokens", "counter", "Texts of tokens that left by the short way to their clients.",
+    "Divided by `openai_frontend_fast_path_writes`: tokens per write. Near 1 the gateway keeps up; "
     "more is an event loop or clients that lag behind the engine, and get several at a time.",
 )  # fmt: skip
 RELAY_WRITES = _declare(
-    "relay_writes", "counter", "Writes that took those texts to their clients.",
-    "See `openai_frontend_relayed_texts`.",
+    "fast_path_writes", "counter", "Writes that took those texts to their clients.",
+    "See `openai_frontend_fast_path_tokens`.",
 )  # fmt: skip
 READERS_DROPPED = _declare(
-    "readers_dropped", "counter", "Streams that were ended because their client did not read.",
+    "slow_clients_disconnected", "counter",
+    "Streams that were ended because their client did not read.",
     "Clients or a proxy that stall; their answers were cancelled.",
 )  # fmt: skip
 TIMEOUTS = _declare(
@@ -160,22 +164,22 @@ TIMEOUTS = _declare(
     labels=("kind",),
 )  # fmt: skip
 WATCHDOG = _declare(
-    "watchdog", "counter", "Times that an engine was found to be stuck.",
-    "`first_token`: no answer begins; `between_tokens`: answers stand still. The engine's log says "
+    "engine_stalls", "counter", "Times that an engine was found to be stuck.",
+    "`first_token`: no answer begins; `inter_token`: answers stand still. The engine's log says "
     "why; see `openai_frontend_engine_restarts` for what was done.",
-    labels=("model", "kind"),
+    labels=("model", "phase"),
 )  # fmt: skip
 ENGINE_RESTARTS = _declare(
     "engine_restarts", "counter", "Times that a model's engine was started again.",
     "One is a crash to look into; a row of them is a model that cannot run here.", labels=_MODEL,
 )  # fmt: skip
 LOG_LINES_LOST = _declare(
-    "log_lines_lost", "counter", "Lines of the log that found no room, or could not be written.",
+    "log_lines_dropped", "counter", "Lines of the log that found no room, or could not be written.",
     "Growing: the disk is full, or nobody reads standard error fast enough "
     "(docs/tracing-and-logs.md).",
 )  # fmt: skip
 TRACE_REQUESTS_LOST = _declare(
-    "trace_requests_lost", "counter", "Sampled requests whose spans no collector has taken.",
-    "Growing: the collector of `trace_endpoint` is away, refuses, or is too slow; a smaller "
-    "`trace_ratio` helps against the last.",
+    "traces_dropped", "counter", "Sampled requests whose spans no collector has taken.",
+    "Growing: the collector of `otlp_endpoint` is away, refuses, or is too slow; a smaller "
+    "`trace_sample_ratio` helps against the last.",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
 from openai_frontend.metrics import declared, registered
-from openai_frontend.metrics.declared import ReloadOutcome, TimeoutKind, WatchdogKind
+from openai_frontend.metrics.declared import ReloadOutcome, StallPhase, TimeoutKind
 from openai_frontend.metrics.family import Family
 from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics, ModelMetrics, Models
 
@@ -87,7 +87,7 @@ class GatewayMetrics:
         """A served model's engine has been started again."""
         self.of(model).restarts.inc()
 
-    def watchdog_fired(self, model: str, kind: WatchdogKind) -> None:
+    def watchdog_fired(self, model: str, kind: StallPhase) -> None:
         """A served model's engine has been found to be stuck."""
         self.of(model).stuck[kind].inc()
 

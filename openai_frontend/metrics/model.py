@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from openai_frontend.generation import CompletionDelta, UsageCounter
 from openai_frontend.metrics import declared, registered
-from openai_frontend.metrics.declared import End, WatchdogKind
+from openai_frontend.metrics.declared import End, StallPhase
 
 
 class Models:
@@ -39,7 +39,7 @@ class ModelMetrics:
         self.unreleased = families.unreleased.labels(model)
         self.queue_s = families.queue_s.labels(model)
         self.restarts = families.restarts.labels(model)
-        self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(WatchdogKind)}
+        self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(StallPhase)}
 
 
 class AnswerLabels(NamedTuple):

@@ -109,7 +109,7 @@ def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labe
     sums: dict[Labels, float] = defaultdict(float)
     for sample, of in _of_models(own, known):
         if sample.name == f"{declared.ENDED.name}_total":
-            reason = FINISHED_REASONS[sample.labels["end"]]
+            reason = FINISHED_REASONS[sample.labels["finish_reason"]]
             sums[*of, ("finished_reason", reason)] += sample.value
     return sums
 

@@ -33,7 +33,7 @@ HISTOGRAMS = {
     Family(
         name="vllm:e2e_request_latency_seconds", kind="histogram", labels=_MODEL,
         says="Histogram of end to end request latency in seconds.",
-        hint="As `openai_frontend_generation_seconds`.",
+        hint="As `openai_frontend_generation_duration_seconds`.",
         bounds=(1, 2.5, 5, 10, 15, 20, 30, 40, 50, 60),
     ): declared.ANSWER_S,
     Family(
@@ -103,7 +103,7 @@ FROM_ENGINE = (
         name="vllm:num_requests_waiting", kind="gauge", labels=_MODEL,
         says="Requests that wait to be scheduled.",
         hint="The cache is full or `max_num_seqs` is reached: more machines, or fewer tokens for "
-        "each request (`max_answer_tokens`).",
+        "each request (`max_output_tokens`).",
     ),
     Family(
         name="vllm:kv_cache_usage_perc", kind="gauge", labels=_MODEL,

@@ -27,7 +27,7 @@ class BodyMemoryBudget:
         if self.held + length > self.max_bytes:
             message = (
                 f"The request bodies that the server holds reached their limit of "
-                f"{self.max_bytes} bytes (--max-held-body-bytes). Retry later."
+                f"{self.max_bytes} bytes (--max-buffered-body-bytes). Retry later."
             )
             raise ServerOverloaded(message)
         self.held += length

@@ -52,7 +52,7 @@ def cors(origins: Sequence[str]) -> list[Middleware]:
 _REFUSED = http_error(
     403,
     "This server does not allow web pages of this origin to use it (CORS). To allow the origin, "
-    "start the server with --cors-origin ORIGIN.",
+    "start the server with --cors-origins ORIGIN.",
     "cors_origin_not_allowed",
 )
 _PREFLIGHT_HEADERS = {b"origin", b"access-control-request-method"}
@@ -79,7 +79,7 @@ class PreflightRefusal:
         if not self._logged:
             self._logged = True
             logger.warning(
-                "refused a CORS preflight request of a browser; --cors-origin allows a web page's "
+                "refused a CORS preflight request of a browser; --cors-origins allows a web page's "
                 "origin to use the API"
             )
         await send_failure(scope, send, _REFUSED)

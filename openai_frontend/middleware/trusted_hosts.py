@@ -35,7 +35,7 @@ _MALFORMED = http_error(
 _NOT_ALLOWED = http_error(
     400,
     "The server does not accept the host name in the Host header. To accept it, start the server "
-    "with --allowed-host NAME.",
+    "with --allowed-hosts NAME.",
     "invalid_host",
 )
 

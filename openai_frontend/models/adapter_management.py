@@ -77,7 +77,7 @@ class AdapterManagement:
         if not self._enabled:
             raise NotPermitted(
                 "Clients may not load or unload adapters of this server: the setting "
-                "'model_management' is off.",
+                "'enable_model_management' is off.",
                 code="model_management_off",
             )
         if base is None and SEPARATOR in name:

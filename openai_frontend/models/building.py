@@ -101,7 +101,7 @@ class ModelBuilding:
             server=self._server,
             metrics=self._metrics,
             use=self._uses[name],
-            max_answer_tokens=options.max_answer_tokens,
+            max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
         )
@@ -187,7 +187,7 @@ def _chosen(
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,
-                prompt_tables=prompt_tables.read(options.prompt_tables),
+                prompt_embedding_tables=prompt_tables.read(options.prompt_embedding_tables),
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,
@@ -211,7 +211,7 @@ def _prompts(
         loaded,
         chat_template=template,
         max_model_len=facts.get("max_model_len"),
-        special_tokens_in_chats=options.special_tokens_in_chats,
+        allow_special_tokens=options.allow_special_tokens,
     )
     in_use = template or template_for_tools(loaded.chat_templates)
     return prompts, ModelFiles(folder=Path(facts["tokenizer"]), chat_template=in_use)

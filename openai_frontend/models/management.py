@@ -105,7 +105,7 @@ class ModelManagement:
         if (config is not None or model_files) and not self._overrides:
             raise NotPermitted(
                 "Clients may not send a model's config or files to this server: the setting "
-                "'model_override' is off.",
+                "'allow_model_override' is off.",
                 code="model_override_off",
             )
         work = self._registry.load(name, config=config, model_files=model_files)
@@ -124,7 +124,7 @@ class ModelManagement:
         if not self._enabled:
             raise NotPermitted(
                 "Clients may not load or unload models of this server: the setting "
-                "'model_management' is off.",
+                "'enable_model_management' is off.",
                 code="model_management_off",
             )
         if not is_name(name):

@@ -33,7 +33,7 @@ from openai_frontend.parsing.reading import (
     Variables,
 )
 
-SETTINGS = ("tool_parser", "reasoning_parser")
+SETTINGS = ("tool_call_parser", "reasoning_parser")
 
 _VLLM = "openai_frontend.engines.vllm.parsers"  # by name: without vLLM nothing of it is imported
 
@@ -86,7 +86,7 @@ def choose(files: ModelFiles, named: Mapping[str, str]) -> Reading:
         halves[setting] = _other_half(next(iter(halves.values())), found.family)
         because += found.because if halves[setting] is found.family else ()
     try:
-        family = combined(halves["tool_parser"], halves["reasoning_parser"])
+        family = combined(halves["tool_call_parser"], halves["reasoning_parser"])
     except ValueError as error:
         raise ModelUnavailable(f"its {' and '.join(named)}: {error}") from error
     return Reading(family=family, because=tuple(because), make=_foreign(named, files.folder))
@@ -141,7 +141,7 @@ def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ForeignPar
     return ForeignParser(
         name=name,
         make=lambda *given: Guarded(name, partial(make, *given)),
-        tools="tool_parser" in parsers,
+        tools="tool_call_parser" in parsers,
         reasoning="reasoning_parser" in parsers,
         special_tokens=special_tokens,
     )

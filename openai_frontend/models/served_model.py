@@ -52,7 +52,7 @@ class ServedModel(CoreModel):
     reading: Reading = PLAIN  # how its answers are read
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
-    max_answer_tokens: int | None = None  # of one answer, by its operator's word
+    max_output_tokens: int | None = None  # of one answer, by its operator's word
     adapter: Adapter | None = None  # that its answers are made with
     weights_told: WeightsTold | None = None  # where the backend is told the adapter's weights
 

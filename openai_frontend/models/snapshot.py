@@ -91,8 +91,8 @@ class SnapshotTaking:
             try:
                 options = self._options(name)
                 draft.claim(name, options)
-                wholes = [] if options.standalone else parts.get(name, [])
-                if whole := options.part_of or next(iter(wholes), None):
+                wholes = [] if options.expose else parts.get(name, [])
+                if whole := options.ensemble or next(iter(wholes), None):
                     raise NotServable(f"it is a part of '{whole}'")
                 if name not in versions:
                     raise ModelUnavailable(reasons[name])

@@ -62,12 +62,12 @@ class PromptBuilder:
         *,
         chat_template: str | None = None,  # replaces the tokenizer's own
         max_model_len: int | None = None,
-        special_tokens_in_chats: bool = False,  # in what clients write; else they stay text
+        allow_special_tokens: bool = False,  # in what clients write; else they stay text
     ) -> None:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(tokenizer.fast)
-        guarded = () if special_tokens_in_chats else tokenizer.all_special_tokens()
+        guarded = () if allow_special_tokens else tokenizer.all_special_tokens()
         self._foreign = ForeignTokens(guarded)
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)

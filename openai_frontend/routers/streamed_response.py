@@ -32,7 +32,7 @@ class StreamLimits:
     """The settings of streams."""
 
     buffer_bytes: int = MAX_WAITING  # that may wait for a slow client
-    keep_alive_s: float = 15.0  # of silence, after which a comment is sent; 0: never
+    ping_interval_s: float = 15.0  # of silence, after which a comment is sent; 0: never
 
 
 class StreamedResponse(Response, ABC):
@@ -76,7 +76,7 @@ class StreamedResponse(Response, ABC):
             max_waiting_bytes=self._limits.buffer_bytes,
         )
         self._send = send
-        silence = _Silence(outlet, partial(self.start, outlet), self._limits.keep_alive_s)
+        silence = _Silence(outlet, partial(self.start, outlet), self._limits.ping_interval_s)
         if self.comments:
             silence.watch()
         try:

@@ -69,7 +69,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await("head", self.limits.head_timeout_s)
+        self._await("head", self.limits.header_timeout_s)
         connections, limits = len(self.connections), self.limits
         if connections > limits.max_connections:
             self.counts.rejected("", "connections")
@@ -102,11 +102,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._body_open:
             self._await("body", self.limits.body_timeout_s)
         elif self._head_open:
-            self._await("head", self.limits.head_timeout_s)
+            self._await("head", self.limits.header_timeout_s)
             if continues_head:
                 self._count_untold(data)
         elif self._is_idle() and self.timeout_keep_alive_task is None:
-            self._await("head", self.limits.head_timeout_s)  # of empty lines no request may come
+            self._await("head", self.limits.header_timeout_s)  # of empty lines no request may come
 
     def _count_untold(self, data: bytes) -> None:
         try:
@@ -259,7 +259,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self._reader is None:
             self._reader = SlowClientDetector(
                 self.transport,
-                timeout_s=self.limits.write_timeout_s,
+                timeout_s=self.limits.send_timeout_s,
                 waits=self._nobody_writes,
                 drop=self.disconnect_slow_client,
             )

@@ -15,10 +15,10 @@ class ProtocolLimits:
     max_header_bytes: int = 64 * 1024
     max_body_chunks: int = 65_536
     max_connections: int = 4096
-    head_timeout_s: float = 20.0
+    header_timeout_s: float = 20.0
     body_timeout_s: float = 120.0
     request_timeout_s: float = 3600.0  # 0: none
-    write_timeout_s: float = 30.0
+    send_timeout_s: float = 30.0
 
     @property
     def most_connections(self) -> int:

@@ -201,10 +201,10 @@ def _start_of_document(model: ServedModel) -> Prompt:
 
 def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
     if request.max_tokens == UNLIMITED:
-        return model.max_answer_tokens
+        return model.max_output_tokens
     if request.max_tokens is not None:
         return request.max_tokens
-    return min(DEFAULT_MAX_TOKENS, model.max_answer_tokens or DEFAULT_MAX_TOKENS)
+    return min(DEFAULT_MAX_TOKENS, model.max_output_tokens or DEFAULT_MAX_TOKENS)
 
 
 def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-Phase = Literal["first_token", "between_tokens"]
+Phase = Literal["first_token", "inter_token"]
 
 # A loop that comes later than this has served no engine meanwhile: that time is nobody's silence.
 LATE_S = 0.5
@@ -37,7 +37,7 @@ class StallTimeouts(Protocol):
         """Before its first response to a request."""
 
     @property
-    def between_tokens_s(self) -> float:
+    def inter_token_s(self) -> float:
         """After one."""
 
 
@@ -97,10 +97,10 @@ class StallDetector:
     def _stall(self, stream: WatchedRequest, now_s: float) -> Stall | None:
         timeouts = self._timeouts(stream.model_name)
         begun = stream.received > 0
-        limit_s = timeouts.between_tokens_s if begun else timeouts.first_token_s
+        limit_s = timeouts.inter_token_s if begun else timeouts.first_token_s
         waited_s = now_s - stream.since_s
         if not limit_s or waited_s < limit_s:
             return None
         progress_s = self._progress_s.get(stream.model_name, stream.since_s)
-        phase: Phase = "between_tokens" if begun else "first_token"
+        phase: Phase = "inter_token" if begun else "first_token"
         return Stall(stream, phase, waited_s, hung=progress_s <= stream.since_s)

@@ -70,10 +70,10 @@ def test_the_longest_key():
 
 def test_other_keys_from_now_on():
     """What is gone opens nothing; who stays has used what he has used, and has his new limits."""
-    ring = ApiKeys([key("a", streams=2), key("b")])
+    ring = ApiKeys([key("a", max_concurrent_requests=2), key("b")])
     ring.find(b"a").quota.begin()
 
-    ring.replace([key("a", secret="new", streams=1), key("c")])
+    ring.replace([key("a", secret="new", max_concurrent_requests=1), key("c")])
 
     with pytest.raises(RateLimited):
         ring.find(b"new").quota.begin()

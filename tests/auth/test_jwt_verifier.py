@@ -42,11 +42,16 @@ def test_a_token_opens(algorithm):
 
 def test_what_a_token_may_use():
     """A claim has the models and limits, as the keys file has them."""
-    claim = {"models": ["org/*"], "streams": 2, "tokens_per_minute": 7, "priority": 3}
+    claim = {
+        "models": ["org/*"],
+        "max_concurrent_requests": 2,
+        "tokens_per_minute": 7,
+        "priority": 3,
+    }
 
     found = ring().find(token(openai_frontend=claim))
     assert found.key.models == ["org/*"]
-    assert found.key.limits == KeyLimits(streams=2, tokens_per_minute=7)
+    assert found.key.limits == KeyLimits(max_concurrent_requests=2, tokens_per_minute=7)
     assert found.key.priority == 3
 
 
@@ -113,7 +118,7 @@ REFUSED = {
     "a shared secret": token(algorithm="HS256", key="x" * 32, kid="ES256"),
     "the public key as a shared secret": signed_with_the_public_key(),
     "another body": with_another_body(),
-    "too much": token(openai_frontend={"streams": 0}),
+    "too much": token(openai_frontend={"max_concurrent_requests": 0}),
     "an unknown grant": token(openai_frontend={"stream": 1}),
     "no grants": token(openai_frontend=7),
     "too long": token(x="x" * 20_000),
@@ -147,8 +152,8 @@ def test_a_token_that_ends_while_it_is_known():
 def test_one_subject_has_one_quota():
     """Whichever of his tokens he sends."""
     both = ring()
-    first = both.find(token(jti="1", openai_frontend={"streams": 1}))
-    second = both.find(token(jti="2", openai_frontend={"streams": 1}))
+    first = both.find(token(jti="1", openai_frontend={"max_concurrent_requests": 1}))
+    second = both.find(token(jti="2", openai_frontend={"max_concurrent_requests": 1}))
     other = both.find(token(sub="bob"))
 
     assert first.quota is second.quota

@@ -80,7 +80,7 @@ def test_priority(own, asked, granted):
 
 def test_cache_salt():
     """A key with a cache of its own shares it with no other, whatever salt a request names."""
-    shared, one, other = (caller(key(name, own_cache=name != "a")) for name in "abc")
+    shared, one, other = (caller(key(name, isolate_prefix_cache=name != "a")) for name in "abc")
 
     assert [shared.cache_salt(None), shared.cache_salt("x")] == [None, "x"]
     salts = {each.cache_salt(salt) for each in (one, other) for salt in (None, "x", "y")}

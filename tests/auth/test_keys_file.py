@@ -33,9 +33,9 @@ def test_what_is_written_is_read(name, tmp_path):
             models=["a", "org/*"],
             requests_per_minute=1,
             tokens_per_minute=2,
-            streams=3,
+            max_concurrent_requests=3,
             priority=-4,
-            own_cache=True,
+            isolate_prefix_cache=True,
             scopes=frozenset({"admin"}),
             created=parse(content({**ENTRY, "created": "2026-01-02T03:04:05+01:00"}))[0].created,
             expires=parse(content({**ENTRY, "expires": "2026-01-02T03:04:05Z"}))[0].expires,
@@ -63,8 +63,8 @@ WRONG = [
     (b"x: !!python/name:os.system", "line 1 is no YAML"),
     (b"expires: 2026-13-45", "it is no YAML"),
     (b"expires: !!timestamp x", "it is no YAML"),
-    (b"own_cache: !!bool x", "it is no YAML"),
-    (b"streams: !!int ''", "it is no YAML"),
+    (b"isolate_prefix_cache: !!bool x", "it is no YAML"),
+    (b"max_concurrent_requests: !!int ''", "it is no YAML"),
     (b"[" * 5000, "no YAML"),
     (content(ENTRY, more=1), "more: there is no such field"),
     (content({**ENTRY, "scope": "admin"}), r"keys\[0\].scope: there is no such field"),
@@ -73,9 +73,18 @@ WRONG = [
     (content({**ENTRY, "sha256": "0" * 63}), r"keys\[0\].sha256: String should match"),
     (content({**ENTRY, "sha256": "0" * 64 + "\n"}), r"keys\[0\].sha256: String should match"),
     (content({**ENTRY, "name": "a b"}), r"keys\[0\].name: String should match"),
-    (content({**ENTRY, "streams": 0}), r"keys\[0\].streams: must be at least 1"),
-    (content({**ENTRY, "streams": True}), r"keys\[0\].streams: must be a whole number"),
-    (content({**ENTRY, "streams": "1"}), r"keys\[0\].streams: must be a whole number"),
+    (
+        content({**ENTRY, "max_concurrent_requests": 0}),
+        r"keys\[0\].max_concurrent_requests: must be at least 1",
+    ),
+    (
+        content({**ENTRY, "max_concurrent_requests": True}),
+        r"keys\[0\].max_concurrent_requests: must be a whole number",
+    ),
+    (
+        content({**ENTRY, "max_concurrent_requests": "1"}),
+        r"keys\[0\].max_concurrent_requests: must be a whole number",
+    ),
     (content({**ENTRY, "models": []}), r"keys\[0\].models: must have 1 or more"),
     (content({**ENTRY, "expires": "2026-01-02T03:04:05"}), r"keys\[0\].expires: .*timezone"),
     (content(ENTRY, {**ENTRY, "sha256": "1" * 64}), r"keys\[1\].name: that of keys\[0\]"),
@@ -142,7 +151,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-NAMES = [*ENTRY, "streams", "expires"]
+NAMES = [*ENTRY, "max_concurrent_requests", "expires"]
 FIELDS = {name: st.just(ENTRY.get(name)) | VALUES for name in NAMES}
 ENTRIES = st.fixed_dictionaries({}, optional=FIELDS)
 

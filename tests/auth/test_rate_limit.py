@@ -46,7 +46,7 @@ def test_a_refused_request_costs_nothing(clock):
 
 def test_requests_at_once(clock):
     """A request that has ended leaves its place; who finds none is told to come soon."""
-    one = quota(clock, streams=1)
+    one = quota(clock, max_concurrent_requests=1)
     one.begin()
     with pytest.raises(RateLimited, match="1 requests at work") as refused:
         one.begin()
@@ -127,11 +127,11 @@ def test_standings(clock):
 
 def test_other_limits(clock):
     """New limits hold at once; what has been used stays used, and who runs still counts."""
-    changed = quota(clock, requests_per_minute=10, streams=5)
+    changed = quota(clock, requests_per_minute=10, max_concurrent_requests=5)
     for _ in range(4):
         changed.begin()
 
-    changed.limit(KeyLimits(requests_per_minute=5, streams=4))
+    changed.limit(KeyLimits(requests_per_minute=5, max_concurrent_requests=4))
     with pytest.raises(RateLimited, match="at work"):
         changed.begin()
     changed.limit(KeyLimits(requests_per_minute=5, tokens_per_minute=7))

@@ -65,7 +65,7 @@ def _real(folder: Path | None) -> list[Model]:
     parts = {part for config in configs.values() for part in folder_facts.parts(config)}
     found = []
     for name, path in models.items():
-        if name in parts or model_options.read(path).part_of:
+        if name in parts or model_options.read(path).ensemble:
             continue
         try:
             kind = chosen(path)

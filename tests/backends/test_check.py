@@ -31,7 +31,7 @@ def test_the_same_models_are_servable(
 ) -> None:
     """The parts of the others are said to be parts."""
 
-    assert {name for name, report in checked.items() if not report["part_of"]} == {
+    assert {name for name, report in checked.items() if not report["ensemble"]} == {
         model["id"] for model in listed(standins_gateway)
     }
 
@@ -61,7 +61,7 @@ def test_a_field_that_is_said_to_be_refused_is(
 
     values = {"min_p": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.0}, "min_tokens": 1}
     for name, report in checked.items():
-        if "chat completions" not in report["serves"] or report["part_of"]:
+        if "chat completions" not in report["serves"] or report["ensemble"]:
             continue
         for field, value in values.items():
             answer = httpx.post(

@@ -60,11 +60,13 @@ def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     vllm_model(tmp_path, model="./weights")
 
-    found = report(capsys, "m", "--model-repository", str(tmp_path), "--tool-parser", "m=mistral")
+    found = report(
+        capsys, "m", "--model-repository", str(tmp_path), "--tool-call-parser", "m=mistral"
+    )
 
     assert (found["tool_calls"], found["reasoning"]) == ("mistral", "none")
     assert found["why"] == [
-        "The setting tool_parser is 'mistral'.",
+        "The setting tool_call_parser is 'mistral'.",
         "The chat template has '<tool_call>'.",
     ]
     assert found["tokenizer"] == str(tmp_path / "m" / "1" / "weights")
@@ -90,7 +92,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     vllm_model(tmp_path, model="./weights")
 
     found = report(
-        capsys, str(tmp_path / "m"), "--chat-template", "llama3", "--tool-parser", "json"
+        capsys, str(tmp_path / "m"), "--chat-template", "llama3", "--tool-call-parser", "json"
     )
 
     assert found["chat_template"] == "llama3, built in, by the option chat_template"
@@ -434,7 +436,7 @@ def test_a_template_that_does_not_compile(
 def test_a_wrong_setting_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     """As for `serve`."""
 
-    assert main(["check", "demo", "--tool-parser", "hermess"]) == 2
+    assert main(["check", "demo", "--tool-call-parser", "hermess"]) == 2
     assert "did you mean 'hermes'" in capsys.readouterr().err
 
 

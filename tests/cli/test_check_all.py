@@ -68,7 +68,7 @@ def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     )
     (tmp_path / "inner" / "one").rename(version)
 
-    (tmp_path / "inner" / "openai_frontend.yaml").write_text("standalone: true")
+    (tmp_path / "inner" / "openai_frontend.yaml").write_text("expose: true")
     assert lines(capsys, tmp_path)[0] == "inner servable completions"
 
 

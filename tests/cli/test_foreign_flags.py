@@ -20,7 +20,6 @@ FLAGS = {option.flag for option in options()}
         (["-tp", "2"], "there is no option -tp; use --engine-arg tensor_parallel_size=..."),
         (["-c", "4096"], "there is no option -c; use --engine-arg max_model_len=..."),
         (["-ngl", "99"], "it is not needed: vLLM puts the whole model on the GPU"),
-        (["--tool-call-parser", "x"], "use --tool-parser; most models need none (docs/tools.md)"),
         (["--enable-auto-tool-choice"], "it is not needed: tool calls work if"),
         (["--ssl-keyfile", "x"], "there is no option --ssl-keyfile; use --tls-key"),
         (["--alias", "x"], "there is no option --alias; use --served-model-name"),

@@ -49,13 +49,16 @@ def test_all_that_a_key_may_have(path: Path, capsys: pytest.CaptureFixture[str])
 
     options = (
         "--scope=admin --scope=metrics --model=a --model=org/* --requests-per-minute=1 "
-        "--tokens-per-minute=2 --streams=3 --priority=-4 --own-cache --expires-in-days=5"
+        "--tokens-per-minute=2 --max-concurrent-requests=3 --priority=-4 "
+        "--isolate-prefix-cache --expires-in-days=5"
     )
     add(path, "bob", *options.split(), capsys=capsys)
     [kept] = keys_file.read(path)
     assert (kept.scopes, kept.models) == (frozenset({"admin", "metrics"}), ["a", "org/*"])
-    assert kept.limits == KeyLimits(requests_per_minute=1, tokens_per_minute=2, streams=3)
-    assert (kept.priority, kept.own_cache) == (-4, True)
+    assert kept.limits == KeyLimits(
+        requests_per_minute=1, tokens_per_minute=2, max_concurrent_requests=3
+    )
+    assert (kept.priority, kept.isolate_prefix_cache) == (-4, True)
     assert kept.created is not None
     assert kept.expires is not None
     assert (kept.expires - kept.created).days == 5
@@ -67,7 +70,7 @@ def test_the_list(
     """Names, the first of the digests, scopes and limits; the environment may name the file."""
 
     monkeypatch.setenv("OPENAI_FRONTEND_KEYS_FILE", str(path))
-    write(path, key("a", models=["m"], streams=2), key("b"))
+    write(path, key("a", models=["m"], max_concurrent_requests=2), key("b"))
     assert main(["keys", "list"]) == 0
     head, first, second = capsys.readouterr().out.splitlines()
     assert head.split() == ["name", "digest", "scopes", "models", "limits", "expires"]
@@ -86,7 +89,10 @@ def test_the_list(
         (["add", "../x"], "a name is up to 64 letters"),
         (["add", "c", "--expires-in-days=99999999999"], "--expires-in-days: no calendar"),
         (["add", "c", "--priority=2147483648"], "keys[1].priority: must be below"),
-        (["add", "c", "--streams=9007199254740993"], "keys[1].streams: must be at most"),
+        (
+            ["add", "c", "--max-concurrent-requests=9007199254740993"],
+            "keys[1].max_concurrent_requests: must be at most",
+        ),
         (["add", "c", "--model="], "keys[1].models[0]: must have 1 or more"),
         (["list", "--keys-file=nowhere.yaml"], "nowhere.yaml: No such file or directory"),
         (["add", "c", "--keys-file=/proc/keys.yaml"], "/proc/keys.yaml: "),
@@ -134,10 +140,10 @@ def test_a_server_does_not_start_with_a_broken_file(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--jwt-jwks=x"], "jwt_jwks: jwt_issuer and jwt_audience must be set with it"),
+        (["--jwks=x"], "jwks: jwt_issuer and jwt_audience must be set with it"),
         (
-            ["--jwt-jwks=http://issuer.test/k", "--jwt-issuer=i", "--jwt-audience=a"],
-            "jwt_jwks: 'http://issuer.test/k' is neither a file nor an https address",
+            ["--jwks=http://issuer.test/k", "--jwt-issuer=i", "--jwt-audience=a"],
+            "jwks: 'http://issuer.test/k' is neither a file nor an https address",
         ),
     ],
 )
@@ -156,7 +162,7 @@ def test_tokens_without_the_extra(
     """The line says what to install."""
 
     monkeypatch.setitem(sys.modules, "openai_frontend.auth.jwt_verifier", None)
-    options = ["--jwt-jwks=x", "--jwt-issuer=i", "--jwt-audience=a"]
+    options = ["--jwks=x", "--jwt-issuer=i", "--jwt-audience=a"]
     assert main(["serve", f"--model-repository={path.parent}", *options]) == 2
     assert "PyJWT is not installed; install openai-frontend[jwt]" in capsys.readouterr().err
 

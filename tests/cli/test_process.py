@@ -115,7 +115,7 @@ def test_a_running_stream_has_its_grace(tmp_path: Path) -> None:
 def test_a_stream_beyond_the_grace_is_told(tmp_path: Path) -> None:
     """Its last event is an error, not a pretended end."""
 
-    with running(tmp_path, "--shutdown-grace-s", "1", tokens_per_second=20) as gateway:
+    with running(tmp_path, "--graceful-shutdown-timeout-s", "1", tokens_per_second=20) as gateway:
         with stream(gateway, 1000) as response:
             lines = response.iter_lines()
             next(lines)

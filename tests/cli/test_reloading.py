@@ -104,7 +104,13 @@ async def test_many_at_once(server: Server) -> None:
 
 
 FIXED = {"host", "port", "tls_certificate", "keys_file", "model_repository", "chat_template"}
-LOOSE = {"max_streams", "max_body_bytes", "stream_interval", "log_level", "cors_origin"}
+LOOSE = {
+    "max_concurrent_requests",
+    "max_body_bytes",
+    "stream_interval",
+    "log_level",
+    "cors_origins",
+}
 
 
 def test_which_reload() -> None:

@@ -17,10 +17,15 @@ from tests.process_state import log_restored
 
 # Those that a request shows are in tests/routers/test_changed_settings.py
 CONNECTIONS: dict[str, Any] = {
-    "max_header_bytes": 2048, "max_body_chunks": 3, "max_connections": 4, "head_timeout_s": 5,
-    "body_timeout_s": 6, "request_timeout_s": 7, "write_timeout_s": 8,
+    "max_header_bytes": 2048, "max_body_chunks": 3, "max_connections": 4, "header_timeout_s": 5,
+    "body_timeout_s": 6, "request_timeout_s": 7, "send_timeout_s": 8,
 }  # fmt: skip
-SHOWN = {"keep_alive_s", "drain_delay_s", "shutdown_grace_s", "log_level"} | CONNECTIONS.keys()
+SHOWN = {
+    "keep_alive_timeout_s",
+    "drain_delay_s",
+    "graceful_shutdown_timeout_s",
+    "log_level",
+} | CONNECTIONS.keys()
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +48,7 @@ async def after(settings: Settings) -> GatewayProcess:
 async def test_the_times_of_a_stop() -> None:
     """The next signal waits as long as the new settings say."""
 
-    process = await after(Settings(drain_delay_s=2, shutdown_grace_s=3))
+    process = await after(Settings(drain_delay_s=2, graceful_shutdown_timeout_s=3))
 
     assert process.stop_times == ShutdownTimeouts(2, 3)
 
@@ -51,7 +56,7 @@ async def test_the_times_of_a_stop() -> None:
 async def test_connections() -> None:
     """New ones idle for another time; their limits hold for those that are there, too."""
 
-    process = await after(Settings(keep_alive_s=9, **CONNECTIONS))
+    process = await after(Settings(keep_alive_timeout_s=9, **CONNECTIONS))
 
     protocol: Any = process.config.http_protocol_class
     assert process.config.timeout_keep_alive == 9

@@ -283,7 +283,7 @@ def test_what_would_fail_again_is_not_sent_again(url, request_fields, error):
 def test_a_full_server_is_asked_again(tmp_path):
     """A 503 carries retry-after, and the SDK's retry gets the answer once there is room."""
     mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
-    options = ("--max-streams=1", "--max-queue=0")
+    options = ("--max-concurrent-requests=1", "--max-queue-size=0")
     with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as gateway:
         gateway.wait_until_ready()
         url, sent = f"{gateway.url}/v1", list[str]()

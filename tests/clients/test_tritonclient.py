@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
     repository = tmp_path_factory.mktemp("tritonclient")
     write_models(repository)
-    async with running(repository, model_management=True, model_override=True) as made:
+    async with running(repository, enable_model_management=True, allow_model_override=True) as made:
         yield made
 
 

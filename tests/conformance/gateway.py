@@ -15,6 +15,8 @@ def mock_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayPr
     """`mock` answers with twelve set tokens, and runs as many at once as one request may have."""
     folder = tmp_path_factory.mktemp("mock_gateway")
     mock_models.write_with_tokenizer(folder / "models", "mock", tokens=TOKENS, answer_tokens=12)
-    with GatewayProcess(folder / "models", folder / "log", "--max-streams=2048") as process:
+    with GatewayProcess(
+        folder / "models", folder / "log", "--max-concurrent-requests=2048"
+    ) as process:
         process.wait_until_ready()
         yield process

@@ -48,7 +48,7 @@ def test_a_streams_life(client: openai.OpenAI, value):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
-    assert value("openai_frontend_running_generations", ANSWERED) == 1
+    assert value("openai_frontend_requests_running", ANSWERED) == 1
     assert 0 < value("vllm:kv_cache_usage_perc", DEMO) < 1
     assert value("openai_frontend_output_tokens_total", ANSWERED) > responses + 1
 

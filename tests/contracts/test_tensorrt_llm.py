@@ -411,7 +411,7 @@ def test_a_prompt_table_is_named_by_the_request() -> None:
     """Its file is the operator's; what goes with it tells prompts of different tables apart."""
 
     tables = {"b": np.ones((2, 3), dtype="<f4"), "a": np.zeros((1, 3), dtype="<f2")}
-    known = contract(options=ContractOptions(prompt_tables=tables))
+    known = contract(options=ContractOptions(prompt_embedding_tables=tables))
     sent = known.encode(request(extra_args={"prompt_embedding_table": "b"}))
     assert sent["prompt_embedding_table"][:2] == ("FP16", (1, 2, 3))
     assert values(sent["prompt_embedding_table"]) == [1.0] * 6
@@ -424,7 +424,7 @@ def test_a_prompt_table_that_nobody_gave_is_refused(name: Any) -> None:
     """A name leads to no file; where there are no tables, the argument is unknown."""
 
     asked = request(extra_args={"prompt_embedding_table": name})
-    given = ContractOptions(prompt_tables={"a": np.zeros((1, 3), dtype="<f2")})
+    given = ContractOptions(prompt_embedding_tables={"a": np.zeros((1, 3), dtype="<f2")})
     for options in (given, ContractOptions()):
         with pytest.raises(InvalidRequest) as refused:
             contract(options=options).encode(asked)

@@ -81,5 +81,5 @@ class TestEachService:
     ) -> None:
         """Streams have their grace, and the core its time to end, before Docker kills."""
 
-        patience_s = Settings().shutdown_grace_s + Settings().exit_timeout_s
+        patience_s = Settings().graceful_shutdown_timeout_s + Settings().exit_timeout_s
         assert int(service["stop_grace_period"].removesuffix("s")) > patience_s

@@ -16,7 +16,7 @@ TEXT = 'Let me see.\n!now {"zone": "CET"}\n!fly {}\n!now {\n\n!now {}'
 def line_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reading:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
     files = ModelFiles(folder=tmp_path, chat_template=None)
-    return choose(files, {"tool_parser": "line_calls:LineCalls"})
+    return choose(files, {"tool_call_parser": "line_calls:LineCalls"})
 
 
 def read(reading: Reading, size: int) -> Answer:

@@ -28,4 +28,4 @@ def test_examples_of_the_page() -> None:
 
     assert ModelOptions.model_validate(of_file).aliases == ("gpt-4o-mini", "org/llama")
     assert settings.model_option["llama"].aliases == ("gpt-4o-mini", "org/llama")
-    assert settings.model_option["*"].max_answer_tokens == 4096
+    assert settings.model_option["*"].max_output_tokens == 4096

@@ -26,7 +26,7 @@ MODELS = ["demo", "demo-async-llm"]
 both = pytest.mark.parametrize("model", MODELS)
 
 PIRATE, ROBOT, POET = ANSWERS.values()
-IN_PROGRESS = "openai_frontend_running_generations"
+IN_PROGRESS = "openai_frontend_requests_running"
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +52,9 @@ def gateway(adapters: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         arguments = copy / "1" / "model.json"
         lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1, "max_cpu_loras": 1}
         arguments.write_text(json.dumps(json.loads(arguments.read_text()) | lora))
-    options = (f"--model-option=*:adapter_folder={adapters}", "--adapter-poll-s=3600")
+    options = (f"--model-option=*:adapter_folder={adapters}", "--lora-poll-interval-s=3600")
     with GatewayProcess(
-        folder / "models", folder / "log", "--model-management", *options
+        folder / "models", folder / "log", "--enable-model-management", *options
     ) as process:
         process.wait_until_ready()
         yield process

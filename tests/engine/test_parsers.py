@@ -45,7 +45,7 @@ def with_tokens(folder: Path, marks: Sequence[str]) -> Path:
 
 @functools.cache
 def reading(folder: Path, tools: str | None = None, reasoning: str | None = None) -> Reading:
-    named = {"tool_parser": tools, "reasoning_parser": reasoning}
+    named = {"tool_call_parser": tools, "reasoning_parser": reasoning}
     files = ModelFiles(folder=folder, chat_template=None)
     return choose(files, {name: f"vllm:{parser}" for name, parser in named.items() if parser})
 
@@ -155,7 +155,7 @@ def test_both(folder: Path) -> None:
 def test_with_our_reasoning(folder: Path) -> None:
     """vLLM's tool parser reads what our family's reasoning leaves over."""
     files = ModelFiles(folder=folder, chat_template=None)
-    found = choose(files, {"tool_parser": "vllm:hermes", "reasoning_parser": "qwen3"})
+    found = choose(files, {"tool_call_parser": "vllm:hermes", "reasoning_parser": "qwen3"})
 
     reasoning, content, calls = said(read(found, [f"<think>Hm.</think>Now. {CALL}"]))
 
@@ -209,7 +209,7 @@ def test_a_parser_that_raises(folder: Path, caplog: pytest.LogCaptureFixture) ->
 )
 def test_a_parser_that_cannot_be_had(folder: Path, tools: str, message: str) -> None:
     """A wrong name is told with those that are near; so is a tokenizer that does not fit."""
-    with pytest.raises(ModelUnavailable, match=f"its tool_parser vllm:{tools}: .*{message}"):
+    with pytest.raises(ModelUnavailable, match=f"its tool_call_parser vllm:{tools}: .*{message}"):
         reading(folder, tools)
 
 
@@ -224,7 +224,7 @@ def well_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
 MARKERS = re.compile(r"<\|[^<>|]+\|>|<｜[^<>]+?｜>|</?[a-z_:]+>|\[[A-Z_]{3,}\]")  # noqa: RUF001
 # Those that need another package, or other tokens
 NEEDY = {
-    "tool_parser": {"cohere_command3", "cohere_command4", "hf"},
+    "tool_call_parser": {"cohere_command3", "cohere_command4", "hf"},
     "reasoning_parser": {
         "cohere_command3", "cohere_command4", "hf", "k2_horizon", "minimax_m3", "olmo3",
         "poolside_v1",

@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 # Gauges that count work in hand; they are in every gateway's /metrics, or the check would be none.
 REQUIRED_GAUGES = (
-    "openai_frontend_running_generations",
+    "openai_frontend_requests_running",
     "openai_frontend_unreleased_requests",
     "nv_inference_pending_request_count",
 )

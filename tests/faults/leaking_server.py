@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 KEPT: list[object] = []
 IN_HAND = {
-    "openai_frontend_running_generations": 0,
+    "openai_frontend_requests_running": 0,
     "openai_frontend_unreleased_requests": 0,
     "nv_inference_pending_request_count": 0,
 }
@@ -68,10 +68,10 @@ ACTIONS = {
     "/memory": keep_memory,
     "/traceback": log_traceback,
     "/task": drop_failed_task,
-    "/stuck": lambda: IN_HAND.update(openai_frontend_running_generations=1),
+    "/stuck": lambda: IN_HAND.update(openai_frontend_requests_running=1),
     "/unreleased": lambda: IN_HAND.update(openai_frontend_unreleased_requests=1),
     "/pending": lambda: IN_HAND.update(nv_inference_pending_request_count=1),
-    "/renamed": lambda: IN_HAND.pop("openai_frontend_running_generations"),
+    "/renamed": lambda: IN_HAND.pop("openai_frontend_requests_running"),
 }
 
 

@@ -23,9 +23,9 @@ KEY = "sk-known"
 COUNTED = "sk-two-a-minute"
 TOKENS = 30  # of a stream, 20 in a second
 MODELS = {
-    "slow": ({"tokens_per_second": 20}, "max_streams: 1\n"),
-    "hangs": ({"hang_after_tokens": 2, "hang_s": 3}, "between_tokens_timeout_s: 1\n"),
-    "other": ({"tokens_per_second": 20}, "max_streams: 1\nqueue_timeout_s: 1\n"),
+    "slow": ({"tokens_per_second": 20}, "max_concurrent_requests: 1\n"),
+    "hangs": ({"hang_after_tokens": 2, "hang_s": 3}, "inter_token_timeout_s: 1\n"),
+    "other": ({"tokens_per_second": 20}, "max_concurrent_requests: 1\nqueue_timeout_s: 1\n"),
 }
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 HANGS_S = 3.0  # the Python backend lets each instance take 5
 AT_ONCE_S = 1.5
 BODY = {"prompt": "a", "max_tokens": 2}
-OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--model-management")
+OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = "first_token_timeout_s: 1\nbetween_tokens_timeout_s: 1\nengine_restarts: {restarts}\n"
+OPTIONS = "first_token_timeout_s: 1\ninter_token_timeout_s: 1\nengine_max_restarts: {restarts}\n"
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "hangs": (2, {"hang_after_tokens": 5}),
     "rests": (0, {"hang_after_tokens": 5, "hang_s": 4}),
@@ -85,8 +85,8 @@ async def test_a_hanging_engine_is_started_again(gateway, client):
 
         await until(partial(serves, client, "hangs"))
         assert asked(gateway, "hangs", max_tokens=3).status_code == 200
-        stuck = {"model": "hangs", "kind": "between_tokens"}
-        assert await counted(client, "openai_frontend_watchdog_total", **stuck) == 1
+        stuck = {"model": "hangs", "phase": "inter_token"}
+        assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
         assert await starts(client, "hangs") == 1
 
 
@@ -110,7 +110,7 @@ async def test_no_first_token(gateway, client):
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_stalled")
         assert answer.headers["x-should-retry"] == "false"
         stuck = {"model": "says_nothing", "kind": "first_token"}
-        assert await counted(client, "openai_frontend_watchdog_total", **stuck) == 1
+        assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
 
 
 async def test_no_last_response(gateway, client):
@@ -143,7 +143,7 @@ async def test_responses_for_clients_that_have_gone(gateway, client):
                 await anext(response.aiter_lines())
 
         async def nobody_waits() -> bool:
-            running = "openai_frontend_running_generations"
+            running = "openai_frontend_requests_running"
             return not await counted(client, running, model="goes_on")
 
         await until(nobody_waits, 5)

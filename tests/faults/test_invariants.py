@@ -49,12 +49,12 @@ LEAKS = {
     "descriptor": r"descriptors: \d+ before, \d+ now",
     "child": "child processes: 0 before, 1 now",
     "memory": r"memory: 4[78]\.\d MiB more than before",
-    "stuck": "in hand: openai_frontend_running_generations{} is 1",
+    "stuck": "in hand: openai_frontend_requests_running{} is 1",
     "unreleased": "in hand: openai_frontend_unreleased_requests{} is 1",
     "pending": "in hand: nv_inference_pending_request_count{} is 1",
     "traceback": r"log: Traceback \(most recent call last\)",
     "task": "log: never retrieved",
-    "renamed": "/metrics has no .'openai_frontend_running_generations'.",
+    "renamed": "/metrics has no .'openai_frontend_requests_running'.",
 }
 
 

@@ -34,7 +34,7 @@ def gateway(tmp_path_factory):
     mock_models.write_with_tokenizer(
         folder / "models", PACED_MODEL, tokens_per_second=PACE_PER_S, tokens=[" token"]
     )
-    options = (f"--max-streams={PLACES}", f"--max-queue={WAITING}")
+    options = (f"--max-concurrent-requests={PLACES}", f"--max-queue-size={WAITING}")
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
         yield process

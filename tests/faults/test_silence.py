@@ -35,7 +35,7 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     }
     for name, arguments in models.items():
         mock_models.write_with_tokenizer(folder / "models", name, tokens=["a ", "b "], **arguments)
-    options = [f"--stream-keep-alive-s={EVERY_S}", f"--request-timeout-s={TIME_S}"]
+    options = [f"--sse-ping-interval-s={EVERY_S}", f"--request-timeout-s={TIME_S}"]
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
         yield process
@@ -77,7 +77,7 @@ def test_before_the_first_token(gateway):
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}], ids=["short way", "long way"])
-def test_between_tokens(gateway, fields):
+def test_inter_token_timeout(gateway, fields):
     """Comments stand between events, where nothing was sent for a while; never within one."""
     found = parts(gateway, TEXT, "slow", **fields)
 

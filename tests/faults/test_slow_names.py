@@ -42,10 +42,10 @@ def gateway(tmp_path: Path, world: World) -> Iterator[GatewayProcess]:
             models,
             tmp_path / "log",
             f"--keys-file={keys}",
-            "--jwt-jwks=https://provider.test/keys",
+            "--jwks=https://provider.test/keys",
             f"--jwt-issuer={tokens.ISSUER}",
             f"--jwt-audience={tokens.AUDIENCE}",
-            "--trace-endpoint=http://collector.test:4318",
+            "--otlp-endpoint=http://collector.test:4318",
         ) as process,
     ):
         process.wait_until_ready()

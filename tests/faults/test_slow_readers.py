@@ -39,7 +39,7 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     }
     for name, arguments in models.items():
         mock_models.write_with_tokenizer(folder / "models", name, **arguments)
-    options = [f"--stream-buffer-bytes={BUFFER}", "--write-timeout-s=1.5"]
+    options = [f"--stream-buffer-bytes={BUFFER}", "--send-timeout-s=1.5"]
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
         yield process
@@ -65,7 +65,7 @@ async def readers_dropped(gateway: GatewayProcess) -> float:
         sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
-        if sample.name == "openai_frontend_readers_dropped_total"
+        if sample.name == "openai_frontend_slow_clients_disconnected_total"
     ]
     return value
 

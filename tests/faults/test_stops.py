@@ -16,14 +16,14 @@ from tests.gateway_process import GatewayProcess
 pytestmark = pytest.mark.slow
 
 STREAMS = 200
-RUNNING = "openai_frontend_running_generations{"
+RUNNING = "openai_frontend_requests_running{"
 SHORT, LONG = 40, 3000  # tokens, of which there are 20 in a second
 
 
 @pytest.fixture
 def gateway(tmp_path: Path):
     mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
-    options = ["--drain-delay-s=1", "--shutdown-grace-s=3"]
+    options = ["--drain-delay-s=1", "--graceful-shutdown-timeout-s=3"]
     with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as process:
         process.wait_until_ready()
         yield process

@@ -46,7 +46,7 @@ class TritonPythonModel:
             time.sleep(0.02)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 '''
-OPTIONS = "between_tokens_timeout_s: 1\nengine_restarts: 2\n"
+OPTIONS = "inter_token_timeout_s: 1\nengine_max_restarts: 2\n"
 STREAM = "/v2/models/{}/generate_stream"
 SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 

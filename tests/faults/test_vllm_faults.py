@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engine]
 PATH = "/v1/chat/completions"
 LONG = chat("demo", stream=True, ignore_eos=True, max_tokens=1900)
 SHORT = chat("demo", max_tokens=4)
-OPTIONS = "between_tokens_timeout_s: 2\nengine_restarts: 2\n"
+OPTIONS = "inter_token_timeout_s: 2\nengine_max_restarts: 2\n"
 
 
 def _repository(folder: Path) -> Path:

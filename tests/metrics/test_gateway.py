@@ -28,15 +28,15 @@ def value(metrics):
 def test_an_answer(metrics, value):
     """An answer counts its tokens, its first token's time, and how it ended."""
     generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
-    assert value("running_generations", **MADE_BY._asdict()) == 1
+    assert value("requests_running", **MADE_BY._asdict()) == 1
 
     generation.add([CompletionDelta("a"), CompletionDelta("b")])
     counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
     generation.add([CompletionDelta("c", finish_reason="length", counts=counts)])
     generation.end()
 
-    assert value("running_generations", **MADE_BY._asdict()) == 0
-    assert value("generations_total", **MADE_BY._asdict(), end="length") == 1
+    assert value("requests_running", **MADE_BY._asdict()) == 0
+    assert value("generations_total", **MADE_BY._asdict(), finish_reason="length") == 1
     assert value("prompt_tokens_sum", **MADE_BY._asdict()) == 7
     assert value("cached_prompt_tokens_total", **MADE_BY._asdict()) == 4
     assert value("generation_tokens_sum", **MADE_BY._asdict()) == 3
@@ -64,7 +64,7 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     generation.end()
 
     ends = {
-        each: value("generations_total", **MADE_BY._asdict(), end=each)
+        each: value("generations_total", **MADE_BY._asdict(), finish_reason=each)
         for each in ("stop", "length", "cancelled", "error")
     }
     assert ends == {**dict.fromkeys(ends, 0), end: 1}
@@ -92,13 +92,13 @@ def test_what_befalls_requests_and_engines(metrics, value):
     metrics.slow_client_disconnected()
     metrics.timed_out("total")
 
-    assert value("rejected_total", model="m", reason="queue_full") == 1
-    assert value("queue_waiting", model="m") == 3
-    assert value("queue_seconds_sum", model="m") == 0.5
+    assert value("requests_rejected_total", model="m", reason="queue_full") == 1
+    assert value("requests_waiting", model="m") == 3
+    assert value("queue_wait_seconds_sum", model="m") == 0.5
     assert value("engine_restarts_total", model="m") == 1
-    assert value("watchdog_total", model="m", kind="first_token") == 1
-    assert value("watchdog_total", model="m", kind="between_tokens") == 0
-    assert value("readers_dropped_total") == 1
+    assert value("engine_stalls_total", model="m", phase="first_token") == 1
+    assert value("engine_stalls_total", model="m", phase="inter_token") == 0
+    assert value("slow_clients_disconnected_total") == 1
     assert value("timeouts_total", kind="total") == 1
     assert value("timeouts_total", kind="body") == 0
 
@@ -106,12 +106,12 @@ def test_what_befalls_requests_and_engines(metrics, value):
 def test_what_is_counted_elsewhere(metrics, value):
     """It is zero until somebody is named, who is then asked at each scrape."""
     counts = [5]
-    assert value("relayed_texts_total") == 0
+    assert value("fast_path_tokens_total") == 0
     metrics.ask(declared.RELAYED_TEXTS, lambda: counts[0])
 
-    assert value("relayed_texts_total") == 5
+    assert value("fast_path_tokens_total") == 5
     counts[0] = 6
-    assert value("relayed_texts_total") == 6
+    assert value("fast_path_tokens_total") == 6
 
 
 class Stream:

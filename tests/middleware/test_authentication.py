@@ -166,7 +166,7 @@ async def test_what_is_not_counted():
 @pytest.mark.parametrize("failure", [None, ValueError("x")])
 async def test_requests_at_once(failure):
     """A request holds its place to its end, however it ends."""
-    ring = ApiKeys([key("one", streams=1)])
+    ring = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     inner = []
 
@@ -190,7 +190,7 @@ async def test_requests_at_once(failure):
 
 async def test_a_request_that_triton_still_has():
     """It counts against its key's limit until Triton has released it."""
-    ring = ApiKeys([key("one", streams=1)])
+    ring = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     leases = []
 

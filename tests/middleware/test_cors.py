@@ -56,8 +56,8 @@ async def test_an_origin_that_is_not_allowed(origins, caplog):
     assert (sent.status, sent.headers["content-type"]) == (403, "application/json")
     error = json.loads(sent.body)["error"]
     assert error["code"] == "cors_origin_not_allowed"
-    assert "--cors-origin" in error["message"]
-    assert caplog.text.count("--cors-origin") == 1
+    assert "--cors-origins" in error["message"]
+    assert caplog.text.count("--cors-origins") == 1
     assert "access-control-allow-origin" not in sent.headers
 
 

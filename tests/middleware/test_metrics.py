@@ -77,7 +77,7 @@ async def test_while_it_is_at_work():
     seen = []
 
     def now():
-        names = ("requests_at_work", "streams")
+        names = ("requests_in_progress", "streams_open")
         return [metrics.registry.get_sample_value(f"openai_frontend_{each}") for each in names]
 
     async def app(scope, receive, send):
@@ -120,6 +120,6 @@ async def test_why_it_was_refused(error, reason):
         (sample.labels["model"], sample.labels["reason"]): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.name == "openai_frontend_rejected_total"
+        if sample.name == "openai_frontend_requests_rejected_total"
     }
     assert rejected == {("m", reason): 1}

@@ -60,7 +60,7 @@ async def test_not_one_name(hosts):
         ([], "The Host header is missing."),
         ([b"a", b"a"], "The Host header must be one host name"),
         ([b"a@b"], "The Host header must be one host name"),
-        ([b"evil.example"], "--allowed-host"),
+        ([b"evil.example"], "--allowed-hosts"),
     ],
 )
 async def test_what_is_wrong(hosts, told):

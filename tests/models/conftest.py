@@ -50,7 +50,7 @@ class LiveGateway:
 
 Live = Callable[..., AbstractAsyncContextManager[LiveGateway]]
 
-EXPLICIT: dict[str, Any] = {"model_control_mode": "explicit", "model_management": True}
+EXPLICIT: dict[str, Any] = {"model_control_mode": "explicit", "enable_model_management": True}
 
 
 @contextlib.asynccontextmanager

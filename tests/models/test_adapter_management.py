@@ -12,7 +12,7 @@ from tests.adapters.files import write_peft
 from tests.auth import key_files
 from tests.models.conftest import EXPLICIT, LiveGateway
 
-MANAGED: dict[str, Any] = {"model_management": True, "adapter_poll_s": 3600}
+MANAGED: dict[str, Any] = {"enable_model_management": True, "lora_poll_interval_s": 3600}
 
 
 def write(repository: Path, name: str = "m", *adapters: str) -> Path:
@@ -103,7 +103,7 @@ async def test_an_adapter_brings_its_base(repository, live_gateway):
 async def test_the_folder_is_watched(repository, live_gateway):
     """Without any request, adapters come and go as the setting says how often."""
     folder = write(repository)
-    async with live_gateway(adapter_poll_s=0.05) as gateway:
+    async with live_gateway(lora_poll_interval_s=0.05) as gateway:
         write_peft(folder / ".on-its-way").rename(folder / "one")
         while "m:one" not in await gateway.listed():
             pass
@@ -125,7 +125,7 @@ async def test_only_where_an_operator_lets_them(repository, live_gateway, what: 
 
     assert refused.json()["error"]["code"] == "model_management_off"
     assert error(refused)[0] == 403
-    assert "'model_management'" in error(refused)[2]
+    assert "'enable_model_management'" in error(refused)[2]
     assert listed == ["m", "m:one"]
 
 

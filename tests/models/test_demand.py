@@ -93,7 +93,7 @@ async def test_memory_is_a_limit_too(repository, live_gateway):
     for name in "abc":
         options(repository, name, "memory_bytes: 40")
     options(repository, "huge", "memory_bytes: 101")
-    async with live_gateway(**ON_DEMAND, max_models_bytes=100) as gateway:
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=100) as gateway:
         for name in "abc":
             await text(gateway, name)
         refused = await gateway.complete("huge")
@@ -122,7 +122,7 @@ async def test_who_waits_too_long_for_room_is_told(repository, live_gateway):
     """It is the others' work that it waited for; they go on."""
     write(repository, "a", tokens_per_second=20, answer_tokens=20)
     write(repository, "b")
-    async with live_gateway(**ON_DEMAND, max_loaded_models=1, load_wait_s=0.3) as gateway:
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1, model_load_timeout_s=0.3) as gateway:
         long = asyncio.create_task(text(gateway, "a", max_tokens=20))
         await until(lambda: gateway.registry.use("a").running == 1)
         refused = await gateway.complete("b")
@@ -136,7 +136,7 @@ async def test_a_model_that_does_not_load(repository, live_gateway):
     """Its requests are told why, for a while without another attempt; the others are untouched."""
     write(repository, "bad", fail_at_load="no weights")
     write(repository, "good")
-    async with live_gateway(**ON_DEMAND, load_retry_s=60) as gateway:
+    async with live_gateway(**ON_DEMAND, model_load_backoff_s=60) as gateway:
         await text(gateway, "good")
         first = await gateway.complete("bad")
         write(repository, "bad")  # mended, but it is not tried again so soon
@@ -151,7 +151,7 @@ async def test_a_model_that_does_not_load(repository, live_gateway):
 async def test_a_model_that_was_mended_is_tried_again(repository, live_gateway):
     """After the time that is set."""
     write(repository, "bad", fail_at_load="no weights")
-    async with live_gateway(**ON_DEMAND, load_retry_s=0) as gateway:
+    async with live_gateway(**ON_DEMAND, model_load_backoff_s=0) as gateway:
         assert (await gateway.complete("bad")).status_code == 503
         write(repository, "bad")
         assert await text(gateway, "bad") == "bad bad "
@@ -170,7 +170,7 @@ async def test_a_request_between_two_evictions(repository, live_gateway):
 async def test_nobody_loads_a_part_or_nothing(repository, live_gateway):
     """Names that no request may use are refused as ever."""
     write(repository, "part")
-    options(repository, "part", "part_of: whole")
+    options(repository, "part", "ensemble: whole")
     async with live_gateway(**ON_DEMAND) as gateway:
         refused = [await gateway.complete(name) for name in ("part", "nobody", "a:b", "@", ":")]
 
@@ -181,7 +181,7 @@ async def test_nobody_loads_a_part_or_nothing(repository, live_gateway):
 async def test_what_a_load_added_is_measured(repository, live_gateway):
     """A model that says nothing counts as large as its load made the processes."""
     write(repository, "a", "b")
-    async with live_gateway(**ON_DEMAND, max_models_bytes=2**50) as gateway:
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
         await text(gateway, "a")
         demand: Any = gateway.registry.use("a")._uses.demand
         assert demand._size("a") >= 0

@@ -127,9 +127,11 @@ async def test_a_load_mends_what_was_left(repository, nothing_left):
 
 
 async def test_the_models_own_limit(repository, nothing_left):
-    """A model's `engine_restarts` goes before the setting."""
+    """A model's `engine_max_restarts` goes before the setting."""
     mock_models.write(repository, "mock", die_after_tokens=2)
-    (repository / "mock" / "openai_frontend.yaml").write_text(json.dumps({"engine_restarts": 0}))
+    (repository / "mock" / "openai_frontend.yaml").write_text(
+        json.dumps({"engine_max_restarts": 0})
+    )
     async with world(repository, ONE) as here:
         await here.die()
         mock_models.write(repository, "mock")

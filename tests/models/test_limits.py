@@ -13,7 +13,7 @@ def options(repository, name: str, text: str) -> None:
 async def test_the_length_of_a_models_answers(repository, live_gateway):
     """A request for more is refused and names its field; one that says nothing gets no more."""
     mock_models.write_with_tokenizer(repository, "m", tokens=["a"])
-    options(repository, "m", "max_answer_tokens: 5")
+    options(repository, "m", "max_output_tokens: 5")
     async with live_gateway() as gateway:
         chat = await gateway.chat("m")
         completion = await gateway.complete("m")
@@ -35,7 +35,7 @@ async def test_the_requests_of_a_model(repository, live_gateway):
         mock_models.write_with_tokenizer(
             repository, name, tokens=["a"], tokens_per_second=50, answer_tokens=20
         )
-    options(repository, "small", "max_streams: 1\nmax_queue: 0")
+    options(repository, "small", "max_concurrent_requests: 1\nmax_queue_size: 0")
     async with live_gateway() as gateway:
         first = asyncio.create_task(gateway.complete("small", max_tokens=20))
         await until(lambda: gateway.registry.use("small").running == 1)

@@ -47,7 +47,7 @@ def write(repository: Path) -> None:
     mock_models.write_with_tokenizer(repository, "m", config=config, **arguments)
     write_peft(repository / "m" / "adapters" / "one")
     (repository / "m" / "openai_frontend.yaml").write_text(
-        "aliases: [nick]\nadapter_folder: adapters\nbetween_tokens_timeout_s: 0.1\n"
+        "aliases: [nick]\nadapter_folder: adapters\ninter_token_timeout_s: 0.1\n"
     )
 
 
@@ -75,7 +75,7 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
     queues, answers, the watchdog and restarts; the version and the adapter are labels of answers.
     """
     write(repository)
-    async with live_gateway(max_streams=1) as gateway:
+    async with live_gateway(max_concurrent_requests=1) as gateway:
         slots = gateway.lasting.limiter.slots("m", ConcurrencyLimits())
         await slots.acquire(1)
         asked = [asyncio.create_task(gateway.complete(name, max_tokens=1)) for name in NAMES]
@@ -90,12 +90,12 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
     assert "engine_stalled" in hung.text
     assert {each.labels["model"] for each in told if "model" in each.labels} == {"m"}
     assert value(told, "requests_total", model="m", status="200") == len(NAMES) + 1
-    assert value(told, "queue_seconds_count", model="m") == len(NAMES)
-    assert value(told, "watchdog_total", model="m") == 1
+    assert value(told, "queue_wait_seconds_count", model="m") == len(NAMES)
+    assert value(told, "engine_stalls_total", model="m") == 1
     assert value(told, "engine_restarts_total", model="m") == 1
     answered = {
         tuple(each.labels[label] for label in ("version", "adapter")): each.value
         for each in told
-        if each.name == f"{OWN}generations_total" and each.labels["end"] == "length"
+        if each.name == f"{OWN}generations_total" and each.labels["finish_reason"] == "length"
     }
     assert answered == Counter(NAMES.values())

@@ -145,7 +145,7 @@ async def test_a_bad_file_fails_its_model_alone(tmp_path: Path) -> None:
     assert listed == ["a"]
     assert error == (
         f"{tmp_path}/b/openai_frontend.yaml: unknown option 'max_tokens'; "
-        "did you mean 'max_answer_tokens'?"
+        "did you mean 'max_output_tokens'?"
     )
 
 

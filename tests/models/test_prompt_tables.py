@@ -48,6 +48,8 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, content: bytes | Non
 def test_a_relative_file_lies_in_the_models_folder(tmp_path: Path) -> None:
     """As other files beside its config do."""
 
-    (tmp_path / model_options.FILE).write_text("prompt_tables: {a: tables/a.npy, b: /b.npy}")
+    (tmp_path / model_options.FILE).write_text(
+        "prompt_embedding_tables: {a: tables/a.npy, b: /b.npy}"
+    )
     expected = {"a": f"{tmp_path}/tables/a.npy", "b": "/b.npy"}
-    assert model_options.read(tmp_path).prompt_tables == expected
+    assert model_options.read(tmp_path).prompt_embedding_tables == expected

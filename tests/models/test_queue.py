@@ -12,7 +12,7 @@ from tests.models.conftest import LiveGateway
 from tests.triton.waiting import until
 
 BODY = {"model": "m", "prompt": "hi"}
-ONE = {"max_streams": 1}
+ONE = {"max_concurrent_requests": 1}
 TENSORS = {"text_input": "hi", "max_tokens": 5}
 
 
@@ -41,7 +41,7 @@ def check_refusal(response: httpx.Response, code: str) -> None:
 async def test_who_waits_is_answered(repository, live_gateway):
     """Streams, whole answers, vectors and tensors wait in one queue, and one too many is told."""
     write(repository)
-    async with live_gateway(**ONE, max_queue=4) as gateway:
+    async with live_gateway(**ONE, max_queue_size=4) as gateway:
         await slots(gateway).acquire(1)
         waiting = [asyncio.create_task(gateway.complete("m", max_tokens=1, stream=True))]
         await wait(gateway, 1)
@@ -86,7 +86,7 @@ async def test_deadlines(repository, live_gateway):
 async def test_who_goes_leaves_the_queue(repository, live_gateway):
     """A client that hangs up while it waits is waited for by nobody; streamed or not."""
     write(repository)
-    async with live_gateway(**ONE, max_queue=3) as gateway:
+    async with live_gateway(**ONE, max_queue_size=3) as gateway:
         await slots(gateway).acquire(1)
         path = "/v2/models/m/generate_stream"
         gone = [
@@ -130,7 +130,7 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
         key_files.key("first", priority=-1),
     )
     ended: list[str] = []
-    async with live_gateway(**ONE, max_queue=7, keys_file=keys) as gateway:
+    async with live_gateway(**ONE, max_queue_size=7, keys_file=keys) as gateway:
 
         async def ask(key: str) -> httpx.Response:
             headers = key_files.bearer(key)
@@ -164,7 +164,7 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
 async def test_what_is_counted(repository, live_gateway):
     """How many wait, how long they did, and why one was refused."""
     write(repository)
-    async with live_gateway(**ONE, max_queue=1) as gateway:
+    async with live_gateway(**ONE, max_queue_size=1) as gateway:
         await slots(gateway).acquire(1)
         second = asyncio.create_task(gateway.complete("m", max_tokens=1))
         await wait(gateway, 1)
@@ -177,9 +177,9 @@ async def test_what_is_counted(repository, live_gateway):
     def lines(text: str, name: str) -> list[str]:
         return [line for line in text.splitlines() if line.startswith(f"openai_frontend_{name}")]
 
-    assert [lines(text, "queue_waiting{")[0].split()[-1] for text in (during, after)] == [
+    assert [lines(text, "requests_waiting{")[0].split()[-1] for text in (during, after)] == [
         "1.0",
         "0.0",
     ]
-    assert lines(after, "queue_seconds_count{")[0].split()[-1] == "1.0"
-    assert any('reason="queue_full"' in line for line in lines(after, "rejected_total{"))
+    assert lines(after, "queue_wait_seconds_count{")[0].split()[-1] == "1.0"
+    assert any('reason="queue_full"' in line for line in lines(after, "requests_rejected_total{"))

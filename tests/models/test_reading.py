@@ -71,19 +71,19 @@ def read(found: Any, text: str, prompt: str | None = None) -> Answer:
         (None, {}, {}, "text"),
         (None, {"model_type": "qwen3"}, {}, "qwen3"),
         (HERMES, {"model_type": "qwen3"}, {}, "hermes"),
-        (HERMES, {}, {"tool_parser": "mistral"}, "mistral"),
-        (QWEN3, {}, {"tool_parser": "mistral"}, "mistral+qwen3"),
-        (QWEN3, {}, {"tool_parser": "none"}, "qwen3"),
+        (HERMES, {}, {"tool_call_parser": "mistral"}, "mistral"),
+        (QWEN3, {}, {"tool_call_parser": "mistral"}, "mistral+qwen3"),
+        (QWEN3, {}, {"tool_call_parser": "none"}, "qwen3"),
         (QWEN3, {}, {"reasoning_parser": "none"}, "qwen3"),
         (HERMES, {}, {"reasoning_parser": "deepseek_r1"}, "hermes+deepseek_r1"),
-        (HERMES, {}, {"tool_parser": "qwen2.5", "reasoning_parser": "think"}, "hermes+think"),
-        (QWEN3, {}, {"tool_parser": "none", "reasoning_parser": "none"}, "text"),
-        (QWEN3, {}, {"tool_parser": "gpt_oss"}, "gpt_oss"),
-        (GPT_OSS, {}, {"tool_parser": "hermes"}, "hermes"),
-        (GPT_OSS, {}, {"tool_parser": "gpt_oss", "reasoning_parser": "openai"}, "gpt_oss"),
-        (QWEN3, {}, {"tool_parser": SHOUTS}, f"{SHOUTS}+qwen3"),
-        (GPT_OSS, {}, {"tool_parser": SHOUTS}, SHOUTS),
-        (HERMES, {}, {"tool_parser": SHOUTS, "reasoning_parser": SHOUTS}, SHOUTS),
+        (HERMES, {}, {"tool_call_parser": "qwen2.5", "reasoning_parser": "think"}, "hermes+think"),
+        (QWEN3, {}, {"tool_call_parser": "none", "reasoning_parser": "none"}, "text"),
+        (QWEN3, {}, {"tool_call_parser": "gpt_oss"}, "gpt_oss"),
+        (GPT_OSS, {}, {"tool_call_parser": "hermes"}, "hermes"),
+        (GPT_OSS, {}, {"tool_call_parser": "gpt_oss", "reasoning_parser": "openai"}, "gpt_oss"),
+        (QWEN3, {}, {"tool_call_parser": SHOUTS}, f"{SHOUTS}+qwen3"),
+        (GPT_OSS, {}, {"tool_call_parser": SHOUTS}, SHOUTS),
+        (HERMES, {}, {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS}, SHOUTS),
     ],
 )
 def test_a_setting_goes_before_the_template_and_that_before_the_config(
@@ -101,7 +101,7 @@ def test_a_setting_goes_before_the_template_and_that_before_the_config(
 def test_each_half_does_its_own(tmp_path: Path) -> None:
     """The named family's calls are found in what the template's reasoning leaves over."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_parser": "mistral"})
+    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
     said = read(found, '<think>Hm.</think>[TOOL_CALLS]now{"a": 1}')
 
@@ -111,7 +111,9 @@ def test_each_half_does_its_own(tmp_path: Path) -> None:
 def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
     """`none` leaves the reasoning that the template shows."""
 
-    said = read(choose(files(tmp_path, QWEN3), {"tool_parser": "none"}), f"<think>a</think>{CALL}")
+    said = read(
+        choose(files(tmp_path, QWEN3), {"tool_call_parser": "none"}), f"<think>a</think>{CALL}"
+    )
 
     assert (said.reasoning, said.content, said.calls) == ("a", CALL, [])
 
@@ -119,10 +121,10 @@ def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
 def test_the_reasons_are_told(tmp_path: Path) -> None:
     """Settings and evidence, a sentence each."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_parser": "mistral"})
+    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
     assert found.because == (
-        "The setting tool_parser is 'mistral'.",
+        "The setting tool_call_parser is 'mistral'.",
         "The chat template has '<tool_call>'.",
         "The chat template has '</think>'.",
     )
@@ -132,16 +134,16 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
     ("named", "message"),
     [
         (
-            {"tool_parser": "hermes", "reasoning_parser": "gpt_oss"},
+            {"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"},
             "'gpt_oss' reads tool calls and",
         ),
         (
-            {"tool_parser": "nowhere.at_all:Class"},
-            "its tool_parser nowhere.at_all:Class: ModuleNotFoundError: No module",
+            {"tool_call_parser": "nowhere.at_all:Class"},
+            "its tool_call_parser nowhere.at_all:Class: ModuleNotFoundError: No module",
         ),
         ({"reasoning_parser": f"{__name__}:Nobody"}, "its reasoning_parser .*has no attribute"),
-        ({"tool_parser": "json:__all__"}, "json:__all__: TypeError: it is no class"),
-        ({"tool_parser": ":"}, "its tool_parser :: "),
+        ({"tool_call_parser": "json:__all__"}, "json:__all__: TypeError: it is no class"),
+        ({"tool_call_parser": ":"}, "its tool_call_parser :: "),
     ],
 )
 def test_a_parser_that_cannot_be_had(tmp_path: Path, named: dict[str, str], message: str) -> None:
@@ -163,7 +165,7 @@ def test_a_config_that_is_no_json(tmp_path: Path) -> None:
 def test_a_users_parser(tmp_path: Path) -> None:
     """A class is given the tools, the prompt and the tokenizer's folder, and reads the answer."""
 
-    found = choose(files(tmp_path), {"tool_parser": SHOUTS, "reasoning_parser": SHOUTS})
+    found = choose(files(tmp_path), {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS})
 
     said = read(found, "(hm)")
     assert (said.reasoning, said.content) == ("(hm)", "!")
@@ -174,7 +176,7 @@ def test_a_users_parser(tmp_path: Path) -> None:
 def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
     """It is given what is left of the answer once the family has taken the reasoning."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_parser": SHOUTS})
+    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": SHOUTS})
 
     said = read(found, "<think>(a)</think>(b)")
 
@@ -184,7 +186,7 @@ def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
 def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The answer goes on as content, and the log has the failure once."""
 
-    found = choose(files(tmp_path), {"tool_parser": FAILS})
+    found = choose(files(tmp_path), {"tool_call_parser": FAILS})
 
     assert [read(found, "hello").content for _ in range(3)] == ["hello"] * 3
     failures = [record for record in caplog.records if record.exc_info]
@@ -226,7 +228,7 @@ def test_what_will_not_work(
     [
         ({}, ["Reasoning"]),
         ({"reasoning_parser": SHOUTS}, []),
-        ({"tool_parser": "none"}, ["No tool calls", "Reasoning"]),
+        ({"tool_call_parser": "none"}, ["No tool calls", "Reasoning"]),
     ],
 )
 def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[str]) -> None:

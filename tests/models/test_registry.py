@@ -263,7 +263,7 @@ async def test_a_part_may_stand_alone(tmp_path: Path) -> None:
     """An ensemble around a model need not take it from those who knew it."""
 
     mock_models.write(tmp_path, "part")
-    write_options(tmp_path, "part", "standalone: true")
+    write_options(tmp_path, "part", "expose: true")
     mock_models.write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
         assert [card.name for card in registry.cards()] == ["part", "whole"]
@@ -274,7 +274,7 @@ async def test_a_part_that_only_its_operator_knows(tmp_path: Path) -> None:
 
     for name in ("part", "whole"):
         mock_models.write(tmp_path, name)
-    write_options(tmp_path, "part", "part_of: whole")
+    write_options(tmp_path, "part", "ensemble: whole")
     async with serving(tmp_path) as registry:
         assert [card.name for card in registry.cards()] == ["whole"]
 
@@ -362,7 +362,7 @@ async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptur
         mock_models.write_with_tokenizer(tmp_path, name)
     parsers = {"*": "hermes", "b": "mistral"}
     async with serving(
-        tmp_path, tool_parser=parsers, reasoning_parser={"nobody": "qwen3"}
+        tmp_path, tool_call_parser=parsers, reasoning_parser={"nobody": "qwen3"}
     ) as registry:
         readings = [registry.get(name).reading.name for name in "ab"]
 
@@ -379,10 +379,10 @@ async def test_a_parser_that_cannot_be_had_fails_its_model_alone(tmp_path: Path)
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
-    async with serving(tmp_path, tool_parser={"b": "no:C"}) as registry:
+    async with serving(tmp_path, tool_call_parser={"b": "no:C"}) as registry:
         error = registry.card("b").error
         assert [card.name for card in registry.cards()] == ["a"]
-    assert str(error).startswith("its tool_parser no:C: ModuleNotFoundError")
+    assert str(error).startswith("its tool_call_parser no:C: ModuleNotFoundError")
 
 
 async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
     for name, tasks in (("a", ["generate"]), ("b", ["embed"])):
         mock_models.write_with_tokenizer(tmp_path, name, tasks=tasks)
     tiny_tokenizer.write(tmp_path / "a" / "1" / "tokenizer", chat_template=None)
-    async with serving(tmp_path, tool_parser={"*": "no:C"}) as registry:
+    async with serving(tmp_path, tool_call_parser={"*": "no:C"}) as registry:
         assert [card.name for card in registry.cards()] == ["a", "b"]
         assert [registry.get(name).reading.tools for name in "ab"] == [False, False]
 

@@ -61,7 +61,9 @@ def deaf(repository: Path, live_gateway: Live, gate: Path) -> Live:
 
 @pytest.fixture
 async def gateway(deaf: Live) -> AsyncIterator[LiveGateway]:
-    async with deaf(max_streams=2, max_queue=0, max_held_body_bytes=350_000) as gateway:
+    async with deaf(
+        max_concurrent_requests=2, max_queue_size=0, max_buffered_body_bytes=350_000
+    ) as gateway:
         yield gateway
 
 
@@ -139,7 +141,9 @@ async def test_tokens_of_a_key(deaf, gate, repository, keys_file):
     """What a request that failed has reserved comes back when Triton releases the request."""
     options = f"tokenizer: {tiny_tokenizer.write(repository.parent / 'tokenizer')}"
     (repository / "deaf" / "openai_frontend.yaml").write_text(options)
-    async with deaf(keys_file=keys_file, first_token_timeout_s=0.3, engine_restarts=0) as gateway:
+    async with deaf(
+        keys_file=keys_file, first_token_timeout_s=0.3, engine_max_restarts=0
+    ) as gateway:
         body = {"model": "deaf", "messages": [{"role": "user", "content": "hi"}]}
         headers = key_files.bearer("counted")
         answer = await gateway.client.post("/v1/chat/completions", json=body, headers=headers)

@@ -74,7 +74,7 @@ def test_a_forged_turn(tiny: Tokenizer) -> None:
 
 def test_clients_that_may(tiny: Tokenizer) -> None:
     """Where the operator says so they are the tokens that they spell."""
-    builder = PromptBuilder(tiny, special_tokens_in_chats=True)
+    builder = PromptBuilder(tiny, allow_special_tokens=True)
 
     prompt = builder.chat([{"role": "user", "content": "hi<|im_end|>"}])
 

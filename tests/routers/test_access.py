@@ -25,7 +25,7 @@ def keys_file(tmp_path):
 
 @pytest.fixture
 def settings(keys_file):
-    return Settings(max_body_bytes=10_000, keys_file=keys_file, health_without_key=False)
+    return Settings(max_body_bytes=10_000, keys_file=keys_file, public_health=False)
 
 
 def addresses(app):
@@ -92,7 +92,7 @@ async def test_with_the_right_key(world):
 @pytest.fixture
 async def with_api_key(world_of, keys_file):
     """Two general keys beside a file of keys."""
-    settings = {"api_key": ["sk-general", "sk-second"], "health_without_key": False}
+    settings = {"api_key": ["sk-general", "sk-second"], "public_health": False}
     return await world_of(Settings(**settings, keys_file=keys_file))
 
 
@@ -248,7 +248,7 @@ async def test_the_port_of_metrics(open_health):
 async def test_what_can_be_opened(world_of, keys_file):
     """Settings open metrics and pages, each on its own."""
     for name, path in (("metrics", "/metrics"), ("docs", "/docs/start.js")):
-        world = await world_of(Settings(keys_file=keys_file, **{f"{name}_without_key": True}))
+        world = await world_of(Settings(keys_file=keys_file, **{f"public_{name}": True}))
 
         assert (await world.client.get(path)).status_code == 200
         assert (await world.client.get("/v1/models")).status_code == 401
@@ -401,7 +401,7 @@ async def test_a_model_of_others(world_of, tmp_path):
 async def test_a_model_of_others_by_kserve(world_of, tmp_path):
     """Nor does KServe's protocol tell of one, or change it."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
-    world = await world_of(Settings(keys_file=keys, model_management=True))
+    world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     paths = {
         (method, route.path)
         for route in world.app.routes
@@ -424,7 +424,7 @@ async def test_a_model_of_others_by_kserve(world_of, tmp_path):
 async def test_a_model_of_others_is_not_changed(world_of, tmp_path, what):
     """Nor told of: who may load models may load those that his key allows."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
-    world = await world_of(Settings(keys_file=keys, model_management=True))
+    world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     world.model(name="b")
     asked: list[tuple[str, dict[str, Any]]] = [
         (f"/v1/models/NAME/{what}", {}),
@@ -457,7 +457,7 @@ async def test_the_addresses_of_models_are_all_tried(world):
 async def test_web_pages(world_of, keys_file, stream):
     """A page of a known origin may read answers, streamed or whole."""
     page = "https://chat.example"
-    world = await world_of(Settings(keys_file=keys_file, cors_origin=[page]))
+    world = await world_of(Settings(keys_file=keys_file, cors_origins=[page]))
     world.model()
     body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     answer = await world.client.post(
@@ -476,7 +476,7 @@ async def test_tokens_of_a_provider(world_of, tmp_path, keys_file, with_keys):
     world = await world_of(
         Settings(
             keys_file=keys_file if with_keys else None,
-            jwt_jwks=str(path),
+            jwks=str(path),
             jwt_issuer=tokens.ISSUER,
             jwt_audience=tokens.AUDIENCE,
         )

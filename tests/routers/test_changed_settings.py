@@ -27,37 +27,37 @@ LONG = {"role": "user", "content": "x" * 2000}  # bytes
 # A setting -> where a request shows it, what it says, and its status before and after
 CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"max_body_bytes": 1000}, CHAT, {"messages": [LONG]}, 200, 413),
-    ({"max_held_body_bytes": 10}, CHAT, {"messages": [USER]}, 200, 503),
+    ({"max_buffered_body_bytes": 10}, CHAT, {"messages": [USER]}, 200, 503),
     ({"max_prompt_tokens": 1}, CHAT, {"messages": [USER]}, 200, 400),
     ({"max_messages": 1}, CHAT, {"messages": [USER, USER]}, 200, 400),
     ({"max_n": 1}, CHAT, {"messages": [USER], "n": 2}, 200, 400),
     ({"max_prompt_tokens": 1}, CHAT, {"messages": [USER]}, 200, 400),
-    ({"max_answer_tokens": 5}, CHAT, {"messages": [USER], "max_tokens": 6}, 200, 400),
+    ({"max_output_tokens": 5}, CHAT, {"messages": [USER], "max_tokens": 6}, 200, 400),
     ({"unknown_fields": "reject"}, CHAT, {"messages": [USER], "nonsense": 1}, 200, 400),
     ({"max_prompts": 1}, COMPLETIONS, {"prompt": ["a", "b"]}, 200, 400),
     ({"max_input_tokens": 1}, EMBEDDINGS, {"model": "vectors", "input": "ab"}, 200, 400),
-    ({"model_management": True}, "/v1/models/fake/load", {}, 403, 409),
+    ({"enable_model_management": True}, "/v1/models/fake/load", {}, 403, 409),
 ]
 
 # The same of what needs a key, and of who may ask
 OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
-    ({"health_without_key": False}, "/health/live", 200, 401),
-    ({"metrics_without_key": True}, "/metrics", 401, 200),
-    ({"docs_without_key": True}, "/openapi.json", 401, 200),
-    ({"allowed_host": ["gateway.example"]}, "/v1/models", 401, 400),
+    ({"public_health": False}, "/health/live", 200, 401),
+    ({"public_metrics": True}, "/metrics", 401, 200),
+    ({"public_docs": True}, "/openapi.json", 401, 200),
+    ({"allowed_hosts": ["gateway.example"]}, "/v1/models", 401, 400),
 ]
 
 # By tests of their own, below and elsewhere
 OTHERS = {
-    "cors_origin", "access_log", "stream_interval", "force_include_usage", "max_streams",
-    "max_queue", "queue_timeout_s",
-    "trace_ratio", "trace_follows_caller", "stream_keep_alive_s", "stream_buffer_bytes",
-    "trusted_proxy",
+    "cors_origins", "access_log", "stream_interval", "force_include_usage",
+    "max_concurrent_requests", "max_queue_size", "queue_timeout_s",
+    "trace_sample_ratio", "trace_parent_based", "sse_ping_interval_s", "stream_buffer_bytes",
+    "trusted_proxies",
 }  # fmt: skip
 
 ENGINES: dict[str, Any] = {
-    "first_token_timeout_s": 1, "between_tokens_timeout_s": 2,
-    "engine_restarts": 3, "engine_restart_window_s": 4,
+    "first_token_timeout_s": 1, "inter_token_timeout_s": 2,
+    "engine_max_restarts": 3, "engine_restart_window_s": 4,
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ async def test_of_streams(world):
     world.model(endless=True)
     body = {"model": "fake", "messages": [USER], "stream": True}
 
-    change(world.app, Settings(stream_keep_alive_s=0.02))
+    change(world.app, Settings(sse_ping_interval_s=0.02))
 
     async with (
         served(world) as (_, url),
@@ -141,7 +141,7 @@ async def test_of_proxies(world):
     """From the change on a proxy is believed whom it speaks for (tests/middleware shows how)."""
     before = world.app.middleware_stack
 
-    change(world.app, Settings(trusted_proxy=["127.0.0.1"]))
+    change(world.app, Settings(trusted_proxies=["127.0.0.1"]))
 
     assert not isinstance(before, ProxyHeaders)
     assert isinstance(world.app.middleware_stack, ProxyHeaders)
@@ -168,8 +168,8 @@ async def test_forced_usage(world):
 
 
 WAITS: list[tuple[dict[str, Any], str]] = [
-    ({"max_streams": 1, "max_queue": 0}, "queue_full"),
-    ({"max_streams": 1, "queue_timeout_s": 0.05}, "queue_timeout"),
+    ({"max_concurrent_requests": 1, "max_queue_size": 0}, "queue_full"),
+    ({"max_concurrent_requests": 1, "queue_timeout_s": 0.05}, "queue_timeout"),
 ]
 
 
@@ -207,7 +207,7 @@ async def test_the_origins_of_web_pages(world):
     page = {"origin": "https://chat.example.com"}
 
     before = await world.client.get("/health/live", headers=page)
-    change(world.app, Settings(cors_origin=[page["origin"]]))
+    change(world.app, Settings(cors_origins=[page["origin"]]))
     after = await world.client.get("/health/live", headers=page)
 
     header = "access-control-allow-origin"

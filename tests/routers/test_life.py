@@ -76,7 +76,7 @@ async def test_refusals_are_counted(world):
     await world.chat()
 
     metrics = (await world.client.get("/metrics")).text
-    assert 'openai_frontend_rejected_total{model="",reason="draining"} 1.0' in metrics
+    assert 'openai_frontend_requests_rejected_total{model="",reason="draining"} 1.0' in metrics
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/metrics", "/v2/health/live"])

@@ -11,7 +11,7 @@ from tests.auth.key_files import bearer, key, write
 
 async def test_allowed_host(world_of):
     """A request by another name is refused in the envelope, with an id; /health is not."""
-    world = await world_of(Settings(allowed_host=["api.example.com"]))
+    world = await world_of(Settings(allowed_hosts=["api.example.com"]))
 
     refused = await world.client.get("/v1/models")
     health = await world.client.get("/health/live")
@@ -43,7 +43,7 @@ async def test_a_server_for_this_machine_alone(world_of, host):
 
     assert [answer.status_code for answer in refused] == [400] * 5
     assert [answer.status_code for answer in allowed] == [200] * 4
-    assert "--allowed-host" in refused[0].json()["error"]["message"]
+    assert "--allowed-hosts" in refused[0].json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ async def test_a_server_for_this_machine_alone(world_of, host):
     [
         {"host": "0.0.0.0"},  # noqa: S104  as containers listen
         {"host": "10.0.0.1"},
-        {"trusted_proxy": ["127.0.0.1"]},
+        {"trusted_proxies": ["127.0.0.1"]},
         {"unix_socket": "/run/gateway.sock"},
         {"tls_certificate": "/etc/certificate.pem"},
     ],
@@ -81,7 +81,7 @@ async def test_names_that_change(world_of):
     world = await world_of(Settings())
 
     before = await world.client.get("/v1/models", headers=REBOUND)
-    change(world.app, Settings(allowed_host=["evil.example"]))
+    change(world.app, Settings(allowed_hosts=["evil.example"]))
     after = await world.client.get("/v1/models", headers=REBOUND)
     local = await world.client.get("/v1/models")
 
@@ -90,7 +90,7 @@ async def test_names_that_change(world_of):
 
 async def test_host_is_no_path(world_of):
     """The Host header cannot change what is told of the path."""
-    world = await world_of(Settings(trusted_proxy=["127.0.0.1"]))
+    world = await world_of(Settings(trusted_proxies=["127.0.0.1"]))
 
     answer = await world.client.get("/nothing", headers={"host": "a/v1/models?"})
 
@@ -102,7 +102,7 @@ async def test_host_is_no_path(world_of):
 )
 async def test_trusted_proxy(world_of, caplog, trusted, client):
     """The access log names the client that a trusted proxy tells of, else the peer."""
-    world = await world_of(Settings(trusted_proxy=trusted, access_log=True))
+    world = await world_of(Settings(trusted_proxies=trusted, access_log=True))
 
     with caplog.at_level(logging.INFO, "openai_frontend.access_log"):
         await world.client.get("/v1/models", headers={"x-forwarded-for": "203.0.113.9"})

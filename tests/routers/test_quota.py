@@ -23,7 +23,7 @@ paths = pytest.mark.parametrize("path", BODIES)
 async def full(world_of, tmp_path):
     """A server whose one place somebody has; the key `few` has 100 tokens a minute."""
     keys = write(tmp_path / "k.yaml", key("other"), key("few", tokens_per_minute=100))
-    world = await world_of(Settings(keys_file=keys, max_streams=1, queue_timeout_s=0.2))
+    world = await world_of(Settings(keys_file=keys, max_concurrent_requests=1, queue_timeout_s=0.2))
     endless = world.model(endless=True)
     model = FakePoolingModel(tasks=["embed", "generate"], max_model_len=1000)
     world.registry.models["both"] = model

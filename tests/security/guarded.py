@@ -193,7 +193,7 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     keys = [
         key_files.key("canary", secret=KEY),
         *(
-            key_files.key(f"tenant{number}", secret=secret, own_cache=True)
+            key_files.key(f"tenant{number}", secret=secret, isolate_prefix_cache=True)
             for number, secret in enumerate(TENANTS)
         ),
         key_files.key("metrics-only", secret="sk-metrics", scopes=frozenset({"metrics"})),
@@ -201,10 +201,10 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
     options = [
         f"--keys-file={key_files.write(folder / 'keys.yaml', *keys)}",
         f"--max-body-bytes={MAX_BODY_BYTES}",
-        "--model-management",
-        "--tool-parser=teller=hermes",
+        "--enable-model-management",
+        "--tool-call-parser=teller=hermes",
         "--access-log",
-        "--adapter-poll-s=3600",  # no file is opened but for a request
+        "--lora-poll-interval-s=3600",  # no file is opened but for a request
         "--log-level=debug",
         *more,
     ]

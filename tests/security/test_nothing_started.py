@@ -64,7 +64,7 @@ def gateway(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def requests() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every route with every example that the document has for it: method, path, body."""
-    app = create_app(Settings(model_management=True), Server(Options(model_repositories=[])))
+    app = create_app(Settings(enable_model_management=True), Server(Options(model_repositories=[])))
     routes: list[Any] = app.routes  # each has its path and methods
     # The model is unloaded when all else has been asked for, and then loaded again.
     for route in sorted(routes, key=lambda each: ("load" in each.path, "unload" not in each.path)):

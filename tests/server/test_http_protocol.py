@@ -319,7 +319,7 @@ async def test_silence():
     """A connection on which nothing comes is closed, and nobody is told."""
     counts = Counts()
 
-    async with served(counts=counts, head_timeout_s=0.05) as address:
+    async with served(counts=counts, header_timeout_s=0.05) as address:
         assert await exchange(address) == b""
 
     assert counts.told == []
@@ -330,7 +330,7 @@ async def test_slow_head():
     counts = Counts()
     drops = [b"POST /x HTTP/1.1\r\nx-a: ", *[b"a"] * 15]
 
-    async with served(counts=counts, head_timeout_s=0.1) as address:
+    async with served(counts=counts, header_timeout_s=0.1) as address:
         response = await exchange(address, *drops, pause_s=0.02)
 
     assert error(response) == (408, "request_head_timeout")
@@ -374,7 +374,7 @@ async def test_slow_body_that_is_answered_already():
 async def test_empty_lines_between_requests():
     """They are no request: a connection on which nothing else comes is closed."""
 
-    async with served(head_timeout_s=0.1) as address:
+    async with served(header_timeout_s=0.1) as address:
         response = await exchange(address, request(close=False), b"\r\n", pause_s=0.05)
 
     assert response.startswith(b"HTTP/1.1 200 OK")
@@ -384,7 +384,7 @@ async def test_slow_answer():
     """The time limit of the head is not that of the body or the answer."""
     whole = request(body=b"b" * 10)
 
-    async with served(head_timeout_s=0.05) as address:
+    async with served(header_timeout_s=0.05) as address:
         response = await exchange(address, whole[:-5], whole[-5:], pause_s=0.15)
 
     assert response.startswith(b"HTTP/1.1 200 OK")
@@ -474,7 +474,7 @@ PIECE = b"p" * 100_000
 async def dropped(app: ASGIApp, sent: bytes, *, read: int = 0) -> Counts:
     """A client that reads so much of an answer, and then nothing for longer than it may."""
     counts = Counts()
-    async with served(app, counts=counts, write_timeout_s=0.2) as address:
+    async with served(app, counts=counts, send_timeout_s=0.2) as address:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.setblocking(False)
@@ -518,7 +518,7 @@ async def test_client_that_does_not_read(app, close):
 async def test_client_that_reads_slowly():
     """One that takes a little now and then stays, though all of it takes longer than it may."""
     counts = Counts()
-    async with served(huge, counts=counts, write_timeout_s=0.2) as address:
+    async with served(huge, counts=counts, send_timeout_s=0.2) as address:
         reader, writer = await asyncio.open_connection(*address, limit=4096)
         writer.write(request())
         received = b""

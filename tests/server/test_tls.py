@@ -108,7 +108,7 @@ def test_limits_of_connections(tmp_path, models, authority):
     """
     mock_models.write_with_tokenizer(models, "long", tokens=["x" * 65536], answer_tokens=50)
     file = authority.certificate("server")
-    options = (f"--tls-certificate={file}", "--write-timeout-s=1", "--head-timeout-s=1")
+    options = (f"--tls-certificate={file}", "--send-timeout-s=1", "--header-timeout-s=1")
     body = b'{"model": "long", "prompt": "hi", "stream": true}'
     head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
     with GatewayProcess(models, tmp_path / "log", *options) as gateway:
@@ -125,10 +125,10 @@ def test_limits_of_connections(tmp_path, models, authority):
             reader.sendall(head + body)
             for _ in range(100):
                 metrics = httpx.get(f"{url}/metrics", verify=context)
-                if "openai_frontend_readers_dropped_total 1" in metrics.text:
+                if "openai_frontend_slow_clients_disconnected_total 1" in metrics.text:
                     break
                 time.sleep(0.1)
-            assert "openai_frontend_readers_dropped_total 1" in metrics.text
+            assert "openai_frontend_slow_clients_disconnected_total 1" in metrics.text
 
     assert metrics.headers["strict-transport-security"] == "max-age=31536000"
     assert "Traceback" not in gateway.output()

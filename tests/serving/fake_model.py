@@ -35,7 +35,7 @@ class FakeModel:
     created = 1
     tasks = frozenset({"generate"})
     concurrency_limits = NO_LIMITS
-    max_answer_tokens: int | None = None
+    max_output_tokens: int | None = None
 
     def __init__(
         self,

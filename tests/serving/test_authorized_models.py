@@ -215,7 +215,7 @@ async def test_texts(counted, told):
 async def test_the_keys_place_and_cache():
     """They reach the model in the request's own fields."""
     fake = FakeModel()
-    model, _ = charged(fake, priority=3, own_cache=True)
+    model, _ = charged(fake, priority=3, isolate_prefix_cache=True)
     await run(model, request(), request(priority=7, cache_salt="x"))
 
     first, second = fake.requests
@@ -227,7 +227,7 @@ async def test_the_keys_place_and_cache():
 async def test_a_model_without_priorities():
     """Its contract leaves the key's out; it counts before the model, where requests wait."""
     fake = FakeModel(unsupported=frozenset({"priority", "cache_salt"}))
-    model, _ = charged(fake, priority=3, own_cache=True)
+    model, _ = charged(fake, priority=3, isolate_prefix_cache=True)
     await run(model, request())
 
     assert (fake.requests[0].priority, fake.requests[0].cache_salt) == (3, None)

@@ -57,7 +57,7 @@ async def test_a_few_at_a_time():
 
 
 async def test_only_as_many_as_the_server_has_room_for():
-    """A small `max_streams` slows a large batch down; it does not refuse it."""
+    """A small `max_concurrent_requests` slows a large batch down; it does not refuse it."""
     work, own = Counting(), slots(3)
 
     results = await run_batch(own, work, range(100))

@@ -15,7 +15,7 @@ from schemas.chat_completions import ChatCompletionRequest
 from tests.serving.fake_model import FakeModel
 
 CHAT = ChatCompletions(
-    InferenceLimits(max_n=8, max_messages=4, max_answer_tokens=3000),
+    InferenceLimits(max_n=8, max_messages=4, max_output_tokens=3000),
     FieldPolicy("reject"),
     ConcurrencyLimiter(99),
 )

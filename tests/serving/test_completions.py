@@ -16,7 +16,7 @@ from schemas.completions import CompletionRequest
 from tests.serving.fake_model import FakeModel
 
 COMPLETIONS = Completions(
-    InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000),
+    InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_output_tokens=3000),
     FieldPolicy("reject"),
     ConcurrencyLimiter(99),
 )

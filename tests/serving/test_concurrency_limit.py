@@ -99,7 +99,7 @@ async def test_one_generation_passes_through():
 async def test_a_model_may_have_fewer_places():
     """They are the server's too: both count, and the other models have what is left."""
     limiter = ConcurrencyLimiter(3)
-    small = slots(limiter, "small", max_streams=2)
+    small = slots(limiter, "small", max_concurrent_requests=2)
 
     assert await small.acquire(5) == 2
     with pytest.raises(QueueFull, match="The model runs 2 requests, and takes 2"):
@@ -108,14 +108,14 @@ async def test_a_model_may_have_fewer_places():
     with pytest.raises(QueueFull, match="The server runs 3"):
         slots(limiter, "other").check()
 
-    assert slots(limiter, "small", max_streams=2) is small
+    assert slots(limiter, "small", max_concurrent_requests=2) is small
     small.release(2)
     assert (small.running, limiter.running) == (0, 1)
 
 
 async def test_who_waits_gets_the_next_place():
     """In the order of arrival, and nobody who comes later goes before."""
-    own = slots(ConcurrencyLimiter(1, max_queue=2))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=2))
     await own.acquire(1)
     first, second = await began(own.acquire(1), own.acquire(1))
     own.release(1)
@@ -130,7 +130,7 @@ async def test_who_waits_gets_the_next_place():
 
 async def test_who_waits_gets_what_there_is():
     """One that wants several places is given those that are free when its turn comes."""
-    own = slots(ConcurrencyLimiter(3, max_queue=2))
+    own = slots(ConcurrencyLimiter(3, max_queue_size=2))
     await own.acquire(3)
     several, one = await began(own.acquire(5, A), own.acquire(1, B))
     own.release(2)
@@ -147,8 +147,8 @@ async def test_more_at_once_than_anybody_gets():
 
 async def test_models_that_are_waited_for_take_turns():
     """Where the server is full, no model's queue holds another's up; a full model is passed by."""
-    limiter = ConcurrencyLimiter(2, max_queue=9)
-    full = slots(limiter, "full", max_streams=1)
+    limiter = ConcurrencyLimiter(2, max_queue_size=9)
+    full = slots(limiter, "full", max_concurrent_requests=1)
     ones, others = slots(limiter, "one"), slots(limiter, "other")
     await full.acquire(1)
     await others.acquire(1)
@@ -177,7 +177,7 @@ async def test_a_key_with_many_waiting_is_no_ones_wall():
     """One request of another key is served after the next, and its newest give way to it where
     the queue is full.
     """
-    own = slots(ConcurrencyLimiter(1, max_queue=10))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=10))
     await own.acquire(1)
     many = await began(*(own.acquire(1, A) for _ in range(10)))
     with pytest.raises(QueueFull):
@@ -197,7 +197,7 @@ async def test_a_key_with_many_waiting_is_no_ones_wall():
 
 async def test_newcomers_of_one_moment():
     """Each of them has another one give way: the queue is never longer than it may be."""
-    own = slots(ConcurrencyLimiter(1, max_queue=4))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=4))
     await own.acquire(1)
     many = await began(*(own.acquire(1, A) for _ in range(4)))
     newcomers = await began(own.acquire(1, B), own.acquire(1, QueueKey("c")))
@@ -213,7 +213,7 @@ async def test_newcomers_of_one_moment():
 
 async def test_priority():
     """A lower number goes before, and takes the place of the last in a full queue."""
-    own = slots(ConcurrencyLimiter(1, max_queue=1))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=1))
     await own.acquire(1)
     (late,) = await began(own.acquire(1, QueueKey("a", 5)))
     (usual,) = await began(own.acquire(1, QueueKey("a", 0)))
@@ -228,7 +228,7 @@ async def test_priority():
 
 async def test_a_deadline():
     """Who waits too long is told, and leaves the queue; its own word counts where it is shorter."""
-    own = slots(ConcurrencyLimiter(1, max_queue=2, queue_timeout_s=60), queue_timeout_s=0.02)
+    own = slots(ConcurrencyLimiter(1, max_queue_size=2, queue_timeout_s=60), queue_timeout_s=0.02)
     await own.acquire(1)
     longer, shorter = await began(own.acquire(1, timeout_s=50), own.acquire(1, timeout_s=0.01))
 
@@ -243,7 +243,7 @@ async def test_a_deadline():
 
 async def test_who_goes_leaves_the_queue():
     """A caller that is cancelled is waited for by nobody, and its place in the queue is free."""
-    own = slots(ConcurrencyLimiter(1, max_queue=1))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=1))
     await own.acquire(1)
     (gone,) = await began(own.acquire(1))
     gone.cancel()
@@ -256,7 +256,7 @@ async def test_who_goes_leaves_the_queue():
 
 async def test_who_goes_with_a_place_gives_it_back():
     """The place may come in the same turn of the loop in which the caller goes, before or after."""
-    limiter = ConcurrencyLimiter(1, max_queue=3)
+    limiter = ConcurrencyLimiter(1, max_queue_size=3)
     own = slots(limiter)
     await own.acquire(1)
     before, after, last = await began(own.acquire(1), own.acquire(1), own.acquire(1))
@@ -270,7 +270,7 @@ async def test_who_goes_with_a_place_gives_it_back():
 
 async def test_draining():
     """Who waits is told at once, nobody else begins, and what runs goes on to its end."""
-    limiter = ConcurrencyLimiter(1, max_queue=5)
+    limiter = ConcurrencyLimiter(1, max_queue_size=5)
     own = slots(limiter)
     await own.acquire(1)
     waiting = await began(own.acquire(1, A), own.acquire(1, B))
@@ -289,9 +289,9 @@ async def test_draining():
 
 async def test_when_to_come_again():
     """A refusal says how long the queue takes at its pace, so far as anybody knows."""
-    own = slots(ConcurrencyLimiter(1, max_queue=2))
+    own = slots(ConcurrencyLimiter(1, max_queue_size=2))
     with pytest.raises(QueueFull) as unknown:
-        await slots(ConcurrencyLimiter(1), max_streams=0).acquire(1)
+        await slots(ConcurrencyLimiter(1), max_concurrent_requests=0).acquire(1)
     await own.acquire(1)
     waiting = await began(own.acquire(1), own.acquire(1))
     await asyncio.sleep(0.3)
@@ -308,7 +308,7 @@ async def test_when_to_come_again():
 
 async def test_limits_that_are_raised():
     """Those who wait get the places that are there now, with the next request."""
-    limiter = ConcurrencyLimiter(1, max_queue=2)
+    limiter = ConcurrencyLimiter(1, max_queue_size=2)
     own = slots(limiter)
     await own.acquire(1)
     (waiting,) = await began(own.acquire(1))
@@ -320,8 +320,8 @@ async def test_limits_that_are_raised():
 
 async def test_cancelled_requests_that_triton_has_not_released():
     """They keep their places, the server's and the model's; who waits gets them at the release."""
-    limiter = ConcurrencyLimiter(3, max_queue=2)
-    own = slots(limiter, max_streams=1)
+    limiter = ConcurrencyLimiter(3, max_queue_size=2)
+    own = slots(limiter, max_concurrent_requests=1)
     limiter.retain("fake", 10)
     (waiting,) = await began(own.acquire(1))
 
@@ -350,7 +350,7 @@ class Counted:
 async def test_what_is_counted():
     """Every wait, however it ends; nothing of who finds a place at once, or none to wait at."""
     metrics = Counted()
-    limiter = ConcurrencyLimiter(1, max_queue=1, metrics=metrics)
+    limiter = ConcurrencyLimiter(1, max_queue_size=1, metrics=metrics)
     own = slots(limiter)
     await own.acquire(1)
     assert metrics.lengths == []
@@ -381,8 +381,11 @@ class AnyLoad(RuleBasedStateMachine):
     @initialize(streams=st.integers(1, 4), own=st.none() | st.integers(1, 3))
     def begin(self, streams: int, own: int | None) -> None:
         self.loop = asyncio.new_event_loop()
-        self.limiter = ConcurrencyLimiter(streams, max_queue=3)
-        self.limits = {"one": ConcurrencyLimits(max_streams=own), "other": ConcurrencyLimits()}
+        self.limiter = ConcurrencyLimiter(streams, max_queue_size=3)
+        self.limits = {
+            "one": ConcurrencyLimits(max_concurrent_requests=own),
+            "other": ConcurrencyLimits(),
+        }
         self.waiting: list[tuple[ModelSlots, asyncio.Task[int]]] = []
         self.running: list[tuple[ModelSlots, int]] = []
 
@@ -424,7 +427,7 @@ class AnyLoad(RuleBasedStateMachine):
             return
         self.settle()
         taken = sum(granted for _, granted in self.running)
-        assert self.limiter.running == taken <= self.limiter.max_streams
+        assert self.limiter.running == taken <= self.limiter.max_concurrent_requests
         for model, limits in self.limits.items():
             own = self.limiter.slots(model, limits)
             tasks = [task for its, task in self.waiting if its is own]
@@ -454,7 +457,7 @@ TestAnyLoad = AnyLoad.TestCase
 
 async def test_a_place_that_is_free_costs_next_to_nothing():
     """5 us of CPU for the check, the place and giving it back; the least of several looks."""
-    limiter, model = ConcurrencyLimiter(8, max_queue=8), FakeModel()
+    limiter, model = ConcurrencyLimiter(8, max_queue_size=8), FakeModel()
 
     async def asked() -> float:
         begun_s = time.process_time()

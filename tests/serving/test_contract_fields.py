@@ -155,7 +155,7 @@ REFUSED: Mapping[str, set[str]] = {
     }) - {"include_stop_str_in_output"},
 }  # fmt: skip
 
-LIMITS = InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_answer_tokens=3000)
+LIMITS = InferenceLimits(max_n=4, max_prompts=8, max_prompt_logprobs=150, max_output_tokens=3000)
 COMPLETIONS = Completions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
 CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
 

@@ -17,9 +17,11 @@ from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 from tests.serving.fake_pooling_model import FakePoolingModel
 
 
-def embeddings(*, max_streams: int = 99, **limits: int) -> Embeddings:
+def embeddings(*, max_concurrent_requests: int = 99, **limits: int) -> Embeddings:
     return Embeddings(
-        InferenceLimits(**limits), FieldPolicy("reject"), ConcurrencyLimiter(max_streams)
+        InferenceLimits(**limits),
+        FieldPolicy("reject"),
+        ConcurrencyLimiter(max_concurrent_requests),
     )
 
 
@@ -212,7 +214,9 @@ async def test_2048_inputs():
     """A full batch is answered whole and in order by a server that takes fewer at a time."""
     model = FakePoolingModel(vectors={str(at): [at] for at in range(2048)})
 
-    answer = await create(model, embeddings(max_streams=16), input=[str(at) for at in range(2048)])
+    answer = await create(
+        model, embeddings(max_concurrent_requests=16), input=[str(at) for at in range(2048)]
+    )
 
     assert [each.embedding for each in answer.data] == [[at] for at in range(2048)]
     assert model.most_at_once == 16

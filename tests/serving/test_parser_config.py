@@ -16,7 +16,7 @@ class Model:
     """A model that can do all of it, or nothing."""
 
     vocab_size = None
-    max_answer_tokens = None
+    max_output_tokens = None
 
     def __init__(self, *, able: bool = True) -> None:
         self._able = able

@@ -43,7 +43,7 @@ class Accounts:
 
     def ends(self) -> dict[str, float]:
         counted = {
-            end: self.metric("generations_total", end=end)
+            end: self.metric("generations_total", finish_reason=end)
             for end in ("stop", "length", "cancelled", "error")
         }
         return {end: count for end, count in counted.items() if count}
@@ -58,7 +58,7 @@ async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
     record = RequestRecord("r")
     token = request_record.current.set(record)
-    async with mock_models.serving(folder, tool_parser={"m": "hermes"}) as models:
+    async with mock_models.serving(folder, tool_call_parser={"m": "hermes"}) as models:
         model = models.get("m")
         yield Accounts(MeteredModel(model, who, Reservation(who.quota)), who, record, model.metrics)
     request_record.current.reset(token)
@@ -159,7 +159,7 @@ async def test_the_time_to_the_first_token(tmp_path, stream):
     async with accounts(tmp_path) as each:
         await collect(await prepare(each.model, stream=stream, max_tokens=25))
         first_s = each.metric("time_to_first_token_seconds_sum")
-        answer_s = each.metric("generation_seconds_sum")
+        answer_s = each.metric("generation_duration_seconds_sum")
 
         assert first_s < answer_s / 4
         per_token_s = each.metric("time_per_output_token_seconds_sum")

@@ -19,8 +19,8 @@ from tests.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row
 
 OPTIONS = (
     "--model-control-mode=explicit",
-    "--model-management",
-    "--write-timeout-s=3",  # less than a client stalls for at most
+    "--enable-model-management",
+    "--send-timeout-s=3",  # less than a client stalls for at most
 )
 # glibc's allocator, told to give back at once what is freed: by itself it keeps up to 100 MB more,
 # in steps of 25 as large prompts come and go, and creeps for an hour while nothing leaks.

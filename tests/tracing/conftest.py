@@ -67,7 +67,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with (
         Collector() as collector,
         GatewayProcess(
-            repository, folder / "log", *options, lenient, core, f"--trace-endpoint={collector.url}"
+            repository, folder / "log", *options, lenient, core, f"--otlp-endpoint={collector.url}"
         ) as process,
         httpx.Client(base_url=process.url, headers=key_files.bearer(KEY), timeout=30) as client,
     ):

@@ -193,9 +193,9 @@ def test_missing_extra(tmp_path: Path) -> None:
     """Where the extra is not installed the setting is refused, with the extra's name."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None; from openai_frontend.cli import main;"
-        "sys.exit(main(['serve', '--trace-endpoint=http://127.0.0.1:9', '--model-repository=.']))"
+        "sys.exit(main(['serve', '--otlp-endpoint=http://127.0.0.1:9', '--model-repository=.']))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
 
     assert ran.returncode == 2
-    assert "trace_endpoint: install the extra 'otel'" in ran.stderr
+    assert "otlp_endpoint: install the extra 'otel'" in ran.stderr

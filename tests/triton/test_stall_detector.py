@@ -10,7 +10,7 @@ EVERY_S = 0.25
 @dataclass(frozen=True)
 class StallTimeouts:
     first_token_s: float = 5.0
-    between_tokens_s: float = 2.0
+    inter_token_s: float = 2.0
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ def test_silence_after_a_response():
         request.received += 1
         assert world.pass_time(1.75) == []
 
-    assert world.pass_time(1) == [("between_tokens", True)]
+    assert world.pass_time(1) == [("inter_token", True)]
 
 
 def test_another_request_that_gets_something():
@@ -81,7 +81,7 @@ def test_another_request_that_gets_something():
             other.received += 1
             fired += world.pass_time(EVERY_S)
 
-        assert fired == [("between_tokens", hung)]
+        assert fired == [("inter_token", hung)]
 
 
 def test_work_on_whole_answers_is_a_sign_of_life():
@@ -103,7 +103,7 @@ def test_streamed_tokens_without_response_are_a_sign_of_life():
         world.pending["streamed"] += 1
         assert world.pass_time(EVERY_S) == []
 
-    assert world.pass_time(2.25) == [("between_tokens", True)]
+    assert world.pass_time(2.25) == [("inter_token", True)]
 
 
 def test_whole_answers_do_not_excuse_a_silent_stream():
@@ -115,7 +115,7 @@ def test_whole_answers_do_not_excuse_a_silent_stream():
         world.pending["whole"] += 1
         fired += world.pass_time(EVERY_S)
 
-    assert [phase for phase, _ in fired] == ["between_tokens"]
+    assert [phase for phase, _ in fired] == ["inter_token"]
 
 
 def test_old_work_is_no_sign_of_life():
@@ -128,7 +128,7 @@ def test_old_work_is_no_sign_of_life():
 
 
 def test_zero_is_for_ever():
-    world = World(StallTimeouts(first_token_s=0, between_tokens_s=0))
+    world = World(StallTimeouts(first_token_s=0, inter_token_s=0))
     world.begin()
     world.begin().received = 3
 
@@ -143,7 +143,7 @@ def test_a_loop_that_was_blocked():
     assert world.pass_time(1) == []
     assert world.pass_time(60, step_s=60) == []
     assert world.pass_time(0.5) == []
-    assert world.pass_time(1) == [("between_tokens", True)]
+    assert world.pass_time(1) == [("inter_token", True)]
 
 
 def test_requests_that_are_over():

@@ -43,16 +43,16 @@ class Figures:
 def figures(earlier: Reading, now: Reading) -> Figures:
     """Rates and quantiles are those of the time between the two."""
     between = _Between(earlier, now)
-    texts = between.grown(f"{_OWN}_relayed_texts_total")
-    writes = between.grown(f"{_OWN}_relay_writes_total")
+    texts = between.grown(f"{_OWN}_fast_path_tokens_total")
+    writes = between.grown(f"{_OWN}_fast_path_writes_total")
     return Figures(
         status=now.status,
         requests_per_s=between.others_per_s(),
-        at_work=now.value(f"{_OWN}_requests_at_work"),
-        streams=now.value(f"{_OWN}_streams"),
+        at_work=now.value(f"{_OWN}_requests_in_progress"),
+        streams=now.value(f"{_OWN}_streams_open"),
         tokens_per_write=texts / writes if texts and writes else None,
         loop_lag_p99_s=between.quantile(0.99, f"{_OWN}_event_loop_lag_seconds"),
-        rejected_per_s=between.rate(f"{_OWN}_rejected_total") or 0.0,
+        rejected_per_s=between.rate(f"{_OWN}_requests_rejected_total") or 0.0,
         models=tuple(_model(name, between) for name in sorted(_names(now))),
     )
 
@@ -61,7 +61,7 @@ def _names(now: Reading) -> set[str]:
     """Those that are served, those that were used, and the engines of pipelines."""
     engines = now.label_values("vllm:num_requests_running", "model")
     engines |= now.label_values("nv_trt_llm_request_metrics", "model")
-    used = now.label_values(f"{_OWN}_running_generations", "model")
+    used = now.label_values(f"{_OWN}_requests_running", "model")
     return {*now.models, *now.unready, *used, *engines}
 
 
@@ -70,8 +70,8 @@ def _model(name: str, between: "_Between") -> ModelFigures:
     return ModelFigures(
         model=name,
         state=_state(name, now),
-        running=now.value(f"{_OWN}_running_generations", model=name),
-        queued=now.value(f"{_OWN}_queue_waiting", model=name),
+        running=now.value(f"{_OWN}_requests_running", model=name),
+        queued=now.value(f"{_OWN}_requests_waiting", model=name),
         engine_waiting=_first(
             now.value("vllm:num_requests_waiting", model=name),
             now.value("nv_trt_llm_request_metrics", model=name, request_type="waiting"),
@@ -80,14 +80,14 @@ def _model(name: str, between: "_Between") -> ModelFigures:
         ttft_p50_s=between.quantile(0.5, ttft, model=name),
         ttft_p99_s=between.quantile(0.99, ttft, model=name),
         token_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
-        queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_seconds", model=name),
+        queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_wait_seconds", model=name),
         cache=_first(
             now.value("vllm:kv_cache_usage_perc", model=name),
             now.value(
                 "nv_trt_llm_kv_cache_block_metrics", model=name, kv_cache_block_type="fraction"
             ),
         ),
-        rejected_per_s=between.rate(f"{_OWN}_rejected_total", model=name) or 0.0,
+        rejected_per_s=between.rate(f"{_OWN}_requests_rejected_total", model=name) or 0.0,
     )
 
 

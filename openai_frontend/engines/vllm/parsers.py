@@ -32,18 +32,18 @@ _PLAIN = re.compile(rf"\w{{1,{_WORD}}}|\W")
 
 
 def names(setting: str) -> list[str]:
-    """Those that vLLM knows, for `tool_parser` or `reasoning_parser`."""
+    """Those that vLLM knows, for `tool_call_parser` or `reasoning_parser`."""
     arguments.set_environment()
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
-    manager = ToolParserManager if setting == "tool_parser" else ReasoningParserManager
+    manager = ToolParserManager if setting == "tool_call_parser" else ReasoningParserManager
     known: list[str] = manager.list_registered()
     return known
 
 
 def load(
-    folder: Path, *, tool_parser: str | None = None, reasoning_parser: str | None = None
+    folder: Path, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
 ) -> tuple[Callable[[Schemas, str | None, Mapping[str, Any]], "VLLMParser"], bool]:
     """A maker of parsers with the tokenizer of this folder, and whether they want special tokens
     in the text. Raises whatever vLLM raises where they do not fit the tokenizer.
@@ -51,7 +51,7 @@ def load(
     from vllm.tokenizers import get_tokenizer
 
     tokenizer = get_tokenizer(str(folder))
-    with_tools = _parser_class(tokenizer, tool_parser, reasoning_parser)
+    with_tools = _parser_class(tokenizer, tool_call_parser, reasoning_parser)
     without = _parser_class(tokenizer, None, reasoning_parser)
     markers = Markers(*(token for token in tokenizer.get_added_vocab() if len(token) > 1))
     encode = lru_cache(maxsize=16384)(lambda text: _encoded(tokenizer, text))
@@ -71,16 +71,18 @@ def _encoded(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def _parser_class(tokenizer: Any, tool_parser: str | None, reasoning_parser: str | None) -> Any:
+def _parser_class(
+    tokenizer: Any, tool_call_parser: str | None, reasoning_parser: str | None
+) -> Any:
     """None where neither is named."""
     from vllm.parser.parser_manager import ParserManager
 
     return ParserManager.get_parser(
-        tool_parser,
+        tool_call_parser,
         reasoning_parser,
         enable_auto_tools=True,
         model_name=str(tokenizer.name_or_path),
-        is_harmony=bool({tool_parser, reasoning_parser} & set(_HARMONY)),
+        is_harmony=bool({tool_call_parser, reasoning_parser} & set(_HARMONY)),
         tokenizer=tokenizer,
     )
 

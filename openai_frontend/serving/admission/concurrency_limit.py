@@ -38,14 +38,14 @@ class ConcurrencyLimiter:
 
     def __init__(
         self,
-        max_streams: int,
+        max_concurrent_requests: int,
         *,
-        max_queue: int = 0,
+        max_queue_size: int = 0,
         queue_timeout_s: float = 30.0,
         metrics: QueueMetrics | None = None,
     ) -> None:
-        """`max_queue` requests may wait for each model, where the model does not say otherwise."""
-        self.set_limits(max_streams, max_queue, queue_timeout_s)
+        """`max_queue_size` requests may wait for each model unless the model sets its own limit."""
+        self.set_limits(max_concurrent_requests, max_queue_size, queue_timeout_s)
         self.metrics = metrics
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
@@ -53,12 +53,14 @@ class ConcurrencyLimiter:
         self._slots: dict[str, ModelSlots] = {}
         self._waited_for: OrderedDict[ModelSlots, None] = OrderedDict()  # in turns
 
-    def set_limits(self, max_streams: int, max_queue: int, queue_timeout_s: float) -> None:
+    def set_limits(
+        self, max_concurrent_requests: int, max_queue_size: int, queue_timeout_s: float
+    ) -> None:
         """Other ones; where more run already they end as they would have, and who waits goes on to
         wait as it was told.
         """
-        self.max_streams = max_streams
-        self.max_queue = max_queue
+        self.max_concurrent_requests = max_concurrent_requests
+        self.max_queue_size = max_queue_size
         self.queue_timeout_s = queue_timeout_s
 
     def slots_for(self, model: LimitedModel) -> "ModelSlots":
@@ -186,8 +188,8 @@ class ModelSlots:
 
     def free(self) -> int:
         """Places that nobody has; limits may have been lowered since."""
-        server, own = self._server, self.limits.max_streams
-        free = server.max_streams - server.running - server.unreleased
+        server, own = self._server, self.limits.max_concurrent_requests
+        free = server.max_concurrent_requests - server.running - server.unreleased
         if own is not None:
             free = min(free, own - self.running - self.unreleased)
         return max(0, free)
@@ -200,8 +202,8 @@ class ModelSlots:
 
     @property
     def _longest(self) -> int:
-        own = self.limits.max_queue
-        return self._server.max_queue if own is None else own
+        own = self.limits.max_queue_size
+        return self._server.max_queue_size if own is None else own
 
     def _timeout_s(self, asked_s: float | None) -> float:
         own_s = self.limits.queue_timeout_s
@@ -213,9 +215,9 @@ class ModelSlots:
             raise ServerDraining
 
     def _stands(self) -> str:
-        own, server = self.limits.max_streams, self._server
+        own, server = self.limits.max_concurrent_requests, self._server
         running = self.running + self.unreleased
         if own is not None and running >= own:
             return f"The model runs {running} requests, and takes {own}"
         running = server.running + server.unreleased
-        return f"The server runs {running} requests, and takes {server.max_streams}"
+        return f"The server runs {running} requests, and takes {server.max_concurrent_requests}"

@@ -15,7 +15,7 @@ def check_known(caller: Principal | None, model: ModelAddress) -> ModelAddress:
 def check_inference(caller: Principal | None, model: ModelAddress) -> ModelAddress:
     """Tensors tell nothing of tokens, so a key that is held to them works on /v1 alone."""
     if caller is not None and (
-        caller.quota.counts_tokens or caller.key.own_cache or caller.key.priority
+        caller.quota.counts_tokens or caller.key.isolate_prefix_cache or caller.key.priority
     ):
         message = (
             f"The key '{caller.key.name}' has a limit on tokens, a priority or a cache of its "

@@ -12,7 +12,7 @@ class InferenceLimits:
     max_n: int = 128  # choices for each prompt
     max_messages: int = 2048
     max_prompts: int = 2048  # answers of one completions request: prompts times n
-    max_answer_tokens: int = 2**24  # that one request may have generated, all choices together
+    max_output_tokens: int = 2**24  # that one request may have generated, all choices together
     max_prompt_tokens: int = 2**20  # of one request, all prompts together
     max_prompt_logprobs: int = 262_144  # 2 us of the event loop and 0.3 KB each
     max_inputs: int = 2048  # of one embeddings request
@@ -25,10 +25,10 @@ class InferenceLimits:
 
     def check_answer_tokens(self, n: int, max_tokens: int | None) -> None:
         """Refuses choices that may be too long together; of unknown length, the model bounds it."""
-        if max_tokens is not None and n * max_tokens > self.max_answer_tokens:
+        if max_tokens is not None and n * max_tokens > self.max_output_tokens:
             message = (
                 f"Invalid 'n': {n} choices of up to {max_tokens} tokens each are {n * max_tokens} "
-                f"tokens. At most {self.max_answer_tokens} are generated for one request; ask for "
+                f"tokens. At most {self.max_output_tokens} are generated for one request; ask for "
                 "fewer choices or shorter ones."
             )
             raise InvalidRequest(message, param="n", code="integer_above_max_value")

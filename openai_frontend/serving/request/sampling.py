@@ -67,7 +67,7 @@ class SamplingSupport(Protocol):
         """Token ids are below it."""
 
     @property
-    def max_answer_tokens(self) -> int | None:
+    def max_output_tokens(self) -> int | None:
         """No answer of it may be longer."""
 
     def supports(self, field: str) -> bool:
@@ -170,7 +170,7 @@ def _supported(
 
 def _check_max_tokens(request: SamplingFields, model: SamplingSupport) -> None:
     """Only where the request says one: the room that is left in the context is no wish."""
-    most = model.max_answer_tokens
+    most = model.max_output_tokens
     for name in ("max_completion_tokens", "max_tokens"):
         if (asked := getattr(request, name, None)) in (None, UNLIMITED):
             continue
@@ -246,7 +246,7 @@ def for_choice(params: SamplingParams, choice: int) -> SamplingParams:
 
 def clamp_max_tokens(tokens: int | None, model: SamplingSupport) -> int | None:
     """A length that nobody asked for is no longer than the model's answers may be."""
-    most = model.max_answer_tokens
+    most = model.max_output_tokens
     return most if tokens is None else tokens if most is None else min(tokens, most)
 
 

@@ -103,7 +103,7 @@ def test_a_model_that_cannot_serve():
 def test_narrow_terminals(width):
     """No line is wider than the terminal, and there are as many as it has."""
     names = tuple(f"organisation/model-{number}" for number in range(9))
-    samples = [("openai_frontend_running_generations", {"model": name}, 1234) for name in names]
+    samples = [("openai_frontend_requests_running", {"model": name}, 1234) for name in names]
     now = reading(1, samples, models=names, status="ready")
 
     shown = lines(figures(now, now), "http://127.0.0.1:9000", width, 9)
@@ -114,7 +114,7 @@ def test_narrow_terminals(width):
 
 def test_what_goes_first():
     """Live answers and tokens stay longest, and the name is still to be read."""
-    samples = [("openai_frontend_running_generations", {"model": "organisation/model"}, 2)]
+    samples = [("openai_frontend_requests_running", {"model": "organisation/model"}, 2)]
     now = reading(1, samples, status="ready")
 
     heading, row = lines(figures(now, now), "here", 40)[-2:]

@@ -262,7 +262,7 @@ def gateway(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """One that wants keys: `watch` may look, `chat` may ask."""
     write(secrets, key("watch", scopes=frozenset({"metrics", "models"})), key("chat"))
     folder = tmp_path_factory.mktemp("gateway")
-    with mock_gateway(folder, f"--keys-file={secrets}", "--health-without-key") as process:
+    with mock_gateway(folder, f"--keys-file={secrets}", "--public-health") as process:
         yield process
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 METRICS = """\
-# TYPE openai_frontend_running_generations gauge
-openai_frontend_running_generations{model="demo"} 3
+# TYPE openai_frontend_requests_running gauge
+openai_frontend_requests_running{model="demo"} 3
 # TYPE openai_frontend_output_tokens_total counter
 openai_frontend_output_tokens_total{model="demo"} 100
 """

@@ -36,7 +36,9 @@ WORDS = (
 SEEDS = (
     b"\x00keys:\n- name: a\n  sha256: " + _DIGEST + b"\n  scopes: [inference]\n  priority: 1\n",
     b"\x00keys:\n- &a {name: a, sha256: '" + _DIGEST + b"', scopes: [metrics, admin]}\n- *a\n",
-    b'\x01{"keys":[{"name":"a","sha256":"' + _DIGEST + b'","scopes":["models"],"streams":2}]}',
+    b'\x01{"keys":[{"name":"a","sha256":"'
+    + _DIGEST
+    + b'","scopes":["models"],"max_concurrent_requests":2}]}',
     b"\x00keys:\n- name: a\n  expires: 2030-01-01T00:00:00Z\n  sha256: " + _SECRET,
 )
 

@@ -37,9 +37,9 @@ WORDS = (
 )
 SEEDS = (
     b"\x00description: a\naliases: [b, c/d]\nmax_model_len: 100\n",
-    b"\x00adapters: {a: ./b}\nprompt_tables: {t: t.npy}\ntensors: {a: b}\n",
+    b"\x00adapters: {a: ./b}\nprompt_embedding_tables: {t: t.npy}\ntensors: {a: b}\n",
     b"\x00&a [*a]",
-    b"\x01a:aliases=b;a:max_streams=2",
+    b"\x01a:aliases=b;a:max_concurrent_requests=2",
 )
 
 
@@ -58,7 +58,7 @@ def _as_file(content: bytes) -> None:
     except ModelUnavailable as error:
         assert "\n" not in error.message
         return
-    for name in (*options.aliases, *options.prompt_tables):
+    for name in (*options.aliases, *options.prompt_embedding_tables):
         assert ".." not in Path(name).parts
         assert not name.startswith("/")
 

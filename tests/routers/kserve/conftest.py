@@ -121,5 +121,5 @@ async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KSer
     """One application for all of these tests, for a core takes long to stop."""
     repository = tmp_path_factory.mktemp("kserve")
     write_models(repository)
-    async with running(repository, model_management=True, model_override=True) as made:
+    async with running(repository, enable_model_management=True, allow_model_override=True) as made:
         yield made

@@ -16,7 +16,7 @@ KEYS = [
     key("one", models=["one", "mock"]),
     key("counted", tokens_per_minute=100),
     key("last", priority=5),
-    key("alone", own_cache=True),
+    key("alone", isolate_prefix_cache=True),
     key("looks", scopes=frozenset({"models"})),
 ]
 
@@ -45,7 +45,7 @@ async def test_inference(kserve, file, name, status):
 async def test_models_of_others(kserve, file, path):
     """A model that the key does not allow is one that does not exist."""
     method = "POST" if path in ("/infer", "/generate") else "GET"
-    async with otherwise(kserve, keys_file=file, health_without_key=False) as closed:
+    async with otherwise(kserve, keys_file=file, public_health=False) as closed:
         url = f"/v2/models/all{path}"
         response = await closed.client.request(method, url, json=PROMPT, headers=bearer("one"))
 
@@ -65,7 +65,7 @@ async def test_lists(kserve, file):
 @pytest.mark.parametrize("name", ["one", "looks"])
 async def test_management(kserve, file, name):
     """Who may not manage models, or not this one, cannot unload it."""
-    async with otherwise(kserve, keys_file=file, model_management=True) as closed:
+    async with otherwise(kserve, keys_file=file, enable_model_management=True) as closed:
         path = "/v2/repository/models/all/unload"
         response = await closed.client.post(path, headers=bearer(name))
 

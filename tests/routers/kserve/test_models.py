@@ -85,8 +85,8 @@ async def test_addresses(kserve, method, path, status):
 
 
 async def test_switched_off(kserve):
-    """With the setting `kserve` off nothing is there but Cohere's /v2/rerank."""
-    async with otherwise(kserve, kserve=False) as off:
+    """With the setting `enable_kserve` off nothing is there but Cohere's /v2/rerank."""
+    async with otherwise(kserve, enable_kserve=False) as off:
         ready = await off.client.get("/v2/health/ready")
         rerank = await off.client.post("/v2/rerank", json={})
 
@@ -97,7 +97,7 @@ async def test_limits(kserve):
     """A body that is too large, and a request that finds no place, are told in the same form."""
     async with otherwise(kserve, max_body_bytes=100) as small:
         large = await small.client.post("/v2/models/one/infer", content=b" " * 101)
-    async with otherwise(kserve, max_streams=1, max_queue=0) as narrow:
+    async with otherwise(kserve, max_concurrent_requests=1, max_queue_size=0) as narrow:
         body = {"text_input": "hi", "stream": True}
         path = "/v2/models/slow/generate_stream"
         first = asyncio.create_task(narrow.client.post(path, json={**body, "max_tokens": 40}))

@@ -96,17 +96,17 @@ async def test_a_config_that_cannot_be(kserve):
 
 @pytest.mark.parametrize("action", ["load", "unload"])
 async def test_not_allowed(kserve, action):
-    """Without the setting `model_management` a client changes nothing; the answer names it."""
-    async with otherwise(kserve, model_override=True) as off:
+    """Without `enable_model_management` a client changes nothing; the answer names it."""
+    async with otherwise(kserve, allow_model_override=True) as off:
         response = await control(off, "text", action)
 
-    assert (response.status_code, "model_management" in response.text) == (403, True)
+    assert (response.status_code, "enable_model_management" in response.text) == (403, True)
 
 
 async def test_no_files_without_leave(kserve):
-    """Without `model_override` a client loads what lies there, and sends nothing."""
+    """Without `allow_model_override` a client loads what lies there, and sends nothing."""
     sent = {"config": json.dumps(ECHO)}
-    async with otherwise(kserve, model_management=True) as off:
+    async with otherwise(kserve, enable_model_management=True) as off:
         response = await control(off, "text", "load", parameters=sent)
 
-    assert (response.status_code, "model_override" in response.text) == (403, True)
+    assert (response.status_code, "allow_model_override" in response.text) == (403, True)

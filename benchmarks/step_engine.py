@@ -8,7 +8,7 @@ streams together, as fast as the loop goes.
 import array
 import asyncio
 
-from openai_frontend.engines.engine import DeltaSink, Engine, EngineStats, ModelFacts, ModelFolder
+from openai_frontend.engines.engine import DeltaSink, Engine, EngineStats, ModelFacts, ModelSpec
 from openai_frontend.generation import (
     CompletionDelta,
     EmbeddingResult,
@@ -23,7 +23,7 @@ _TEXT = " token"
 class StepEngine(Engine):
     """`model.json`: tokens_per_step, dimensions, max_model_len, tokenizer."""
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Prepare the delta and the vector."""
         given = model.arguments
         self._step_tokens: int = given.get("tokens_per_step", 1)

@@ -37,7 +37,7 @@ from openai_frontend.middleware.unrouted import refuse_route
 from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.prompting import tiktoken_text
+from openai_frontend.prompting import tiktoken_decode
 from openai_frontend.routers.adapters import adapters_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
@@ -240,7 +240,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     app.include_router(render_router(registry, chat, completions))
     app.include_router(tokenization_router(registry, Tokenization(limits, policy)))
     vocabulary = settings.tiktoken_vocabulary
-    tiktoken = None if vocabulary is None else tiktoken_text.read(vocabulary)
+    tiktoken = None if vocabulary is None else tiktoken_decode.read(vocabulary)
     embeddings = Embeddings(limits, policy, limiter, tiktoken=tiktoken)
     app.include_router(embeddings_router(registry, embeddings))
     scoring = Scoring(limits, policy, limiter)

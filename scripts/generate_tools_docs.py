@@ -5,8 +5,8 @@ is in tools_page.md.
 import json
 from pathlib import Path
 
-from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.registry import FAMILIES
 from openai_frontend.serving.constraints.family_tags import TAGS
 
 _ROOT = Path(__file__).parent.parent

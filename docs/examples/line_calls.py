@@ -10,8 +10,8 @@ from openai_frontend.parsing.events import (
     ContentText,
     Event,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
 )
 
 
@@ -46,9 +46,9 @@ class LineCalls:
             return [ContentText(line)] if line else []
         index, self._calls = self._calls, self._calls + 1
         return [
-            ToolCallBegun(index, f"call_{uuid.uuid4().hex}", name),
+            ToolCallStart(index, f"call_{uuid.uuid4().hex}", name),
             ToolCallArguments(index, arguments),
-            ToolCallEnded(index),
+            ToolCallEnd(index),
         ]
 
 

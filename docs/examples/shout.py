@@ -2,14 +2,14 @@
 
 import asyncio
 
-from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelFolder
+from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelSpec
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 
 
 class ShoutEngine(Engine):
     """`model.json` may hold `pause_s`, the pause between two words in seconds."""
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Read the settings. A real engine would load its weights here; it may block."""
         self._pause_s = float(model.arguments.get("pause_s", 0.05))
         return ModelFacts(max_model_len=1000, description="says it again, louder")

@@ -79,7 +79,7 @@ def _served_settings(config: Path | None, flags: dict[str, Any], model: str | No
 
 def _settings(config: Path | None, flags: dict[str, Any], *, repositories: bool) -> Settings:
     """From all sources, checked. Raises InvalidSettings."""
-    from openai_frontend.parsing.choice import BY_NAME
+    from openai_frontend.parsing.registry import BY_NAME
 
     settings = load(environment=os.environ, config=config, flags=flags, parsers=BY_NAME)
     _check(settings, repositories=repositories)
@@ -199,10 +199,10 @@ def _check_certificate(settings: Settings) -> None:
 
 
 def _check_tiktoken_vocabulary(path: Path) -> None:
-    from openai_frontend.prompting import tiktoken_text
+    from openai_frontend.prompting import tiktoken_decode
 
     try:
-        tiktoken_text.read(path)
+        tiktoken_decode.read(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidSettings(f"tiktoken_vocabulary: {path}: {reason}") from None

@@ -24,7 +24,7 @@ def check(folder: ModelFolder) -> None:
         return
     try:
         # By name: nothing depends on engines.
-        runtime = importlib.import_module("openai_frontend.engines.runtime")
+        runtime = importlib.import_module("openai_frontend.engines.loader")
         runtime.check_engine(folder.engine)
         if folder.engine == "vllm":
             _check_vllm(folder)

@@ -33,7 +33,7 @@ class EngineError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFolder:
+class ModelSpec:
     """What an engine is made from."""
 
     name: str
@@ -113,7 +113,7 @@ class Engine(ABC):
     """
 
     @abstractmethod
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Load the model; raise, with a message that names file and cause, where it cannot be."""
 
     async def warm_up(self) -> None:  # noqa: B027  most engines need none

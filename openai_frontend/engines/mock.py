@@ -22,7 +22,7 @@ from openai_frontend.engines.engine import (
     EngineError,
     EngineStats,
     ModelFacts,
-    ModelFolder,
+    ModelSpec,
 )
 from openai_frontend.generation import (
     CompletionDelta,
@@ -112,7 +112,7 @@ class _Answer:
 class MockEngine(Engine):
     """Steps all running answers together, as a batching engine does."""
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Read the settings; fail where they say so."""
         self._settings = settings = _settings(model)
         if settings.load_s:
@@ -307,7 +307,7 @@ def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence
     return token_ids if token_ids is not None else range(len((prompt or "").split()))
 
 
-def _settings(model: ModelFolder) -> MockSettings:
+def _settings(model: ModelSpec) -> MockSettings:
     arguments = dict(model.arguments)
     for name in ("tokens", "tasks"):
         if name in arguments:

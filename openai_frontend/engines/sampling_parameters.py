@@ -16,11 +16,28 @@ from pydantic import (
     create_model,
 )
 
-from openai_frontend.engines.json_text import read_object
 from openai_frontend.generation import SamplingParams, StructuredOutputs
+from openai_frontend.json_size import TooManyParts, check_json_size
 from schemas.completions import CompletionRequest
 from schemas.response_format import MAX_CONSTRAINT_BYTES, MAX_TAG_CHARACTERS, StructuredOutputsParam
 from schemas.sampling import MAX_BAD_WORDS_CHARACTERS
+
+
+def read_object(text: bytes, name: str, max_bytes: int) -> dict[str, Any]:
+    """Raises ValueError, which names the tensor or field `name`."""
+    if len(text) > max_bytes:
+        raise ValueError(f"{name}: at most {max_bytes} bytes of JSON, not {len(text)}")
+    try:
+        check_json_size(text)
+        document = orjson.loads(text)
+    except TooManyParts as error:
+        raise ValueError(f"{name}: {error}") from None
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"{name}: not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ValueError(f"{name}: not a JSON object")
+    return document
+
 
 NAME = "sampling_parameters"
 MAX_BYTES = 64 * 1024  # beside the constraint

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from openai_frontend.engines import sampling_parameters
-from openai_frontend.engines.json_text import read_object
+from openai_frontend.engines.sampling_parameters import read_object
 from openai_frontend.generation import (
     Adapter,
     EmbedRequest,

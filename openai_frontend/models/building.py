@@ -27,11 +27,11 @@ from openai_frontend.models.reading import (
 )
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.use import ModelUses
-from openai_frontend.parsing.reading import PLAIN, Reading
+from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting import chat_template, tokenizer
-from openai_frontend.prompting.pool import PromptPool
 from openai_frontend.prompting.prompt import PromptBuilder
 from openai_frontend.prompting.tokenizer import Tokenizer
+from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ModelBuilding:
     """Makes served models of a server's models."""
 
     def __init__(
-        self, server: Server, pool: PromptPool, uses: ModelUses, metrics: GatewayMetrics
+        self, server: Server, pool: TokenizerPool, uses: ModelUses, metrics: GatewayMetrics
     ) -> None:
         self._server = server
         self._pool = pool
@@ -228,7 +228,7 @@ def _chat_template(options: ModelOptions) -> str | None:
         raise ModelUnavailable(message) from error
 
 
-def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> Reading:
+def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:
     if files is None or files.chat_template is None:
         return PLAIN  # it does not chat, and texts that it completes are not read
     named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}

@@ -12,25 +12,24 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.parsing.chained import Chained
-from openai_frontend.parsing.choice import (
+from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.guard import ParserGuard
+from openai_frontend.parsing.output_format import (
+    ExternalParser,
+    MakeParser,
+    OutputFormat,
+    Schemas,
+    Variables,
+)
+from openai_frontend.parsing.parser import Parser, ParserPipeline
+from openai_frontend.parsing.registry import (
     BY_NAME,
     TEXT,
-    calls_lack,
     combined,
     family_for,
     is_whole,
-    reasoning_lacks,
-)
-from openai_frontend.parsing.family import Family
-from openai_frontend.parsing.guarded import Guarded
-from openai_frontend.parsing.parser import Parser
-from openai_frontend.parsing.reading import (
-    ForeignParser,
-    MakeParser,
-    Reading,
-    Schemas,
-    Variables,
+    missing_reasoning_support,
+    missing_tool_support,
 )
 
 SETTINGS = ("tool_call_parser", "reasoning_parser")
@@ -75,11 +74,11 @@ class UsersParser(Protocol):
         """
 
 
-def choose(files: ModelFiles, named: Mapping[str, str]) -> Reading:
+def choose(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
     """Each setting goes before the files. ModelUnavailable for a parser that cannot be had."""
     found = family_for(files.chat_template, files.model_type())
     if not named:
-        return Reading(family=found.family, because=found.because)
+        return OutputFormat(family=found.family, because=found.because)
     because = [f"The setting {setting} is '{parser}'." for setting, parser in named.items()]
     halves = {setting: BY_NAME.get(parser, TEXT) for setting, parser in named.items()}
     for setting in set(SETTINGS) - named.keys():
@@ -89,7 +88,7 @@ def choose(files: ModelFiles, named: Mapping[str, str]) -> Reading:
         family = combined(halves["tool_call_parser"], halves["reasoning_parser"])
     except ValueError as error:
         raise ModelUnavailable(f"its {' and '.join(named)}: {error}") from error
-    return Reading(family=family, because=tuple(because), make=_foreign(named, files.folder))
+    return OutputFormat(family=family, because=tuple(because), make=_foreign(named, files.folder))
 
 
 def _other_half(half: Family, found: Family) -> Family:
@@ -99,25 +98,25 @@ def _other_half(half: Family, found: Family) -> Family:
     return TEXT if is_whole(found) else found
 
 
-def lacks(reading: Reading, files: ModelFiles) -> tuple[str, ...]:
+def lacks(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
     """What will not work with this model, one sentence each: of calls first, then of reasoning."""
-    calls = calls_lack(reading.family, files.chat_template, recognised=reading.tools)
-    return tuple(filter(None, (calls, reasoning_lacks(recognised=reading.reasoning))))
+    calls = missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
+    return tuple(filter(None, (calls, missing_reasoning_support(recognised=reading.reasoning))))
 
 
-def warning(reading: Reading, files: ModelFiles) -> str:
+def warning(reading: OutputFormat, files: ModelFiles) -> str:
     """What an operator may not expect: something is to be read, and calls will not work. That a
     model does not reason is no trouble, nor that it only writes text.
     """
     if not (reading.tools or reading.reasoning):
         return ""
-    return calls_lack(reading.family, files.chat_template, recognised=reading.tools)
+    return missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
 
 
 _Load = Callable[[Mapping[str, str], Path], tuple[MakeParser, bool]]
 
 
-def _foreign(named: Mapping[str, str], folder: Path) -> ForeignParser | None:
+def _foreign(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
     """What is named for both is one parser, and so are two of vLLM's."""
     groups: dict[str, dict[str, str]] = {}
     for setting, parser in named.items():
@@ -131,31 +130,31 @@ def _foreign(named: Mapping[str, str], folder: Path) -> ForeignParser | None:
     return _chained(*made) if len(made) > 1 else next(iter(made), None)
 
 
-def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ForeignParser:
+def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ExternalParser:
     name = "+".join(dict.fromkeys(parsers.values()))
     try:
         make, special_tokens = load(parsers, folder)
     except Exception as error:  # a module of others may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ModelUnavailable(f"its {' and '.join(parsers)} {name}: {reason}") from error
-    return ForeignParser(
+    return ExternalParser(
         name=name,
-        make=lambda *given: Guarded(name, partial(make, *given)),
+        make=lambda *given: ParserGuard(name, partial(make, *given)),
         tools="tool_call_parser" in parsers,
         reasoning="reasoning_parser" in parsers,
         special_tokens=special_tokens,
     )
 
 
-def _chained(one: ForeignParser, other: ForeignParser) -> ForeignParser:
+def _chained(one: ExternalParser, other: ExternalParser) -> ExternalParser:
     reasoning, tools = (one, other) if one.reasoning else (other, one)
 
     def make(schemas: Schemas, prompt: str | None, variables: Variables) -> Parser:
-        return Chained(
+        return ParserPipeline(
             reasoning.make({}, prompt, variables), tools.make(schemas, prompt, variables)
         )
 
-    return ForeignParser(
+    return ExternalParser(
         name=f"{tools.name}+{reasoning.name}",
         make=make,
         tools=True,

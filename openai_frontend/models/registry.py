@@ -18,7 +18,7 @@ from openai_frontend.models.changes import ModelChanges
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotTaking
 from openai_frontend.models.use import Demand, ModelUse, ModelUses
-from openai_frontend.prompting.pool import PromptPool
+from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class ModelRegistry:
     ) -> None:
         self._server = server
         self._options = dict(options or {})
-        self._pool = PromptPool(threads=tokenizer_threads, queue=tokenizer_queue)
+        self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
         self.uses = ModelUses()
         building = ModelBuilding(server, self._pool, self.uses, metrics or GatewayMetrics())
         self._taking = SnapshotTaking(server, building, self._options)

@@ -26,12 +26,11 @@ from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics
 from openai_frontend.models.card import Capabilities, ModelCard
 from openai_frontend.models.core_model import CoreModel
-from openai_frontend.parsing.reading import PLAIN, Reading
-from openai_frontend.prompting.chat_template import Rendering
-from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import Prompt, PromptBuilder, ReadingOptions
-from openai_frontend.prompting.prompt import Reading as PromptReading
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.parsing.output_format import PLAIN, OutputFormat
+from openai_frontend.prompting.chat_template import TemplateArguments
+from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
+from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from openai_frontend.triton import ResponseStream
 
 
@@ -44,12 +43,12 @@ class ServedModel(CoreModel):
     facts: Mapping[str, Any]  # what its engine, its files and its operator say
     contract: Contract | None  # None where the model's tensors are no text generation
     prompts: PromptBuilder | None  # None where no tokenizer is known
-    pool: PromptPool
+    pool: TokenizerPool
     embedding_contract: EmbeddingContract | VectorContract | None = (
         None  # None where the model makes no vectors
     )
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
-    reading: Reading = PLAIN  # how its answers are read
+    reading: OutputFormat = PLAIN  # how its answers are read
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     stands_for: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # of one answer, by its operator's word
@@ -93,10 +92,10 @@ class ServedModel(CoreModel):
         add_special_tokens: bool = False,
         truncation: Truncation | None = None,
         within_context: bool = True,
-        **rendering: Unpack[Rendering],
+        **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Messages as the model's template renders them. Raises InvalidRequest where it refuses."""
-        reading = PromptReading(
+        reading = TokenizeOptions(
             add_special_tokens=add_special_tokens,
             param="messages",
             truncation=truncation,
@@ -108,17 +107,17 @@ class ServedModel(CoreModel):
         return await self.pool.run(chat, characters=_characters(told) if plain else None)
 
     async def tokenize(
-        self, text: str, *, param: str = "prompt", **how: Unpack[ReadingOptions]
+        self, text: str, *, param: str = "prompt", **how: Unpack[TokenizeKwargs]
     ) -> Prompt:
         """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
-        work = partial(self._builder().completion, text, PromptReading(param=param, **how))
+        work = partial(self._builder().completion, text, TokenizeOptions(param=param, **how))
         return await self.pool.run(work, characters=len(text))
 
     async def tokenize_all(
-        self, texts: Sequence[str], *, params: Sequence[str], **how: Unpack[ReadingOptions]
+        self, texts: Sequence[str], *, params: Sequence[str], **how: Unpack[TokenizeKwargs]
     ) -> list[Prompt]:
         """As `tokenize` each of them, but all on one way off the loop; `params` are their names."""
-        readings = [PromptReading(param=param, **how) for param in params]
+        readings = [TokenizeOptions(param=param, **how) for param in params]
         work = partial(self._builder().completions, texts, readings)
         return await self.pool.run(work, characters=sum(map(len, texts)))
 
@@ -142,9 +141,9 @@ class ServedModel(CoreModel):
         work = partial(self._builder().decode, token_ids, skip_special_tokens=False)
         return await self.pool.run(work, characters=len(token_ids))
 
-    async def token_strings(self, token_ids: Sequence[int]) -> list[str | None]:
+    async def vocabulary_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
         """The tokens as the vocabulary spells them."""
-        work = partial(self._builder().token_strings, token_ids)
+        work = partial(self._builder().vocabulary_tokens, token_ids)
         return await self.pool.run(work, characters=len(token_ids))
 
     def token_bytes(self, token_id: int) -> bytes | None:

@@ -1,10 +1,46 @@
-"""What a row says of a family of models. Data: reading is the parser's, choosing is choice.py's."""
+"""What a row of the table says of a family of models: its call format and its reasoning."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from openai_frontend.parsing.identifiers import IdForm, openai_id
-from openai_frontend.parsing.syntax import Syntax
+from openai_frontend.parsing.buffer import Cursor
+from openai_frontend.parsing.event_buffer import EventBuffer
+from openai_frontend.parsing.events import IdForm, openai_id
+
+
+class Syntax(Protocol):
+    """Reads calls out of text. Knows nothing of reasoning and of the text around the calls."""
+
+    @property
+    def summary(self) -> str:
+        """How a call looks, in one line."""
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Markers that may begin a call anywhere in the text."""
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Markers that end a call, or calls; none where the value's own bracket does."""
+
+    @property
+    def bare_starts(self) -> tuple[str, ...]:
+        """Characters that may begin a call where the text begins."""
+
+    @property
+    def line_starts(self) -> tuple[str, ...]:
+        """The same where a line begins."""
+
+    @property
+    def frames_output(self) -> bool:
+        """Whether all output is written in this syntax, calls or not."""
+
+    def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
+        """Reads from behind the start marker (or from the bare character), through all calls that
+        follow one another. Raises `NotToolCall` where what comes is none.
+        """
+
 
 # One of these is in a chat template that shows the model its tools.
 TAKES_TOOLS = ("if tools", "in tools", "tools is", "tools |", "tools|")
@@ -29,7 +65,7 @@ class Reasoning:
             return True
         return self.starts_inside and not end.endswith(self.end.strip())
 
-    def is_left_open_in(self, prompt: str) -> bool:
+    def is_open_within(self, prompt: str) -> bool:
         """The same for a prompt that ends within the answer, which the output goes on with."""
         return prompt.rfind(self.start.strip()) > prompt.rfind(self.end.strip())
 
@@ -51,3 +87,14 @@ class Family:
     without: tuple[str, ...] = ()  # ... and none of these,
     model_types: tuple[str, ...] = ()  # or else by `model_type` in the model's config.json
     aliases: tuple[str, ...] = ()  # other names for it in settings
+
+
+# The model writes <think> itself, or the prompt ends with it.
+THINK = Reasoning(start="<think>", end="</think>")
+# The model goes on as if <think> had been written.
+THINKING = Reasoning(start="<think>", end="</think>", starts_inside=True)
+# The same, and the tokens around calls are not spoken of in thoughts.
+THINK_UNTIL_CALLS = Reasoning(start="<think>", end="</think>", ended_by_calls=True)
+THINKING_UNTIL_CALLS = Reasoning(
+    start="<think>", end="</think>", starts_inside=True, ended_by_calls=True
+)

@@ -1,18 +1,18 @@
-"""Reads a model's output as it comes. A complete parse is `feed` and `finish`, so that streaming
-and not streaming cannot disagree.
-"""
+"""Turns a model's output into events, piece by piece. A complete parse is `feed` and `finish`."""
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from openai_frontend.parsing.cursor import Cursor, NotACall
-from openai_frontend.parsing.events import ContentText, Event, ReasoningText
-from openai_frontend.parsing.family import Family, Reasoning
-from openai_frontend.parsing.identifiers import IdForm
-from openai_frontend.parsing.markers import Markers, markers
-from openai_frontend.parsing.output import MAX_ARGUMENTS, Output, TextKind, TooLong
-from openai_frontend.parsing.syntax import Syntax
+from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
+from openai_frontend.parsing.event_buffer import (
+    MAX_ARGUMENTS,
+    ArgumentsLimitExceeded,
+    EventBuffer,
+    TextKind,
+)
+from openai_frontend.parsing.events import ContentText, Event, IdForm, ReasoningText
+from openai_frontend.parsing.family import Family, Reasoning, Syntax
 
 
 class Parser(Protocol):
@@ -51,7 +51,7 @@ class FamilyParser:
         self._reasoning = family.reasoning
         self._endings = family.endings
         self._cursor = Cursor()
-        self._output = Output(tools or {}, new_id or family.id_form, max_arguments)
+        self._output = EventBuffer(tools or {}, new_id or family.id_form, max_arguments)
         if family.reasoning is not None:
             inside = family.reasoning.starts_inside
             self._output.in_reasoning = inside if reasoning_open is None else reasoning_open
@@ -92,7 +92,7 @@ class FamilyParser:
                 yield from self._read_reasoning()
             while (yield from self._read_content()):
                 yield from self._read_reasoning()
-        except TooLong:
+        except ArgumentsLimitExceeded:
             return
         self._output.finish()
 
@@ -158,11 +158,11 @@ class FamilyParser:
         self._cursor.take(len(marker) - begins_line)
         try:
             yield from self._syntax.read(self._cursor, self._output, marker)
-        except NotACall:
+        except NotToolCall:
             if self._output.call_is_open and not self._cursor.ended:
                 yield from self._read_rest_of_call(self._syntax)
             self._output.abandon()
-        unused = self._cursor.given_back()
+        unused = self._cursor.unread()
         self._output.write(kind, unused)
         called = self._output.calls > calls
         if called and self._cursor.ended and not unused.strip():
@@ -188,3 +188,34 @@ class FamilyParser:
 
     def _reasoning_start(self) -> tuple[str, ...]:
         return (self._reasoning.start,) if self._reasoning else ()
+
+
+class ParserPipeline:
+    """The first tells reasoning apart; the second finds calls in what the first says is content."""
+
+    def __init__(self, reasoning: Parser, tools: Parser) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+
+    @property
+    def in_reasoning(self) -> bool:
+        """See `Parser`."""
+        return self._reasoning.in_reasoning
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        """See `Parser`."""
+        events = self._reasoning.feed(text, token_ids)
+        if events == [ContentText(text)]:
+            return self._tools.feed(text, token_ids)
+        return self._passed_on(events)
+
+    def finish(self) -> list[Event]:
+        """See `Parser`."""
+        return self._passed_on(self._reasoning.finish()) + self._tools.finish()
+
+    def _passed_on(self, events: list[Event]) -> list[Event]:
+        """Content goes through the second; the ids of a part of a piece are not known."""
+        passed: list[Event] = []
+        for event in events:
+            passed += self._tools.feed(event.text) if isinstance(event, ContentText) else [event]
+        return passed

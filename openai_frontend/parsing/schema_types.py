@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from openai_frontend.parsing.dialects import PYTHON, json_text
-from openai_frontend.parsing.values import converted
+from openai_frontend.parsing.values import PYTHON, converted, json_text
 
 Types = frozenset[str]  # JSON schema's names; empty where nothing is known
 

@@ -1,13 +1,145 @@
-"""Reads one value in any dialect and writes it as JSON while it comes. Each character is looked
-at once; how deep values nest is bounded.
-"""
+"""Reads JSON values as models spell them (JSON, Python, Gemma) and writes JSON."""
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import TypeAlias
 
-from openai_frontend.parsing.cursor import Cursor, Emit, NotACall
-from openai_frontend.parsing.dialects import JSON, Dialect, json_number, json_text
+from openai_frontend.parsing.buffer import Cursor, Emit, Markers, NotToolCall
+
+# Reads what follows a backslash and answers with its JSON.
+ReadEscape = Callable[[Cursor], Generator[None, None, str]]
+
+_BACKSLASH = "\\\\"  # in JSON, for one that escapes nothing and so stands for itself
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_HEX = frozenset("0123456789abcdefABCDEF")
+_NUMBER = re.compile(r"(-?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How values are spelled."""
+
+    quotes: tuple[str, ...]
+    words: Mapping[str, str]  # a word -> its JSON
+    ends: Mapping[str, Markers]  # a quote -> what interrupts the string's plain text
+    brackets: Mapping[str, tuple[str, str, str]]  # opens -> closes, and both in JSON
+    read_escape: ReadEscape
+    bare_keys: bool = False
+    trailing_comma: bool = False
+    keeps_space: bool = False  # the value's own white space is kept
+    strict_numbers: bool = True
+
+
+def json_text(text: str) -> str:
+    """Plain text as the inside of a JSON string; half a surrogate pair stays an escape."""
+    inside = encode_basestring(text)[1:-1]
+    return inside if inside.isascii() else _SURROGATE.sub(_escaped, inside)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found.group()):04x}"
+
+
+def json_number(word: str, *, strict: bool) -> str | None:
+    """The number in JSON; None where it is none. Python may leave out a zero: `.5`, `1.`"""
+    found = _NUMBER.fullmatch(word)
+    if not found:
+        return None
+    sign, whole, fraction, exponent = found.groups(default="")
+    if not strict and (whole or len(fraction) > 1):
+        whole, fraction = whole or "0", fraction + "0" if fraction == "." else fraction
+    if not whole or fraction == "." or (whole[0] == "0" and whole != "0"):
+        return None
+    return sign + whole + fraction + exponent
+
+
+def _hex_digits(cursor: Cursor, count: int) -> Generator[None, None, str]:
+    """The digits behind the next letter; "" where there are not as many."""
+    digits = (yield from cursor.ahead(1 + count))[1:]
+    if not _HEX.issuperset(digits):
+        return ""
+    if len(digits) < count:
+        raise NotToolCall  # the output ended within the escape
+    return digits
+
+
+def _json_escape(cursor: Cursor) -> Generator[None, None, str]:
+    char = yield from cursor.peek()
+    if not char:
+        raise NotToolCall
+    if char in '"\\/bfnrt':
+        return "\\" + cursor.take(1)
+    if char == "u" and (yield from _hex_digits(cursor, 4)):
+        return "\\" + cursor.take(5)
+    return _BACKSLASH
+
+
+_PYTHON_LETTERS = {char: "\\" + char for char in '"\\bfnrt'}
+_PYTHON_LETTERS |= {"'": "'", "a": "\\u0007", "v": "\\u000b", "\n": ""}
+_PYTHON_HEX = {"x": 2, "u": 4, "U": 8}
+
+
+def _python_escape(cursor: Cursor) -> Generator[None, None, str]:
+    char = yield from cursor.peek()
+    if not char:
+        raise NotToolCall
+    if char in _PYTHON_LETTERS:
+        cursor.take(1)
+        return _PYTHON_LETTERS[char]
+    if char in _PYTHON_HEX:
+        return (yield from _python_hex(cursor, _PYTHON_HEX[char]))
+    digits = yield from cursor.ahead(3)
+    octal = digits[: next((i for i, c in enumerate(digits) if c not in "01234567"), len(digits))]
+    if octal:
+        cursor.take(len(octal))
+        return f"\\u{int(octal, 8):04x}"
+    return _BACKSLASH
+
+
+def _python_hex(cursor: Cursor, count: int) -> Generator[None, None, str]:
+    digits = yield from _hex_digits(cursor, count)
+    if not digits or int(digits, 16) > 0x10FFFF:
+        return _BACKSLASH
+    cursor.take(1 + count)
+    code = int(digits, 16)
+    return f"\\u{code:04x}" if code <= 0xFFFF else json_text(chr(code))
+
+
+_BRACKETS = {"{": ("}", "{", "}"), "[": ("]", "[", "]")}
+_JSON_WORDS = {word: word for word in ("true", "false", "null")}
+
+JSON = Dialect(
+    quotes=('"',),
+    words=_JSON_WORDS,
+    ends={'"': Markers('"', "\\")},
+    brackets=_BRACKETS,
+    read_escape=_json_escape,
+    keeps_space=True,
+)
+PYTHON = Dialect(
+    quotes=('"', "'", '"""', "'''"),
+    words=_JSON_WORDS | {"True": "true", "False": "false", "None": "null"},
+    ends={quote: Markers(quote, "\\") for quote in ('"', "'", '"""', "'''")},
+    brackets=_BRACKETS | {"(": (")", "[", "]")},
+    read_escape=_python_escape,
+    trailing_comma=True,
+    strict_numbers=False,
+)
+
+
+def bare_dialect(quote: str) -> Dialect:
+    """Gemma's: keys without quotes, strings between two special tokens, nothing escaped."""
+    return Dialect(
+        quotes=(quote,),
+        words=_JSON_WORDS | {"True": "true", "False": "false", "None": "null"},
+        ends={quote: Markers(quote)},
+        brackets=_BRACKETS,
+        read_escape=_json_escape,  # never asked: no end is a backslash
+        bare_keys=True,
+    )
+
 
 MAX_DEPTH = 256
 _MAX_WORD = 512  # characters of a number, a literal or a bare key
@@ -19,7 +151,7 @@ _NextStep: TypeAlias = "Generator[None, None, _Step | None]"
 
 
 class ValueReader:
-    """Reads one value from the cursor; raises `NotACall` where it is none."""
+    """Reads one value from the cursor; raises `NotToolCall` where it is none."""
 
     def __init__(self, cursor: Cursor, emit: Emit, dialect: Dialect = JSON) -> None:
         self._cursor = cursor
@@ -64,7 +196,7 @@ class ValueReader:
 
     def _opened(self, bracket: str) -> _Step:
         if len(self._open) == MAX_DEPTH:
-            raise NotACall
+            raise NotToolCall
         closes, opens_json, closes_json = self._dialect.brackets[bracket]
         self._open.append((closes, closes_json))
         self._emit(opens_json)
@@ -92,7 +224,7 @@ class ValueReader:
             return
         word = yield from self._cursor.word(_WORD, _MAX_WORD)
         if not (word and self._dialect.bare_keys):
-            raise NotACall
+            raise NotToolCall
         self._emit(f'"{json_text(self._cursor.take(len(word)))}"')
 
     def _bare_word(self) -> Generator[None, None, None]:
@@ -100,7 +232,7 @@ class ValueReader:
         strict = self._dialect.strict_numbers
         spelled = self._dialect.words.get(word) or json_number(word, strict=strict)
         if spelled is None:
-            raise NotACall
+            raise NotToolCall
         self._cursor.take(len(word))
         self._emit(spelled)
 
@@ -120,7 +252,7 @@ class ValueReader:
         if char == self._open[-1][0]:
             return self._closed()
         if not char:
-            raise NotACall
+            raise NotToolCall
         self._emit(",")
         return self._element
 
@@ -139,6 +271,6 @@ def converted(text: str, dialect: Dialect = JSON) -> str | None:
             return None  # it waits for more, and there is none
         for _ in cursor.skip_space():
             return None
-    except NotACall:
+    except NotToolCall:
         return None
     return "".join(pieces) if cursor.at == len(cursor.text) else None

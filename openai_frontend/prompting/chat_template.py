@@ -16,7 +16,7 @@ from jinja2 import TemplateError, TemplateSyntaxError
 import chat_templates
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.prompting import template_environment
-from openai_frontend.prompting.open_ending import cut_open, left_open
+from openai_frontend.prompting.prefill import cut_at_prefill, open_prefill
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def _read_file(path: Path) -> str:
         raise ModelUnavailable("it is no text in UTF-8") from error
 
 
-class Rendering(TypedDict, total=False):
+class TemplateArguments(TypedDict, total=False):
     """What a template is given with the messages."""
 
     tools: Sequence[Mapping[str, Any]] | None
@@ -125,7 +125,7 @@ class ChatTemplate:
             self._shape.message(message, i, self._warn_of_arguments)
             for i, message in enumerate(messages)
         ]
-        opened = shaped if not continue_final_message else left_open(shaped)
+        opened = shaped if not continue_final_message else open_prefill(shaped)
         variables.update(
             tools=tools or None,
             documents=documents or None,
@@ -138,7 +138,7 @@ class ChatTemplate:
             refusal = InvalidRequest(message, param="messages")
             refusal.foreign = True  # a failure's words may show an object
             raise refusal from error
-        return cut_open(text, shaped[-1]) if continue_final_message else text
+        return cut_at_prefill(text, shaped[-1]) if continue_final_message else text
 
     def _warn_of_arguments(self, where: str) -> None:
         if not self._warned:

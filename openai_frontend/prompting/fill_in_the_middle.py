@@ -12,7 +12,7 @@ SUFFIX = "suffix"
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class InfillFormat:
     """Models that were trained to fill a gap in one form; they go on behind its end."""
 
     names: str
@@ -30,38 +30,38 @@ class Family:
 
 
 # From the families' model cards, reports and tokenizers. The first one that fits is taken.
-FAMILIES = (
-    Family(
+FORMATS = (
+    InfillFormat(
         "Qwen2.5-Coder, Qwen3-Coder, CodeGemma, Yi-Coder, Granite 4",
         ("<|fim_prefix|>", PREFIX, "<|fim_suffix|>", SUFFIX, "<|fim_middle|>"),
     ),
-    Family(
+    InfillFormat(
         "StarCoder, StarCoder2, StableCode, CodeQwen1.5, Granite Code, Refact",
         ("<fim_prefix>", PREFIX, "<fim_suffix>", SUFFIX, "<fim_middle>"),
     ),
-    Family(
+    InfillFormat(
         "SantaCoder",
         ("<fim-prefix>", PREFIX, "<fim-suffix>", SUFFIX, "<fim-middle>"),
     ),
-    Family(
+    InfillFormat(
         "DeepSeek-Coder, DeepSeek-V2 and later",
         ("<｜fim▁begin｜>", PREFIX, "<｜fim▁hole｜>", SUFFIX, "<｜fim▁end｜>"),  # noqa: RUF001
     ),
-    Family(
+    InfillFormat(
         "Seed-Coder",
         ("<[fim-suffix]>", SUFFIX, "<[fim-prefix]>", PREFIX, "<[fim-middle]>"),
     ),
-    Family(
+    InfillFormat(
         "CodeLlama",
         ("▁<PRE>", PREFIX, "▁<SUF>", SUFFIX, "▁<MID>"),
     ),
-    Family(
+    InfillFormat(
         "Codestral, Devstral and others with Mistral's tokenizer",
         ("[SUFFIX]", SUFFIX, "[PREFIX]", PREFIX),
     ),
 )
 
 
-def family(holds: Callable[[str], bool]) -> Family | None:
+def family(holds: Callable[[str], bool]) -> InfillFormat | None:
     """The family whose tokens a vocabulary holds; `holds` says whether it holds one."""
-    return next((family for family in FAMILIES if all(map(holds, family.tokens))), None)
+    return next((family for family in FORMATS if all(map(holds, family.tokens))), None)

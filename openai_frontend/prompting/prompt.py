@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import fill_in_the_middle
-from openai_frontend.prompting.chat_template import ChatTemplate, Message, Rendering
-from openai_frontend.prompting.foreign_tokens import ForeignTokens
+from openai_frontend.prompting.chat_template import ChatTemplate, Message, TemplateArguments
+from openai_frontend.prompting.special_tokens import SpecialTokenEscaper
 from openai_frontend.prompting.token_bytes import TokenBytes
-from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -28,8 +27,8 @@ class Prompt:
     token_ids: Sequence[int]  # a list; an array where they are many, which is as good as a tensor
 
 
-class ReadingOptions(TypedDict, total=False):
-    """What of a `Reading` may be left out."""
+class TokenizeKwargs(TypedDict, total=False):
+    """What of a `TokenizeOptions` may be left out."""
 
     add_special_tokens: bool
     truncation: Truncation | None
@@ -37,20 +36,20 @@ class ReadingOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class TokenizeOptions:
     """How a text becomes tokens."""
 
     param: str  # the field that the text is from
     add_special_tokens: bool = True
     truncation: Truncation | None = None  # None: a text that is too long is refused
-    within_context: bool = True  # False: up to MAX_COUNTED tokens, which no model is to read
+    within_context: bool = True  # False: up to MAX_COUNTED_TOKENS tokens, which no model is to read
 
 
 # Of a text that no model reads: a million ids hold the event loop for 20 ms when they are written
-MAX_COUNTED = 1_000_000
+MAX_COUNTED_TOKENS = 1_000_000
 
-_AS_RENDERED = Reading(add_special_tokens=False, param="messages")
-_AS_WRITTEN = Reading(add_special_tokens=True, param="prompt")
+_AS_RENDERED = TokenizeOptions(add_special_tokens=False, param="messages")
+_AS_WRITTEN = TokenizeOptions(add_special_tokens=True, param="prompt")
 
 
 class PromptBuilder:
@@ -68,7 +67,7 @@ class PromptBuilder:
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(tokenizer.fast)
         guarded = () if allow_special_tokens else tokenizer.all_special_tokens()
-        self._foreign = ForeignTokens(guarded)
+        self._foreign = SpecialTokenEscaper(guarded)
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)
             for purpose, source in sources.items()
@@ -99,8 +98,8 @@ class PromptBuilder:
     def chat(
         self,
         messages: Sequence[Message],
-        reading: Reading = _AS_RENDERED,
-        **rendering: Unpack[Rendering],
+        reading: TokenizeOptions = _AS_RENDERED,
+        **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Rendered with the model's template, which writes the special tokens itself."""
         template = self._template(
@@ -111,21 +110,23 @@ class PromptBuilder:
             return self.completion(template.render(messages, **rendering), reading)
         marked = template.render(
             self._foreign.marked(messages, mark),
-            **cast("Rendering", self._foreign.marked(rendering, mark)),
+            **cast("TemplateArguments", self._foreign.marked(rendering, mark)),
         )
         return self._pieces(marked.split(mark), reading)
 
-    def _pieces(self, pieces: Sequence[str], reading: Reading) -> Prompt:
+    def _pieces(self, pieces: Sequence[str], reading: TokenizeOptions) -> Prompt:
         special = reading.add_special_tokens
         encoding = self._tokenizer.encode_pieces(pieces, add_special_tokens=special)
         return self._prompt(pieces, encoding, reading)
 
-    def completion(self, text: str, reading: Reading = _AS_WRITTEN) -> Prompt:
+    def completion(self, text: str, reading: TokenizeOptions = _AS_WRITTEN) -> Prompt:
         """The text as it is, with the special tokens that the tokenizer adds (such as BOS)."""
         encoding = self._tokenizer.encode(text, add_special_tokens=reading.add_special_tokens)
         return self._prompt([text], encoding, reading)
 
-    def completions(self, texts: Sequence[str], readings: Sequence[Reading]) -> list[Prompt]:
+    def completions(
+        self, texts: Sequence[str], readings: Sequence[TokenizeOptions]
+    ) -> list[Prompt]:
         """A prompt for each text; their readings differ in what they call it alone."""
         special = readings[0].add_special_tokens
         prompts = []
@@ -136,7 +137,9 @@ class PromptBuilder:
             prompts += [self._prompt([text], encoding, reading) for text, encoding, reading in each]
         return prompts
 
-    def _prompt(self, pieces: Sequence[str], encoding: "Encoding", reading: Reading) -> Prompt:
+    def _prompt(
+        self, pieces: Sequence[str], encoding: "Encoding", reading: TokenizeOptions
+    ) -> Prompt:
         special, cut = reading.add_special_tokens, reading.truncation
         if cut is not None and len(encoding) > cut.tokens:
             return Prompt(
@@ -145,8 +148,8 @@ class PromptBuilder:
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
         if reading.within_context:
             self._check_length(len(encoding), reading.param)
-        elif len(encoding) > MAX_COUNTED:
-            message = f"Invalid '{reading.param}': it has more than {MAX_COUNTED} tokens."
+        elif len(encoding) > MAX_COUNTED_TOKENS:
+            message = f"Invalid '{reading.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
             raise InvalidRequest(message, param=reading.param, code="string_above_max_length")
         else:
             return Prompt(text, encoding.ids)  # it goes back as JSON, which has no arrays of C's
@@ -162,7 +165,7 @@ class PromptBuilder:
         """The text of token ids."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
-    def token_strings(self, token_ids: Sequence[int]) -> list[str | None]:
+    def vocabulary_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
         """The tokens as the vocabulary spells them."""
         return [self._tokenizer.fast.id_to_token(token_id) for token_id in token_ids]
 

@@ -3,14 +3,28 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.prompting.truncation import Truncation
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
     from tokenizers import Tokenizer as FastTokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How many tokens of a prompt are kept, and on which side the others are cut."""
+
+    tokens: int
+    side: Literal["left", "right"]
+
+    def kept(self, token_ids: Sequence[int]) -> list[int]:
+        """The tokens that are left; a prompt that is short enough stays as it is."""
+        if len(token_ids) <= self.tokens:
+            return list(token_ids)
+        cut = token_ids[-self.tokens :] if self.side == "left" else token_ids[: self.tokens]
+        return list(cut)
 
 
 @dataclass(frozen=True, slots=True)

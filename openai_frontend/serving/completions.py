@@ -8,7 +8,7 @@ from typing import Any
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.parsing.reading import PLAIN
+from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.constraints import Constraint, constraint

@@ -8,7 +8,7 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import EmbedRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.prompting.tiktoken_text import TiktokenText
+from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
 from openai_frontend.serving.admission.batch import run_batch
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.time_slicer import TimeSlicer
@@ -39,7 +39,7 @@ class Embeddings:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
-        tiktoken: TiktokenText | None = None,  # reads the token ids of every request
+        tiktoken: TiktokenDecoder | None = None,  # reads the token ids of every request
     ) -> None:
         self._limits = limits
         self._policy = policy
@@ -133,7 +133,7 @@ def _input(given: Any, place: str) -> Text | TokenIds:
     return Text(given, place) if isinstance(given, str) else TokenIds(given, place)
 
 
-def _as_text(given: Text | TokenIds, tiktoken: TiktokenText) -> Text:
+def _as_text(given: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
     if isinstance(given, Text):
         return given
     return Text(tiktoken.decode(given.token_ids, param=given.place), given.place)

@@ -40,7 +40,7 @@ class Tokenization:
             count=len(prompt.token_ids),
             max_model_len=model.max_model_len,
             tokens=list(prompt.token_ids),
-            token_strs=await model.token_strings(prompt.token_ids)
+            token_strs=await model.vocabulary_tokens(prompt.token_ids)
             if request.return_token_strs
             else None,
         )

@@ -141,7 +141,7 @@ class EngineControl:
             return {}
 
 
-async def _restarted(hosts: list[inprocess.EngineHost]) -> None:
+async def _restarted(hosts: list[inprocess.EngineHandle]) -> None:
     """On a thread of its own: a start may take minutes, and the loop's threads are few."""
     loop = asyncio.get_running_loop()
     thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")

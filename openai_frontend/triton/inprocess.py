@@ -21,14 +21,14 @@ redact_exceptions(logger)  # requests that fail in Triton's threads
 
 BACKEND = "inprocess"
 # A module that offers load(...) and interrupt_loads(); named, not imported.
-RUNTIME = "openai_frontend.engines.runtime"
+RUNTIME = "openai_frontend.engines.loader"
 
 
 # As Prometheus has them: name, labels beside those of the model, value
 Sample = tuple[str, Mapping[str, str], float]
 
 
-class EngineHost(Protocol):
+class EngineHandle(Protocol):
     """What this file needs of a loaded engine."""
 
     # What the gateway must know of the model: context length, tokenizer, ...
@@ -70,13 +70,13 @@ class EngineHost(Protocol):
 
 # Model and version -> its hosts, the current one last: a reload has two for a while, and one that
 # fails leaves the first. Threads of Triton's change it, so it is replaced whole, under the lock.
-_hosts: dict[tuple[str, int], tuple[EngineHost, ...]] = {}
+_hosts: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
 _adapters: dict[str, Mapping[str, Any]] = {}  # model -> its adapters, for hosts yet to come too
 _hosts_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
-def host(model_name: str, version: int = -1) -> EngineHost | None:
+def host(model_name: str, version: int = -1) -> EngineHandle | None:
     """Return the host of a loaded in-process model; version -1 is the highest one loaded."""
     hosts = _hosts
     versions = [loaded for name, loaded in hosts if name == model_name]
@@ -96,7 +96,7 @@ def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
             each.set_adapters(adapters)
 
 
-def hosts(model_name: str) -> frozenset[EngineHost]:
+def hosts(model_name: str) -> frozenset[EngineHandle]:
     """Return every host of an in-process model, those that a reload replaces included."""
     loaded = _hosts
     return frozenset(
@@ -107,7 +107,7 @@ def hosts(model_name: str) -> frozenset[EngineHost]:
     )
 
 
-def _register(key: tuple[str, int], engine_host: EngineHost) -> None:
+def _register(key: tuple[str, int], engine_host: EngineHandle) -> None:
     global _hosts
     with _hosts_lock:
         if (adapters := _adapters.get(key[0])) is not None:
@@ -115,7 +115,7 @@ def _register(key: tuple[str, int], engine_host: EngineHost) -> None:
         _hosts = {**_hosts, key: (*_hosts.get(key, ()), engine_host)}
 
 
-def _unregister(key: tuple[str, int], engine_host: EngineHost) -> None:
+def _unregister(key: tuple[str, int], engine_host: EngineHandle) -> None:
     global _hosts
     with _hosts_lock:
         left = tuple(each for each in _hosts.get(key, ()) if each is not engine_host)
@@ -140,12 +140,12 @@ def detach(loop: asyncio.AbstractEventLoop, reason: str) -> None:
     loop.remove_reader(_core.execution_fd())
 
 
-def close(reason: str) -> list[tuple[EngineHost, _core.Execution]]:
+def close(reason: str) -> list[tuple[EngineHandle, _core.Execution]]:
     """Fail what is in flight with `reason`, and later requests at once; return what was failed.
 
     Their engines are not told: this is legal where the loop has closed.
     """
-    failed: list[tuple[EngineHost, _core.Execution]] = _core.close_executions(reason)
+    failed: list[tuple[EngineHandle, _core.Execution]] = _core.close_executions(reason)
     for _, execution in failed:
         execution.fail(error_codes.UNAVAILABLE, reason)
     return failed
@@ -177,7 +177,7 @@ def _guarded(call: Any, execution: _core.Execution) -> None:
 class _RegisteredHost:
     """Takes the host out of the register when Triton unloads the model."""
 
-    def __init__(self, key: tuple[str, int], engine_host: EngineHost) -> None:
+    def __init__(self, key: tuple[str, int], engine_host: EngineHandle) -> None:
         self._key = key
         self._host = engine_host
         self.start = engine_host.start

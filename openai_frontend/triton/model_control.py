@@ -64,7 +64,7 @@ class ModelControl:
             await asyncio.sleep(UNLOAD_POLL_S)
             await self._refresh()
 
-    def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHost]) -> bool:
+    def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHandle]) -> bool:
         """The core's unload returns before the model is gone, and its engine goes last."""
         return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
 

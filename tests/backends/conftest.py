@@ -28,7 +28,7 @@ def standins_gateway(
     folder = tmp_path_factory.mktemp("backends")
     written = repository.write_quick(folder / "models")
     if any(each.get_closest_marker("engine") for each in _here(request)):
-        from tests.engine import tiny_adapter  # needs torch, as vLLM does
+        from tests.vllm import tiny_adapter  # needs torch, as vLLM does
 
         tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=repository.WEIGHTS)
         repository.write_vllm(written, "nvidia_vllm", adapters={"pirate": folder / "pirate"})

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from tests.adapters.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
-from tests.engine import tiny_adapter
 from tests.gateway_process import GatewayProcess
+from tests.vllm import tiny_adapter
 
 # torch trains the adapters
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from tests import mock_models
-from tests.engine import tiny_cross_encoder
 from tests.gateway_process import GatewayProcess
+from tests.vllm import tiny_cross_encoder
 
 pytestmark = pytest.mark.engine
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openai_frontend.models.reading import ModelFiles, choose
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
 from tests.gateway_process import ROOT
 from tests.parsing.samples import TOOLS, Answer, answer
 
@@ -13,20 +13,20 @@ TEXT = 'Let me see.\n!now {"zone": "CET"}\n!fly {}\n!now {\n\n!now {}'
 
 
 @pytest.fixture
-def line_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Reading:
+def line_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> OutputFormat:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
     files = ModelFiles(folder=tmp_path, chat_template=None)
     return choose(files, {"tool_call_parser": "line_calls:LineCalls"})
 
 
-def read(reading: Reading, size: int) -> Answer:
+def read(reading: OutputFormat, size: int) -> Answer:
     parser = reading.parser(TOOLS, prompt=None)
     pieces = [TEXT[at : at + size] for at in range(0, len(TEXT), size)]
     return answer([event for piece in pieces for event in parser.feed(piece)] + parser.finish())
 
 
 @pytest.mark.parametrize("size", range(1, len(TEXT) + 1))
-def test_the_documented_parser_reads_calls(line_calls: Reading, size: int) -> None:
+def test_the_documented_parser_reads_calls(line_calls: OutputFormat, size: int) -> None:
     """However the text comes, calls of offered tools are found and all else is content."""
 
     found = read(line_calls, size)
@@ -38,7 +38,7 @@ def test_the_documented_parser_reads_calls(line_calls: Reading, size: int) -> No
     assert found.content == "Let me see.\n!fly {}\n!now {\n\n"
 
 
-def test_what_the_documented_parser_is(line_calls: Reading) -> None:
+def test_what_the_documented_parser_is(line_calls: OutputFormat) -> None:
     """It reads calls, not reasoning, and needs no special tokens."""
 
     assert line_calls.tools

@@ -11,7 +11,7 @@ from openai_frontend.engines.engine import (
     EngineError,
     EngineStats,
     ModelFacts,
-    ModelFolder,
+    ModelSpec,
 )
 from openai_frontend.generation import CompletionDelta, GenerationRequest
 
@@ -33,14 +33,14 @@ class Unprintable(Exception):
 
 
 class _Loads(Engine):
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         return ModelFacts(max_model_len=100)
 
 
 class FailsInLoad(_Loads):
     loads = 0
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         type(self).loads += 1
         raise OSError("the disk\nis gone")
 
@@ -49,26 +49,26 @@ class FailsInLoad(_Loads):
 
 
 class LacksItsModel(FailsInLoad):
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         from huggingface_hub.errors import LocalEntryNotFoundError
 
         raise LocalEntryNotFoundError("no snapshot")
 
 
 class ExitsInLoad(FailsInLoad):
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         raise SystemExit("leaving")
 
 
 class UnprintableInLoad(FailsInLoad):
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         raise Unprintable
 
 
 class WaitsInLoad(FailsInLoad):
     """For a process of its own, as vLLM does."""
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
         process.start()
         process.join()
@@ -178,7 +178,7 @@ class LoadsWhenTold(Answers):
 
     begun, may_end = threading.Event(), threading.Event()
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         self.begun.set()
         assert self.may_end.wait(30)
         return super().load(model)
@@ -200,7 +200,7 @@ class UnloadsWhenTold(Answers):
 class SlowToLoad(Answers):
     """Holds Triton's load and unload threads for a while, without the GIL and with it."""
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         time.sleep(0.05)
         sum(range(200_000))
         return super().load(model)

@@ -3,8 +3,8 @@
 import pytest
 
 from openai_frontend.triton import Options, Server
-from tests.engine.requests import answer
 from tests.gateway_process import ROOT
+from tests.vllm.requests import answer
 
 EXAMPLES = ROOT / "docs" / "examples"
 

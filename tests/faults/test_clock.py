@@ -16,7 +16,7 @@ MAY = {
     "auth/jwt_verifier.py": "a token ends at a time of day",
     "cli/keys.py": "a key ends on a day",
     "request_record.py": "the begin of a span",
-    "engines/vllm/samples.py": "when adapters ran, as vLLM tells it",
+    "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",
     "models/building.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",
     "serving/output/completion_job.py": "`created` of an answer",

@@ -11,12 +11,12 @@ import pytest
 import openai_frontend
 from openai_frontend import engines, keep_up
 from openai_frontend.cli import log, process
-from openai_frontend.engines import runtime, sink
+from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import context, redaction
 from openai_frontend.logs.lines import LogFormat, formatter
 from openai_frontend.models import engine_life
-from openai_frontend.parsing import guarded
+from openai_frontend.parsing import guard
 from openai_frontend.serving import error_reply
 from openai_frontend.tracing import exporter
 from openai_frontend.triton import inprocess
@@ -69,7 +69,13 @@ def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None
 
 @pytest.mark.parametrize(
     "name",
-    ["asyncio", "vllm.v1.engine.core", inprocess.logger.name, sink.logger.name, "uvicorn.error"],
+    [
+        "asyncio",
+        "vllm.v1.engine.core",
+        inprocess.logger.name,
+        response_writer.logger.name,
+        "uvicorn.error",
+    ],
 )
 def test_tasks_of_requests(name: str) -> None:
     """The same where the logger works for requests in tasks of its own."""
@@ -80,14 +86,14 @@ def test_tasks_of_requests(name: str) -> None:
 
 PACKAGE = Path(openai_frontend.__file__).parent
 # They log exceptions, and run in a request's own task or see no request
-IN_REQUEST = {error_reply.logger.name, guarded.logger.name}
+IN_REQUEST = {error_reply.logger.name, guard.logger.name}
 WITHOUT_REQUEST = {
     log.logger.name,  # nothing caught the exception: the operator has only this line
     process.logger.name,
     keep_up.logger.name,
     engine_life.logger.name,
     exporter.logger.name,
-    runtime.logger.name,  # loads
+    loader.logger.name,  # loads
 }
 
 
@@ -116,7 +122,7 @@ def test_every_logger_of_the_engines_is_redacted() -> None:
     names = modules_that_log("getLogger(__name__)", below=engines)
 
     assert len(names) > 4
-    assert quoting(names) == {runtime.logger.name}
+    assert quoting(names) == {loader.logger.name}
 
 
 def test_every_logger_of_exceptions_is_redacted_or_sees_no_request() -> None:

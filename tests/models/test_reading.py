@@ -15,10 +15,10 @@ from openai_frontend.models.reading import (
     template_for_tools,
     warning,
 )
-from openai_frontend.parsing.choice import family_named
 from openai_frontend.parsing.events import ContentText, Event, ReasoningText
+from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.registry import family_named
 from tests.parsing.samples import TOOLS, Answer, answer
 
 HERMES = "{% if tools %}<tool_call>{% endif %}"
@@ -213,7 +213,7 @@ def test_what_will_not_work(
     nothing at all is read.
     """
 
-    found, model = Reading(family=family_named(family)), files(tmp_path, template)
+    found, model = OutputFormat(family=family_named(family)), files(tmp_path, template)
 
     sentences = lacks(found, model)
 

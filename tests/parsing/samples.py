@@ -9,17 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.parsing.choice import family_named, held_to_calls, held_to_function
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
     Event,
     ReasoningText,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
 )
 from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import (
+    constrained_to_calls,
+    constrained_to_function,
+    family_named,
+)
 
 FOLDER = Path(__file__).parent.parent / "data" / "parsing"
 TOOLS: dict[str, dict[str, Any]] = json.loads((FOLDER / "tools.json").read_text(encoding="utf-8"))
@@ -58,9 +62,9 @@ def parser_for(family: str, output: dict[str, Any]) -> FamilyParser:
     """A new parser with the tools of the samples, held to calls where the output says so."""
     row = family_named(output.get("family", family))
     if "forced" in output:
-        row = held_to_function(row, output["forced"])
+        row = constrained_to_function(row, output["forced"])
     elif output.get("any_call"):
-        row = held_to_calls(row)
+        row = constrained_to_calls(row)
     return FamilyParser(row, TOOLS, reasoning_open=output.get("reasoning_open"), new_id=_counted)
 
 
@@ -96,7 +100,7 @@ def _add(joined: Answer, event: Event) -> None:
             assert text
             joined.reasoning += text
             joined.text += text
-        case ToolCallBegun(index, identifier, name):
+        case ToolCallStart(index, identifier, name):
             assert index == len(joined.calls)
             assert all(call.complete is not None for call in joined.calls)
             joined.calls.append(Call(identifier, name))
@@ -105,7 +109,7 @@ def _add(joined: Answer, event: Event) -> None:
             assert joined.calls[index].complete is None
             assert text
             joined.calls[index].arguments += text
-        case ToolCallEnded(index, complete):
+        case ToolCallEnd(index, complete):
             assert index == len(joined.calls) - 1
             assert joined.calls[index].complete is None
             joined.calls[index].complete = complete

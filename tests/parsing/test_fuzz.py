@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.registry import FAMILIES
 from tests.parsing.samples import Answer, parser_for, replay
 
 WORDS = ["get_weather", "now", "city", "Paris", "functions.now:0", "to=functions.now", "analysis"]

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from openai_frontend.parsing.choice import family_named
-from openai_frontend.parsing.cursor import MAX_UNDECIDED
+from openai_frontend.parsing.buffer import MAX_UNDECIDED
+from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.parsing.events import ContentText
-from openai_frontend.parsing.output import MAX_ARGUMENTS
 from openai_frontend.parsing.parser import FamilyParser, complete
+from openai_frontend.parsing.registry import family_named
 from tests.parsing.samples import TOOLS, Answer, replay
 from tests.parsing.test_linear_time import HOSTILE
 
@@ -38,7 +38,7 @@ def test_long_arguments_end_the_answer(family: str, beginning: str) -> None:
 
     assert answer.too_long
     assert len(answer.calls[0].arguments.encode()) <= MAX_ARGUMENTS
-    assert answer.order[-2:] == ["ToolCallEnded", "ArgumentsTooLong"]
+    assert answer.order[-2:] == ["ToolCallEnd", "ArgumentsTooLong"]
 
 
 def test_the_limit_counts_bytes() -> None:

@@ -4,9 +4,13 @@ import time
 
 import pytest
 
-from openai_frontend.parsing.choice import family_named, held_to_calls, held_to_function
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.parser import FamilyParser, complete
+from openai_frontend.parsing.registry import (
+    constrained_to_calls,
+    constrained_to_function,
+    family_named,
+)
 from tests.parsing.samples import TOOLS
 
 HOSTILE = [
@@ -67,11 +71,11 @@ def test_texts_in_small_pieces(family: str, unit: str) -> None:
 @pytest.mark.parametrize(
     ("family", "unit"),
     [
-        (held_to_calls(family_named("hermes")), '[{"name":"now","parameters":{"a":'),
-        (held_to_calls(family_named("hermes")), '[{"name":"now"},'),
-        (held_to_calls(family_named("qwen3")), "[ "),
-        (held_to_function(family_named("hermes"), "now"), '{"a":"'),
-        (held_to_function(family_named("qwen3"), "now"), "{"),
+        (constrained_to_calls(family_named("hermes")), '[{"name":"now","parameters":{"a":'),
+        (constrained_to_calls(family_named("hermes")), '[{"name":"now"},'),
+        (constrained_to_calls(family_named("qwen3")), "[ "),
+        (constrained_to_function(family_named("hermes"), "now"), '{"a":"'),
+        (constrained_to_function(family_named("qwen3"), "now"), "{"),
     ],
     ids=range(5),
 )
@@ -102,5 +106,5 @@ def test_deep_arguments_end_the_call() -> None:
     parser = FamilyParser(family_named("hermes"), TOOLS)
     events = complete(parser, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 100_000)
 
-    expected = ["ToolCallBegun", "ToolCallArguments", "ToolCallEnded", "ArgumentsTooLong"]
+    expected = ["ToolCallStart", "ToolCallArguments", "ToolCallEnd", "ArgumentsTooLong"]
     assert expected == [type(event).__name__ for event in events]

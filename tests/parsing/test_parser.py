@@ -5,16 +5,16 @@ import re
 
 import pytest
 
-from openai_frontend.parsing.choice import FAMILIES, family_named
+from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.events import (
     ContentText,
     ReasoningText,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
 )
-from openai_frontend.parsing.markers import Markers
 from openai_frontend.parsing.parser import FamilyParser, complete
+from openai_frontend.parsing.registry import FAMILIES, family_named
 from scripts.generate_tools_docs import PAGE, page
 from tests.parsing.samples import TOOLS, replay
 
@@ -29,9 +29,9 @@ def test_the_events_of_a_call() -> None:
     """A call begins once with its id and name, its arguments follow, and it ends."""
 
     expected = [
-        ToolCallBegun(0, "get_weather-0", "get_weather"),
+        ToolCallStart(0, "get_weather-0", "get_weather"),
         ToolCallArguments(0, '{"city": "Paris"}'),
-        ToolCallEnded(0),
+        ToolCallEnd(0),
     ]
 
     assert expected == complete(parser(), CALL)
@@ -209,7 +209,7 @@ def test_arguments_that_nest_deeply() -> None:
 
     *_, last = complete(parser(), call % arguments)
 
-    assert last == ToolCallEnded(0)
+    assert last == ToolCallEnd(0)
 
 
 def test_without_tools_calls_are_text() -> None:

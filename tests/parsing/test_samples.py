@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openai_frontend.parsing.choice import FAMILIES
+from openai_frontend.parsing.registry import FAMILIES
 from tests.parsing.samples import FILES, HELD, Answer, outputs, parser_for, replay
 
 ALL = [(path.stem, output) for path in FILES + HELD for output in outputs(path)]

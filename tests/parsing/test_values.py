@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from openai_frontend.parsing.dialects import JSON, PYTHON, Dialect, bare_dialect
-from openai_frontend.parsing.values import MAX_DEPTH, converted
+from openai_frontend.parsing.values import JSON, MAX_DEPTH, PYTHON, Dialect, bare_dialect, converted
 
 
 def in_json(text: str, dialect: Dialect) -> str:

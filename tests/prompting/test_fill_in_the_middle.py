@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.prompting.fill_in_the_middle import FAMILIES, Family, family
+from openai_frontend.prompting.fill_in_the_middle import FORMATS, InfillFormat, family
 
 PROMPTS = {
     "Qwen2.5-Coder": "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
@@ -19,12 +19,12 @@ PROMPTS = {
 def test_a_familys_prompt(name: str, prompt: str) -> None:
     """Tokens and order are those that the family was trained with."""
 
-    [found] = [each for each in FAMILIES if each.names.split(", ")[0].startswith(name)]
+    [found] = [each for each in FORMATS if each.names.split(", ")[0].startswith(name)]
     assert prompt == found.prompt("a", "b")
 
 
-@pytest.mark.parametrize("expected", FAMILIES, ids=lambda each: each.names)
-def test_a_family_is_known_by_its_tokens(expected: Family) -> None:
+@pytest.mark.parametrize("expected", FORMATS, ids=lambda each: each.names)
+def test_a_family_is_known_by_its_tokens(expected: InfillFormat) -> None:
     """A vocabulary that holds them all, and no other family's, is of that family."""
 
     assert family(expected.tokens.__contains__) is expected
@@ -39,6 +39,6 @@ def test_a_vocabulary_without_all_tokens_is_of_no_family() -> None:
 def test_the_texts_are_taken_as_they_are() -> None:
     """A text that reads like a part of the form is a text."""
 
-    assert FAMILIES[1].prompt("suffix", "{prefix}") == (
+    assert FORMATS[1].prompt("suffix", "{prefix}") == (
         "<fim_prefix>suffix<fim_suffix>{prefix}<fim_middle>"
     )

@@ -12,10 +12,9 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.prompting import prompt as prompt_module
-from openai_frontend.prompting.pool import PromptPool
-from openai_frontend.prompting.prompt import PromptBuilder, Reading
-from openai_frontend.prompting.tokenizer import Tokenizer
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.prompt import PromptBuilder, TokenizeOptions
+from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
+from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from tests.prompting import vocabularies
 
 USER = {"role": "user", "content": "Hello"}
@@ -115,7 +114,9 @@ def test_a_chat_may_take_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
 
     builder = PromptBuilder(tiny)
     plain, special = (
-        builder.chat([USER], Reading(add_special_tokens=special, param="messages")).token_ids
+        builder.chat(
+            [USER], TokenizeOptions(add_special_tokens=special, param="messages")
+        ).token_ids
         for special in (False, True)
     )
     assert special == [tiny.fast.token_to_id("<|endoftext|>"), *plain]
@@ -131,7 +132,7 @@ def test_a_prompt_is_cut_where_it_is_wanted(
 
     text = "Hello! Hello you?" if side == "right" else "Hello! Hello! you?"
     whole = tiny.encode(kept, add_special_tokens=False)
-    reading = Reading(
+    reading = TokenizeOptions(
         add_special_tokens=True, param="prompt", truncation=Truncation(len(whole), side)
     )
     prompt = PromptBuilder(tiny, max_model_len=len(whole)).completion(text, reading)
@@ -141,14 +142,16 @@ def test_a_prompt_is_cut_where_it_is_wanted(
 def test_a_short_prompt_is_not_cut(tiny: Tokenizer) -> None:
     """It keeps its text."""
 
-    reading = Reading(add_special_tokens=True, param="prompt", truncation=Truncation(50, "left"))
+    reading = TokenizeOptions(
+        add_special_tokens=True, param="prompt", truncation=Truncation(50, "left")
+    )
     assert PromptBuilder(tiny).completion("Hello", reading).text == "Hello"
 
 
 def test_tokens_beyond_the_context_can_be_counted(tiny: Tokenizer) -> None:
     """Who only counts is told how many there are."""
 
-    reading = Reading(add_special_tokens=False, param="prompt", within_context=False)
+    reading = TokenizeOptions(add_special_tokens=False, param="prompt", within_context=False)
     prompt = PromptBuilder(tiny, max_model_len=8).completion("!" * 50, reading)
     assert len(prompt.token_ids) > 8
 
@@ -156,8 +159,8 @@ def test_tokens_beyond_the_context_can_be_counted(tiny: Tokenizer) -> None:
 def test_counting_ends_somewhere(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of ids without end would hold the event loop."""
 
-    monkeypatch.setattr(prompt_module, "MAX_COUNTED", 49)
-    reading = Reading(add_special_tokens=False, param="prompt", within_context=False)
+    monkeypatch.setattr(prompt_module, "MAX_COUNTED_TOKENS", 49)
+    reading = TokenizeOptions(add_special_tokens=False, param="prompt", within_context=False)
     with pytest.raises(InvalidRequest, match="more than 49 tokens") as refused:
         PromptBuilder(tiny).completion("! " * 25, reading)
     assert refused.value.param == "prompt"
@@ -242,7 +245,7 @@ def test_a_prompt_of_a_megabyte_leaves_the_loop_free(tiny: Tokenizer) -> None:
     message = {"role": "user", "content": "Hello there, how are you? " * 40_000}
 
     async def lag() -> float:
-        pool = PromptPool(threads=1, queue=1)
+        pool = TokenizerPool(threads=1, queue=1)
         work = asyncio.ensure_future(pool.run(lambda: builder.chat([message])))
         worst = await _worst_lag_s(work)
         with pytest.raises(ContextLengthExceeded):
@@ -293,7 +296,9 @@ def test_texts_together_are_the_texts_one_by_one(tiny: Tokenizer) -> None:
 
     texts = [f"Hello {'!' * (number % 7)} {number}" for number in range(300)]
     readings = [
-        Reading(add_special_tokens=True, param=f"input[{at}]", truncation=Truncation(9, "right"))
+        TokenizeOptions(
+            add_special_tokens=True, param=f"input[{at}]", truncation=Truncation(9, "right")
+        )
         for at in range(len(texts))
     ]
     builder = PromptBuilder(tiny)
@@ -306,7 +311,9 @@ def test_of_many_texts_the_one_that_is_too_long_is_named(tiny: Tokenizer) -> Non
     """By its own place."""
 
     texts = ["Hello"] * 200 + ["!" * 50] + ["Hello"]
-    readings = [Reading(add_special_tokens=True, param=f"input[{at}]") for at in range(len(texts))]
+    readings = [
+        TokenizeOptions(add_special_tokens=True, param=f"input[{at}]") for at in range(len(texts))
+    ]
     with pytest.raises(ContextLengthExceeded) as refused:
         PromptBuilder(tiny, max_model_len=40).completions(texts, readings)
     assert refused.value.param == "input[200]"

@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from openai_frontend.parsing.choice import family_for, family_named
+from openai_frontend.parsing.registry import family_for, family_named
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 from tests.parsing import samples

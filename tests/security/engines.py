@@ -13,7 +13,7 @@ from openai_frontend.engines.engine import (
     Engine,
     EngineError,
     ModelFacts,
-    ModelFolder,
+    ModelSpec,
 )
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.triton import error_codes
@@ -43,7 +43,7 @@ class Mirror(Engine):
     program that the process starts and each file that it writes or opens.
     """
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """`arguments`: `events`, a file."""
         _record(Path(model.arguments["events"]))
         tokenizer = str(model.version_folder / "tokenizer")
@@ -90,7 +90,7 @@ class Broken(Engine):
     the first token.
     """
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Loads well."""
         tokenizer = str(model.version_folder / "tokenizer")
         return ModelFacts(max_model_len=4096, tokenizer=tokenizer, vocab_size=303)

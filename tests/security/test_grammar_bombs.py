@@ -1,7 +1,7 @@
 """Schemas, patterns and grammars that no compiler is to see (CVE-2025-48942 to -48944,
 CVE-2025-29770, CVE-2025-32381, CVE-2025-57809).
 
-tests/engine/test_grammars.py and test_constraints.py have what vLLM's compilers do with those that
+tests/vllm/test_grammars.py and test_constraints.py have what vLLM's compilers do with those that
 come through: a process of its own, a limit of time, and the next one unharmed.
 """
 

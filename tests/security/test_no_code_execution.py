@@ -59,15 +59,15 @@ ALLOWED = {
     "openai_frontend/adapters/folder.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/models/prompt_tables.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
-    "openai_frontend/engines/vllm/trials.py": {"subprocess": _TRIAL},
-    "openai_frontend/engines/vllm/trial_process.py": {"os.fork": _TRIAL},
+    "openai_frontend/engines/vllm/grammar_sandbox.py": {"subprocess": _TRIAL},
+    "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
     "openai_frontend/engines/vllm/arguments.py": {
         "multiprocessing": "its tracker of shared memory is started before vLLM's threads are",
     },
-    "openai_frontend/engines/host.py": {
+    "openai_frontend/engines/handle.py": {
         "multiprocessing": "reaps the process of an engine that had to be killed",
     },
-    "openai_frontend/engines/runtime.py": {
+    "openai_frontend/engines/loader.py": {
         "multiprocessing": "looks at the processes of an engine whose load is given up",
         "import_module": _NAMED,
     },

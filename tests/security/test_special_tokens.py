@@ -1,5 +1,5 @@
 """Special tokens in a client's text stay text (CVE-2026-44222: placeholders in plain text killed
-the worker). tests/prompting/test_foreign_tokens.py has every place of a chat.
+the worker). tests/prompting/test_special_tokens.py has every place of a chat.
 """
 
 import json

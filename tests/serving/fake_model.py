@@ -7,9 +7,9 @@ from typing import Any
 from openai_frontend.admission.concurrency_limits import NO_LIMITS
 from openai_frontend.admission.queue_key import QueueKey
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
-from openai_frontend.parsing.reading import PLAIN, Reading
+from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.tokenizer import Truncation
 
 Bursts = Sequence[Sequence[CompletionDelta]]
 
@@ -50,7 +50,7 @@ class FakeModel:
         document_start: int | None = 2,  # the token before a text
         template_variables: frozenset[str] = frozenset(),  # what its chat template knows
         template_values: frozenset[str] | None = None,  # what it renders with; None: any
-        reading: Reading = PLAIN,
+        reading: OutputFormat = PLAIN,
     ) -> None:
         self.reading = reading
         self.max_model_len = max_model_len

@@ -8,7 +8,7 @@ from typing import Any
 from openai_frontend.errors import ContextLengthExceeded
 from openai_frontend.generation import EmbeddingResult, EmbedRequest, ScorePairRequest, ScoreResult
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.tokenizer import Truncation
 from tests.serving.fake_model import FakeModel
 
 

@@ -14,8 +14,8 @@ from openai.types.chat import ChatCompletionChunk
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.parsing.choice import family_named
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving.chat import chunks, complete
 from tests.parsing import samples
 from tests.sdk_types import check_body, check_event
@@ -32,8 +32,8 @@ CODE = {"type": "custom", "custom": {"name": "code"}}
 CALL = '<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
 
 
-def reading(family: str) -> Reading:
-    return Reading(family=family_named(family))
+def reading(family: str) -> OutputFormat:
+    return OutputFormat(family=family_named(family))
 
 
 def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeModel:

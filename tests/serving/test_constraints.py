@@ -1,4 +1,4 @@
-"""What a request's constraint is made of; what its grammar takes is in tests/engine."""
+"""What a request's constraint is made of; what its grammar takes is in tests/vllm."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.parsing.choice import TEXT, family_named
+from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
 from openai_frontend.parsing.parser import complete
-from openai_frontend.parsing.reading import ForeignParser, Reading
+from openai_frontend.parsing.registry import TEXT, family_named
 from openai_frontend.serving.constraints import (
     NO_CONSTRAINT,
     Constraint,
@@ -32,7 +32,7 @@ from tests.cpu_time import budget
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 FUNCTIONS: Mapping[str, Any] = {"f": SCHEMA, "g": {"type": "object"}}
 FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-TEXT_READING = Reading(family=TEXT)
+TEXT_READING = OutputFormat(family=TEXT)
 
 
 def tools(**given: Any) -> Tools:
@@ -51,7 +51,7 @@ def held(
 ) -> Constraint:
     messages = [{"role": "user", "content": "hi"}]
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
-    reading = Reading(family=family_named(family))
+    reading = OutputFormat(family=family_named(family))
     return constraint(request, offered, reading, reasoning_open=opened)
 
 
@@ -114,8 +114,8 @@ def test_a_prompt_that_has_ended_the_thoughts():
 
 def test_a_foreign_reasoning_parser():
     """Of a parser that is no family's it is not known how thoughts end: then nothing is held."""
-    foreign = ForeignParser(name="x", make=lambda *_: None, tools=False, reasoning=True)  # type: ignore[arg-type]
-    reading = Reading(family=TEXT, make=foreign)
+    foreign = ExternalParser(name="x", make=lambda *_: None, tools=False, reasoning=True)  # type: ignore[arg-type]
+    reading = OutputFormat(family=TEXT, make=foreign)
     request = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "x"}], "response_format": FORM}
     )
@@ -430,7 +430,7 @@ def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
     request = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     )
-    reading = Reading(family=family_named(family))
+    reading = OutputFormat(family=family_named(family))
     return constraint(request, offered, reading, reasoning_open=None, takes_tags=False)
 
 
@@ -458,7 +458,7 @@ def test_required_calls_as_a_schema(parallel):
     assert validator.is_valid([call, other]) == parallel
     for wrong in ([], [{"name": "h", "parameters": {}}], [{"name": "f", "parameters": {"a": "x"}}]):
         assert not validator.is_valid(wrong)
-    reader = Reading(family=family_named("hermes")).parser(
+    reader = OutputFormat(family=family_named("hermes")).parser(
         offered.functions, prompt=None, any_call=True
     )
     begun = [each for each in complete(reader, json.dumps([call])) if hasattr(each, "name")]

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.prompting.tiktoken_text import TiktokenText
+from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -247,7 +247,7 @@ async def test_warning_of_foreign_token_ids(caplog):
 
 async def test_tiktoken(caplog):
     """With OpenAI's vocabulary, token ids are the text that they stand for there."""
-    tiktoken = TiktokenText({7: b"a", 8: b"b"})
+    tiktoken = TiktokenDecoder({7: b"a", 8: b"b"})
     endpoint = Embeddings(
         InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(9), tiktoken=tiktoken
     )

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts, UsageCounter
-from openai_frontend.parsing.choice import family_named
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
     Event,
     ReasoningText,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
 )
 from openai_frontend.parsing.parser import FamilyParser
+from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving.output.output_parsing import (
     DeltaParser,
     ParsedDelta,
@@ -84,7 +84,7 @@ def test_events(size):
 
     events = told(reads)
     assert [ReasoningText("hm"), ContentText("Hi")] == events[:2]
-    assert [ToolCallArguments(0, '{"a": 1}'), ToolCallEnded(0)] == events[3:]
+    assert [ToolCallArguments(0, '{"a": 1}'), ToolCallEnd(0)] == events[3:]
     assert reads[-1].calls == "tool_calls"
 
 
@@ -145,7 +145,7 @@ def test_one_call(size):
 
     reads = list(read_all(one, deltas(f"{CALL} and {CALL}", size)))
 
-    assert [ToolCallBegun, ToolCallArguments, ToolCallEnded] == [type(each) for each in told(reads)]
+    assert [ToolCallStart, ToolCallArguments, ToolCallEnd] == [type(each) for each in told(reads)]
     assert (one.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "stop", "tool_calls")
 
 
@@ -232,11 +232,11 @@ async def test_the_engine_is_stopped():
 def test_merged_events():
     """Neighbouring pieces of one text are one; nothing else changes."""
     events: list[Event] = [
-        ContentText("a"), ContentText("b"), ReasoningText("c"), ToolCallBegun(0, "i", "f"),
-        ToolCallArguments(0, "{"), ToolCallArguments(0, "}"), ToolCallEnded(0), ToolCallEnded(1),
+        ContentText("a"), ContentText("b"), ReasoningText("c"), ToolCallStart(0, "i", "f"),
+        ToolCallArguments(0, "{"), ToolCallArguments(0, "}"), ToolCallEnd(0), ToolCallEnd(1),
     ]  # fmt: skip
 
     assert [
-        ContentText("ab"), ReasoningText("c"), ToolCallBegun(0, "i", "f"),
-        ToolCallArguments(0, "{}"), ToolCallEnded(0), ToolCallEnded(1),
+        ContentText("ab"), ReasoningText("c"), ToolCallStart(0, "i", "f"),
+        ToolCallArguments(0, "{}"), ToolCallEnd(0), ToolCallEnd(1),
     ] == merge_events(events)  # fmt: skip

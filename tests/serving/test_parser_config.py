@@ -3,7 +3,7 @@
 import pytest
 
 from openai_frontend.generation import GenerationRequest, SamplingParams
-from openai_frontend.parsing.reading import PLAIN
+from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.serving.output.output_parsing import ParserConfig
 from openai_frontend.serving.output.reader_choice import with_parser_needs
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools

@@ -4,7 +4,7 @@ import pytest
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
-from openai_frontend.parsing.reading import PLAIN
+from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.serving.constraints import constraint
 from openai_frontend.serving.request.sampling import (
     SamplingOptions,

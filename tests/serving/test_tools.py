@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.parsing.choice import TEXT, family_named
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import TEXT, family_named
 from openai_frontend.serving.request import tools as tools_module
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
@@ -302,8 +302,8 @@ def test_numbers_that_no_engine_takes(number):
     assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
 
 
-HERMES = Reading(family=family_named("hermes"), because=())
-PLAIN = Reading(family=TEXT, because=())
+HERMES = OutputFormat(family=family_named("hermes"), because=())
+PLAIN = OutputFormat(family=TEXT, because=())
 
 
 @pytest.mark.parametrize(("reading", "shown"), [(PLAIN, True), (HERMES, False)])

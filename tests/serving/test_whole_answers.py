@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from openai_frontend.generation import CompletionDelta, TokenCounts
-from openai_frontend.parsing.choice import family_named
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import family_named
 from openai_frontend.serving import chat, completions
 from schemas.chat_completions import ChatCompletion
 from schemas.completions import Completion
@@ -80,7 +80,7 @@ async def test_chat_completion_that_is_read(fields, text, counted):
     said = f"<think>{text}</think>{text}<tool_call>{call}</tool_call>"
     model = FakeModel(
         [[answer(said, counted, -1.0)]],
-        reading=Reading(family=family_named("qwen3")),
+        reading=OutputFormat(family=family_named("qwen3")),
         template_variables=frozenset({"tools"}),
     )
 

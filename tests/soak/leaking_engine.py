@@ -6,7 +6,7 @@ It proves that a soak can fail; nothing but a soak's own model names it.
 from dataclasses import replace
 from typing import ClassVar
 
-from openai_frontend.engines.engine import DeltaSink, ModelFacts, ModelFolder
+from openai_frontend.engines.engine import DeltaSink, ModelFacts, ModelSpec
 from openai_frontend.engines.mock import MockEngine
 from openai_frontend.generation import GenerationRequest
 
@@ -16,7 +16,7 @@ class LeakingEngine(MockEngine):
 
     left: ClassVar[list[bytes]] = []
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """The mock's, once its arguments are the mock's alone."""
         arguments = dict(model.arguments)
         self._leak_bytes = int(arguments.pop("leak_bytes"))

@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer
 
-from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelFolder
+from openai_frontend.engines.engine import DeltaSink, Engine, ModelFacts, ModelSpec
 from openai_frontend.generation import (
     EmbeddingResult,
     EmbedRequest,
@@ -18,7 +18,7 @@ CONFIG = (
 
 
 class TellingEngine(Engine):
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         tokenizer = model.version_folder / "tokenizer"
         self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         return ModelFacts(

@@ -12,7 +12,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.engines.engine import ModelFolder
+from openai_frontend.engines.engine import ModelSpec
 
 ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
@@ -97,7 +97,7 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"vLLM has no engine argument {name!r}{_hint(name, known)}")
 
 
-def engine_arguments(model: ModelFolder) -> Any:
+def engine_arguments(model: ModelSpec) -> Any:
     """Return vLLM's AsyncEngineArgs. Raises ValueError that names model.json and the argument."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from openai_frontend.engines.engine import EngineError
-from openai_frontend.engines.vllm.preparation import reason_of_xgrammar
+from openai_frontend.engines.vllm.grammar_preprocess import reason_of_xgrammar
 from openai_frontend.generation import (
     CompletionDelta,
     SamplingParams,
@@ -27,7 +27,7 @@ MAX_TOKEN_IDS = {"logit_bias": 1024, "allowed_token_ids": 1024}
 ENGINES_OWN_ARGS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
 
 # SamplingParams of other backends
-LACKING = ("beam_width", "length_penalty")
+UNSUPPORTED_FIELDS = ("beam_width", "length_penalty")
 
 # vLLM takes a seed of -1 for none, its GPU worker keeps seeds as int64, and a larger one ends its
 # process. So every seed is mapped to one from 0 on; those are their own.
@@ -44,7 +44,7 @@ def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stre
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VLLMSamplingParams
 
-    for name in LACKING:
+    for name in UNSUPPORTED_FIELDS:
         if getattr(params, name) is not None:
             raise ValueError(f"{name}: vLLM has no such parameter")
     if params.min_tokens and len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
@@ -208,7 +208,7 @@ def _logprobs_of(position: Any) -> dict[int, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def translated(params: Any = None) -> Iterator[None]:
+def translate_errors(params: Any = None) -> Iterator[None]:
     """Turn vLLM's exceptions into ours: a dead engine is unavailable, a refused request the
     caller's fault. `params` are the request's, of vLLM's type.
     """

@@ -16,13 +16,13 @@ from openai_frontend.engines.engine import (
     EngineError,
     EngineStats,
     ModelFacts,
-    ModelFolder,
+    ModelSpec,
     Sample,
 )
 from openai_frontend.engines.vllm import arguments, conversion
-from openai_frontend.engines.vllm.adapters import Adapters
-from openai_frontend.engines.vllm.grammars import Grammars
-from openai_frontend.engines.vllm.steps import StepLoop
+from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.lora import LoRALoader
+from openai_frontend.engines.vllm.step_loop import StepLoop
 from openai_frontend.generation import (
     Adapter,
     CompletionDelta,
@@ -48,7 +48,7 @@ class VLLMEngine(Engine):
     AsyncLLM.generate.
     """
 
-    def load(self, model: ModelFolder) -> ModelFacts:
+    def load(self, model: ModelSpec) -> ModelFacts:
         """Start the engine and its process. Raises ValueError where model.json is wrong."""
         self._warm_ups = itertools.count()
         arguments.check_installed()
@@ -63,13 +63,13 @@ class VLLMEngine(Engine):
             )
         config = self._engine.model_config
         self._defaults = config.get_diff_sampling_param()
-        self._grammars = Grammars(self._engine)
+        self._grammars = GrammarPreparer(self._engine)
         self._pooling = config.runner_type == "pooling"
         self._tasks = _tasks(config)
         if not self._pooling:
             self._grammars.start()
         self._steps = self._step_loop(model)
-        self._adapters = Adapters(self._engine)
+        self._adapters = LoRALoader(self._engine)
         lora = self._engine.vllm_config.lora_config
         return ModelFacts(
             max_model_len=config.max_model_len,
@@ -109,7 +109,7 @@ class VLLMEngine(Engine):
         """Answer a prompt: in the step loop, or by a task over AsyncLLM.generate."""
         if self._pooling:
             raise EngineError("the model does not generate text", error_codes.UNSUPPORTED)
-        with conversion.translated():
+        with conversion.translate_errors():
             if request.sampling_params.thinking_token_budget is not None:
                 self._check_thinking_budget()
             params = conversion.sampling_params(
@@ -197,7 +197,7 @@ class VLLMEngine(Engine):
         steps = self._steps
         return () if steps is None else steps.samples()
 
-    def _step_loop(self, model: ModelFolder) -> StepLoop | None:
+    def _step_loop(self, model: ModelSpec) -> StepLoop | None:
         import vllm
 
         if not arguments.tested_version():
@@ -233,7 +233,7 @@ class VLLMEngine(Engine):
         options: dict[str, Any],
     ) -> None:
         begun = False
-        with conversion.translated(params):
+        with conversion.translate_errors(params):
             if isinstance(loading := options.get("lora_request"), asyncio.Task):
                 options["lora_request"] = await asyncio.shield(loading)
             if params.structured_outputs is not None:
@@ -250,7 +250,7 @@ class VLLMEngine(Engine):
                     sink.send(delta)
 
     async def _pooled(self, request_id: str, prompt: Any, params: Any) -> Any:
-        with conversion.translated():
+        with conversion.translate_errors():
             outputs = self._engine.encode(prompt, params, request_id)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:

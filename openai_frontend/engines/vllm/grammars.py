@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from openai_frontend.engines.vllm import arguments, preparation
-from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, counts_too_far
-from openai_frontend.engines.vllm.preparation import Form, Kind
-from openai_frontend.engines.vllm.trials import OverLimit, Trials
+from openai_frontend.engines.vllm import arguments, grammar_preprocess
+from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, Kind
+from openai_frontend.engines.vllm.grammar_sandbox import GrammarSandbox, SandboxLimitExceeded
+from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, repeat_bound_exceeded
 
 _KEPT = 64  # forms whose trial is remembered: the choices of a request, and requests alike
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
@@ -25,7 +25,7 @@ class _Refused:
     reason: str
 
 
-class Grammars:
+class GrammarPreparer:
     """Prepares the constraints of one engine, away from the event loop."""
 
     def __init__(self, engine: Any) -> None:
@@ -37,8 +37,8 @@ class Grammars:
         self._is_own_scheduler = arguments.tested_version()
         self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-        self._trials = Trials() if is_free(config) else None
-        self._known: OrderedDict[Form, asyncio.Task[Form | _Refused]] = OrderedDict()
+        self._trials = GrammarSandbox() if prepares_grammars(config) else None
+        self._known: OrderedDict[GrammarSpec, asyncio.Task[GrammarSpec | _Refused]] = OrderedDict()
 
     async def prepare(self, params: Any) -> None:
         """Change the constraint of vLLM's SamplingParams. Raises ValueError, with the part that
@@ -48,7 +48,7 @@ class Grammars:
             return
         constraint = params.structured_outputs
         loop = asyncio.get_running_loop()
-        form = await loop.run_in_executor(self._thread, form_of, constraint)
+        form = await loop.run_in_executor(self._thread, grammar_spec, constraint)
         ready = await self._tried(form, self._trials)
         if self._only_xgrammar and ready.kind == "json":
             raise ValueError(
@@ -70,7 +70,7 @@ class Grammars:
         if self._trials is not None:
             self._trials.close()
 
-    async def _tried(self, form: Form, trials: Trials) -> Form:
+    async def _tried(self, form: GrammarSpec, trials: GrammarSandbox) -> GrammarSpec:
         """Requests that come together with one form wait for one trial."""
         task = self._known.get(form)
         if task is None:
@@ -86,13 +86,13 @@ class Grammars:
             raise ValueError(outcome.reason)
         return outcome
 
-    async def _try(self, form: Form, trials: Trials) -> "Form | _Refused":
+    async def _try(self, form: GrammarSpec, trials: GrammarSandbox) -> "GrammarSpec | _Refused":
         loop = asyncio.get_running_loop()
         try:
             trial = await loop.run_in_executor(self._thread, trials.submit, form, self._vocabulary)
             return await asyncio.wrap_future(trial)
         except Exception as error:
-            if isinstance(error, ValueError) and not isinstance(error, OverLimit):
+            if isinstance(error, ValueError) and not isinstance(error, SandboxLimitExceeded):
                 return _Refused(str(error))
             self._known.pop(form, None)  # another time it may pass
             raise
@@ -115,13 +115,13 @@ class Grammars:
         return text
 
 
-def _seen(task: "asyncio.Task[Form | _Refused]") -> None:
+def _seen(task: "asyncio.Task[GrammarSpec | _Refused]") -> None:
     """Whoever asked may have gone: then nobody else looks at what is wrong with the form."""
     if not task.cancelled():
         task.exception()
 
 
-def _check_for_vllms_scheduler(form: Form) -> None:
+def _check_for_vllms_scheduler(form: GrammarSpec) -> None:
     """Raise ValueError for what only the gateway's scheduler (scheduler.py) enforces: it keeps
     control characters out of strings of bounded length, and gives long counts to llguidance.
     """
@@ -130,21 +130,21 @@ def _check_for_vllms_scheduler(form: Form) -> None:
             "structured_outputs: minLength and maxLength cannot be enforced with this version of"
             " vLLM. Remove them from the schema."
         )
-    if form.kind == "regex" and counts_too_far(form.text):
+    if form.kind == "regex" and repeat_bound_exceeded(form.text):
         raise ValueError(
             f"structured_outputs: a regex with a repetition count above {MAX_COUNT} cannot be"
             " enforced with this version of vLLM."
         )
 
 
-def is_free(config: Any) -> bool:
+def prepares_grammars(config: Any) -> bool:
     """Whether an engine of this StructuredOutputsConfig lets models write any whitespace, and
     gives schemas to xgrammar, which can bound it.
     """
     return config.backend in ("auto", "xgrammar") and not config.disable_any_whitespace
 
 
-def form_of(constraint: Any) -> Form:
+def grammar_spec(constraint: Any) -> GrammarSpec:
     """A StructuredOutputsParams as one form. Raises where it is nested too deeply for anything to
     walk through it.
     """
@@ -154,21 +154,21 @@ def form_of(constraint: Any) -> Form:
     check_json_nesting(constraint.json)
     check_json_nesting(constraint.structural_tag, structural_tag=True)
     if constraint.json_object:
-        return Form("json", '{"type": "object"}')
+        return GrammarSpec("json", '{"type": "object"}')
     if constraint.choice is not None:
-        return Form("choice", choice_as_grammar(constraint.choice))
+        return GrammarSpec("choice", choice_as_grammar(constraint.choice))
     (kind,) = (kind for kind in _KINDS if getattr(constraint, kind) is not None)
     given = getattr(constraint, kind)
-    return Form(kind, given if isinstance(given, str) else json.dumps(given))
+    return GrammarSpec(kind, given if isinstance(given, str) else json.dumps(given))
 
 
 def prepared(constraint: Any) -> Any:
     """A StructuredOutputsParams that vLLM enforces wholly, without a trial of it."""
-    form = form_of(constraint)
-    return _changed(constraint, form, preparation.prepared(form))
+    form = grammar_spec(constraint)
+    return _changed(constraint, form, grammar_preprocess.prepared(form))
 
 
-def _changed(constraint: Any, form: Form, ready: Form) -> Any:
+def _changed(constraint: Any, form: GrammarSpec, ready: GrammarSpec) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
     return constraint if ready == form else StructuredOutputsParams(**{str(ready.kind): ready.text})

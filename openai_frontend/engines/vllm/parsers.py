@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.engines.vllm import arguments
+from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.events import (
     ContentText,
     Event,
     ReasoningText,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
+    openai_id,
 )
-from openai_frontend.parsing.identifiers import openai_id
-from openai_frontend.parsing.markers import Markers
 
 Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> the schema of its arguments
 
@@ -235,7 +235,7 @@ class _Calls:
         if function is not None and function.name and call.index != self._theirs:
             events += self._end()
             self._theirs = call.index
-            events.append(ToolCallBegun(self._count, call.id or openai_id("", 0), function.name))
+            events.append(ToolCallStart(self._count, call.id or openai_id("", 0), function.name))
         if function is not None and function.arguments and call.index == self._theirs:
             events += self._more(function.arguments)
         return events
@@ -254,7 +254,7 @@ class _Calls:
         if self._theirs is None:
             return []
         events = [] if self._arguments else self._more("{}")
-        events.append(ToolCallEnded(self._count, _is_object(self._arguments)))
+        events.append(ToolCallEnd(self._count, _is_object(self._arguments)))
         self._count += 1
         self._theirs, self._arguments = None, ""
         return events

@@ -41,7 +41,7 @@ _LETTERS = {"n": r"\\n", "t": r"\\t", "r": r"\\r", "f": r"\\f", "\\": r"\\\\", '
 _RAW = {'"': r"\\\"", "\n": r"\\n", "\t": r"\\t", "\r": r"\\r", "\f": r"\\f"}
 
 
-def spelled_in_json(pattern: str) -> str:
+def escape_for_json(pattern: str) -> str:
     """The pattern of a JSON string's inside, where quotes, backslashes and line breaks are
     escapes. Of classes xgrammar itself leaves out what JSON escapes.
     """
@@ -76,7 +76,7 @@ def _optional_groups(parts: list[str]) -> Iterator[str]:
     return iter(parts)
 
 
-def counts_too_far(text: str) -> bool:
+def repeat_bound_exceeded(text: str) -> bool:
     """Whether xgrammar must not have it."""
     return any(_count(found) > MAX_COUNT for found in _COUNT.finditer(text))
 

@@ -6,24 +6,83 @@ that follow (0.32, v1/structured_output/__init__.py): a schema that was sent to 
 compiled by xgrammar, which passes over what it does not know.
 """
 
+import os
 import re
 from typing import Any
 
+import torch
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output.backend_guidance import GuidanceBackend
 from vllm.v1.structured_output.backend_types import (
     StructuredOutputBackend,
     StructuredOutputOptions,
 )
-from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend, validate_xgrammar_grammar
+from vllm.v1.structured_output.backend_xgrammar import (
+    XgrammarBackend,
+    XgrammarGrammar,
+    validate_xgrammar_grammar,
+)
 
-from openai_frontend.engines.vllm.bitmasks import FillsTogether
-from openai_frontend.engines.vllm.fair_share import SharesPlaces
-from openai_frontend.engines.vllm.grammars import is_free
-from openai_frontend.engines.vllm.patterns import LENGTH, counts_too_far
-from openai_frontend.engines.vllm.scheduler_stats import SaysHowFull
+from openai_frontend.engines.vllm.grammar_quota import GrammarQuotaMixin
+from openai_frontend.engines.vllm.grammars import prepares_grammars
+from openai_frontend.engines.vllm.patterns import LENGTH, repeat_bound_exceeded
+from openai_frontend.engines.vllm.stats import StatsMixin
+
+
+class BatchedBitmaskMixin:
+    """Of a scheduler of vLLM's: the part that asks for masks."""
+
+    requests: Any
+    structured_output_manager: Any
+    _together: Any = None  # made with the first request that needs it
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        """See vLLM's, which fills them where there is more than one token to a request."""
+        manager = self.structured_output_manager
+        if (
+            not scheduler_output.has_structured_output_requests
+            or scheduler_output.scheduled_spec_decode_tokens
+            or manager._grammar_bitmask is None  # it makes that
+            or not manager.enable_in_reasoning
+        ):
+            return super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
+        held = {
+            request_id: request.structured_output_request.grammar
+            for request_id in scheduler_output.num_scheduled_tokens
+            if (request := self.requests.get(request_id)) is not None
+            and request.use_structured_output
+            and not request.is_prefill_chunk
+        }
+        if not held:
+            return None
+        bitmask = manager._grammar_bitmask[: len(held)]
+        self._fill(list(held.values()), bitmask)
+        return GrammarOutput(list(held), bitmask.numpy(), [0] * len(held))
+
+    def _fill(self, grammars: list[Any], bitmask: torch.Tensor) -> None:
+        matchers, rows = [], []
+        for row, grammar in enumerate(grammars):
+            if grammar.is_terminated():
+                bitmask[row].fill_(-1)
+            elif isinstance(grammar, XgrammarGrammar):
+                matchers.append(grammar.matcher)
+                rows.append(row)
+            else:
+                grammar.fill_bitmask(bitmask, row)
+        if matchers:
+            self._matcher().batch_fill_next_token_bitmask(matchers, bitmask, rows)
+
+    def _matcher(self) -> Any:
+        if self._together is None:
+            import xgrammar
+
+            threads = max(1, min(8, len(os.sched_getaffinity(0)) // 2))
+            self._together = xgrammar.BatchGrammarMatcher(max_threads=threads)
+        return self._together
+
 
 _FIELDS = {
     StructuredOutputOptions.REGEX: "regex",
@@ -38,8 +97,8 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     xgrammar: vLLM's XgrammarBackend lacks the control-character filter.
     """
     config = vllm_config.structured_outputs_config
-    if is_free(config):
-        structured_output_manager.backend = EitherBackend(
+    if prepares_grammars(config):
+        structured_output_manager.backend = AutoBackend(
             vllm_config,
             structured_output_manager.tokenizer,
             vllm_config.model_config.get_vocab_size(),
@@ -50,17 +109,18 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
     )
 
 
-class _OurScheduler(SaysHowFull, SharesPlaces, FillsTogether, Scheduler):  # type: ignore[misc]  # as below
+class _OurScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler):  # type: ignore[misc]  # as below
     pass
 
 
-class _OurAsyncScheduler(SaysHowFull, SharesPlaces, FillsTogether, AsyncScheduler):  # type: ignore[misc]  # as below
+class _OurAsyncScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler):  # type: ignore[misc]  # as below
     pass
 
 
-class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
+class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
     """Compiles by xgrammar what xgrammar takes, and the rest by llguidance. Of JSON schemas that is
-    what is left of them: those for xgrammar have become structural tags (`preparation.prepared`).
+    what is left of them: those for xgrammar have become structural tags
+    (`grammar_preprocess.prepared`).
     """
 
     def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> None:
@@ -75,7 +135,7 @@ class EitherBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's ty
         """See vLLM's."""
         kind = GuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
-            kind = TablessBackend if LENGTH.search(grammar_spec) else TextBackend
+            kind = NoTabsBackend if LENGTH.search(grammar_spec) else TextBackend
         grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, stop_token_ids)
         if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
             raise ValueError(error)  # vLLM logs it alone, and the answer would be empty
@@ -133,7 +193,7 @@ class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are no
 def _xgrammar_takes(request_type: Any, grammar_spec: str) -> bool:
     if request_type not in _FIELDS:
         return request_type not in _LLGUIDANCE
-    if request_type == StructuredOutputOptions.REGEX and counts_too_far(grammar_spec):
+    if request_type == StructuredOutputOptions.REGEX and repeat_bound_exceeded(grammar_spec):
         return False
     field = _FIELDS[request_type]
     from vllm.exceptions import VLLMValidationError
@@ -147,7 +207,7 @@ def _xgrammar_takes(request_type: Any, grammar_spec: str) -> bool:
     return True
 
 
-class TablessBackend(TextBackend):
+class NoTabsBackend(TextBackend):
     """The same without tabs, for schemas with strings of bounded length: in those, xgrammar takes
     any control character but line breaks for text, and JSON allows none.
     """

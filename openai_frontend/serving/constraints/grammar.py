@@ -11,7 +11,7 @@ import orjson
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.serving.constraints import formats, harmony, plugin
 from openai_frontend.serving.constraints.arguments import SchemaArguments
 from openai_frontend.serving.constraints.calls import Calls, Functions, any_call, any_call_schema
@@ -53,7 +53,7 @@ _FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_de
 def constraint(
     request: SamplingFields,
     tools: Tools,
-    reading: Reading,
+    reading: OutputFormat,
     *,
     reasoning_open: bool | None,
     takes_tags: bool = True,
@@ -99,7 +99,9 @@ def _held_to(
 class _GrammarBuilder:
     """Grammars for the answers of one model to one prompt."""
 
-    def __init__(self, reading: Reading, reasoning_open: bool | None, takes_tags: bool) -> None:
+    def __init__(
+        self, reading: OutputFormat, reasoning_open: bool | None, takes_tags: bool
+    ) -> None:
         self._reading = reading
         self._takes_tags = takes_tags
         self._open = reasoning_open
@@ -227,7 +229,7 @@ def _tag(whole: Format, param: str, place: str) -> str:
     return tag
 
 
-def _tags(reading: Reading) -> list[tuple[CallForm, ...]]:
+def _tags(reading: OutputFormat) -> list[tuple[CallForm, ...]]:
     """The forms in which the model was taught to write calls, and then those that are read as
     well; none where nobody knows them.
     """

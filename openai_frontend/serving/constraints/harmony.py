@@ -2,7 +2,7 @@
 to stands in one of them. The engine's stop token ends the last one.
 """
 
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.serving.constraints import formats
 from openai_frontend.serving.constraints.calls import Functions
 from openai_frontend.serving.constraints.formats import Format
@@ -25,7 +25,7 @@ _CALLS = (
 )
 
 
-def frames(reading: Reading) -> bool:
+def frames(reading: OutputFormat) -> bool:
     """Whether this model writes all its output in messages."""
     syntax = reading.family.tools
     return syntax is not None and syntax.frames_output

@@ -1,11 +1,11 @@
 """The reasoning that may come before what an answer is held to."""
 
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.serving.constraints import formats
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
 
 
-def reasoning_grammar(reading: Reading, reasoning_open: bool | None) -> Format | None:
+def reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Format | None:
     """What the model may think, up to the marker after which it answers; None where it does not.
 
     A prompt that ends within reasoning has the model go on in it. After any other, a model that

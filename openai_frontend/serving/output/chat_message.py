@@ -10,8 +10,8 @@ from openai_frontend.parsing.events import (
     Event,
     ReasoningText,
     ToolCallArguments,
-    ToolCallBegun,
-    ToolCallEnded,
+    ToolCallEnd,
+    ToolCallStart,
 )
 from openai_frontend.serving.output.custom_tools import CustomInputDecoder
 from openai_frontend.serving.request.tools import Tools
@@ -38,16 +38,16 @@ class ChatDeltas:
                 yield {"content": text}
             case ReasoningText(text):
                 yield {"reasoning_content": text, "reasoning": text}
-            case ToolCallBegun():
+            case ToolCallStart():
                 yield self._begun(event)
             case ToolCallArguments(index, text):
                 yield from self._more(index, text)
-            case ToolCallEnded(index) if index in self._inputs:
+            case ToolCallEnd(index) if index in self._inputs:
                 text = self._inputs.pop(index).finish()
                 if text:
                     yield _call(index, {"custom": {"input": text}})
 
-    def _begun(self, call: ToolCallBegun) -> Delta:
+    def _begun(self, call: ToolCallStart) -> Delta:
         if self._tools.legacy:
             return {"function_call": {"name": call.name, "arguments": ""}}
         if call.name in self._tools.custom:

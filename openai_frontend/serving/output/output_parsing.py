@@ -23,7 +23,7 @@ from openai_frontend.parsing.events import (
     Event,
     ReasoningText,
     ToolCallArguments,
-    ToolCallEnded,
+    ToolCallEnd,
 )
 from openai_frontend.parsing.parser import Parser
 from openai_frontend.serving.request.tools import Tools
@@ -164,7 +164,7 @@ class DeltaParser:
                 return self._reading.include_reasoning
             case ArgumentsTooLong():
                 self._end(read, "length")
-            case ToolCallEnded():
+            case ToolCallEnd():
                 self._called = self._called or event.complete
                 if not self._reading.tools.parallel:
                     self._end(read, _reason_of_end(event, read))
@@ -182,7 +182,7 @@ class DeltaParser:
             )
 
 
-def _reason_of_end(call: ToolCallEnded, read: ParsedDelta) -> FinishReason:
+def _reason_of_end(call: ToolCallEnd, read: ParsedDelta) -> FinishReason:
     """Why an answer ends that may hold one call alone."""
     if call.complete:
         return "stop"

@@ -7,7 +7,7 @@ from typing import Any
 
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.parsing.output import MAX_ARGUMENTS
+from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.constraints import Constraint
 from openai_frontend.serving.output.output_parsing import ParserConfig

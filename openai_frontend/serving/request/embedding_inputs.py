@@ -7,7 +7,7 @@ from typing import Literal
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
 # What the author of a client must know who sends ids of another tokenizer

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.parsing.reading import Reading
+from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.tools import (
@@ -88,7 +88,7 @@ def parse_tools(request: ChatCompletionRequest, policy: FieldPolicy) -> Tools:
     return _legacy(request, request.functions, policy)
 
 
-def require_tool_support(tools: Tools, reading: Reading, *, shown: bool) -> None:
+def require_tool_support(tools: Tools, reading: OutputFormat, *, shown: bool) -> None:
     """Raises where the model cannot be offered tools; `shown`: its chat template takes them."""
     if not tools.in_use or (shown and reading.tools):
         return

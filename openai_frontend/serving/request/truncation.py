@@ -1,7 +1,7 @@
 """vLLM's `truncate_prompt_tokens` and `truncation_side`, as what prompting understands."""
 
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.prompting.truncation import Truncation
+from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.request.sampling import unsupported
 from schemas.sampling import SamplingFields
 

@@ -5,8 +5,8 @@ is read, a complete call's arguments are an object, and nothing is invented.
 import json
 from typing import Any
 
-from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.registry import FAMILIES
 from tests.fuzz.draw import Draw, pieces
 from tests.parsing.samples import FILES, Answer, outputs, parser_for, replay
 from tests.parsing.test_fuzz import PIECES, markers_of

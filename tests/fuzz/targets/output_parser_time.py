@@ -4,8 +4,8 @@ many of it take about eight times as long, whole and in pieces as small as token
 
 import time
 
-from openai_frontend.parsing.choice import FAMILIES
 from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.registry import FAMILIES
 from tests.cpu_time import budget
 from tests.fuzz.draw import Draw
 from tests.fuzz.targets import output_parser

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.engines import runtime
-from openai_frontend.engines.runtime import interrupt_loads
+from openai_frontend.engines import loader
+from openai_frontend.engines.loader import interrupt_loads
 from tests.triton import echo_runtime
 
 __all__ = ["interrupt_loads", "load"]
@@ -12,5 +12,5 @@ __all__ = ["interrupt_loads", "load"]
 
 def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
     """An engine where the config names one."""
-    made = runtime if "engine" in config.get("parameters", {}) else echo_runtime
+    made = loader if "engine" in config.get("parameters", {}) else echo_runtime
     return made.load(name, version, folder, config, loop)

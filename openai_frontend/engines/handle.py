@@ -1,0 +1,221 @@
+"""One loaded engine: hands it Triton's requests, and makes it again where it has died."""
+
+import asyncio
+import dataclasses
+import itertools
+import logging
+import multiprocessing
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from openai_frontend.engines import tensors
+from openai_frontend.engines.engine import Engine, EngineError, EngineStats, ModelFacts, Sample
+from openai_frontend.engines.response_writer import PendingDeltas, ResponseWriter, fail
+from openai_frontend.generation import Adapter, EmbedRequest, ScorePairRequest
+from openai_frontend.triton import error_codes
+from openai_frontend.triton._core import Execution
+
+logger = logging.getLogger(__name__)
+
+
+class EngineHandle:
+    """One loaded engine, as the in-process backend sees it."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        facts: Mapping[str, Any],
+        make: Callable[[], tuple[Engine, ModelFacts]],
+    ) -> None:
+        """`make` loads the engine again, blocking, from the same folder; raises RuntimeError."""
+        self.facts = facts
+        self._name = name
+        self._engine = engine
+        self._make = make
+        self._changing = threading.Lock()  # Triton may unload the model while it is made again
+        self._loaded = True
+        self._unloaded = False
+        self._down: str | None = None  # why no request can begin while the engine is made again
+        self._unsent = PendingDeltas()
+        self._numbers = itertools.count(1)
+        self._live: dict[Execution, str] = {}
+        self._tasks: dict[Execution, asyncio.Task[None]] = {}
+        self._adapters: Mapping[str, Adapter] = {}
+        self._adapting = threading.Lock()  # they may change while the engine is made again
+
+    def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        """Know the adapters that requests may name from now on."""
+        with self._adapting:
+            self._adapters = adapters
+            self._tell_adapters(self._engine)
+
+    def _tell_adapters(self, engine: Engine) -> None:
+        try:
+            engine.set_adapters(self._adapters)
+        except Exception:  # the edge to engines that users write: other models must go on
+            logger.exception("%s: the engine does not take its adapters", self._name)
+
+    def start(self, execution: Execution) -> None:
+        """Begin a request: its tensors become a request of the engine's."""
+        if self._down is not None:
+            execution.fail(error_codes.UNAVAILABLE, self._down)
+            return
+        inputs = execution.inputs()
+        # Triton's ids are the callers' own and may repeat.
+        request_id = f"{self._name}-{next(self._numbers)}-{execution.request_id}"
+        context = self.facts["max_model_len"]
+        try:
+            if "embedding_request" in inputs:
+                embedding = tensors.read_embedding(inputs, request_id, context)
+                self._run(execution, self._embed(embedding, execution))
+                return
+            if "score_request" in inputs:
+                pair = tensors.read_score(inputs, request_id, context)
+                self._run(execution, self._score(pair, execution))
+                return
+            request = tensors.read_generation(
+                inputs, request_id, context, self._adapters, execution.parameters
+            )
+            sink = ResponseWriter(execution, request, inputs, self._live, self._unsent)
+        except ValueError as error:
+            execution.fail(error_codes.INVALID_ARG, str(error))
+            return
+        self._live[execution] = request_id
+        try:
+            started = self._engine.generate(request, sink)
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            sink.fail(error)
+            return
+        if started is not None:
+            answering = self._run(execution, self._answer(started, sink))
+            # A task that is cancelled before its first step never awaits what it was given.
+            answering.add_done_callback(lambda _: started.close())
+
+    def cancel(self, execution: Execution) -> None:
+        """End a request whose caller has gone."""
+        self._end(execution, error_codes.CANCELLED, "the request was cancelled")
+
+    def _end(self, execution: Execution, code: int, reason: str) -> None:
+        request_id = self._live.pop(execution, None)
+        if (task := self._tasks.get(execution)) is not None:
+            task.cancel()
+        if request_id is not None:
+            self._engine.cancel(request_id)
+        execution.fail(code, reason)
+
+    def unload(self) -> None:
+        """Release the engine. Called on a thread of Triton's when no request is in flight."""
+        with self._changing:
+            self._unloaded = True
+            if self._loaded:
+                self._loaded = False
+                self._engine.unload()
+
+    def interrupt(self, reason: str) -> None:
+        """Fail what is in flight, and what comes until `restart` has made the engine again. Called
+        on the event loop.
+        """
+        self._down = reason
+        for execution in {**self._live, **self._tasks}:
+            try:
+                self._end(execution, error_codes.UNAVAILABLE, reason)
+            except Exception:  # the edge to engines that users write, this one a broken one
+                logger.exception("%s: the engine does not let go of a request", self._name)
+                execution.fail(error_codes.UNAVAILABLE, reason)
+
+    def restart(self) -> None:
+        """Load the engine again, after `interrupt`: blocks, so on a thread. Raises as `load` does;
+        then it may be called again.
+        """
+        with self._changing:
+            if self._unloaded:
+                return
+            if self._loaded:
+                self._loaded = False
+                self._unload_broken()
+            try:
+                engine, facts = self._make()
+            finally:
+                # vLLM kills a process that hangs, and does not wait for its end: this reaps it.
+                multiprocessing.active_children()
+            with self._adapting:
+                self._tell_adapters(engine)
+                self._engine, self._loaded, self._down = engine, True, None
+            told = dataclasses.asdict(facts)
+            if told != self.facts:  # else the same object, by which a model is known again
+                self.facts = told
+
+    def _unload_broken(self) -> None:
+        try:
+            self._engine.unload()
+        except Exception:  # what has died need not do as it is told
+            logger.exception("%s: the engine did not unload in order", self._name)
+
+    async def probe(self) -> None:
+        """Return once the engine has answered something small."""
+        await self._engine.warm_up()
+
+    def unsent(self, begun: bool) -> int:
+        """Return how many deltas made no response; for a request that has begun to answer, those of
+        streams alone.
+        """
+        return self._unsent.streamed if begun else self._unsent.streamed + self._unsent.whole
+
+    def failure(self) -> str | None:
+        """Say why the engine can serve no more; None while it can, and after the unload."""
+        if self._unloaded:
+            return None
+        return self._down or self._engine.stats().failure
+
+    def stats(self) -> EngineStats:
+        """Say how the engine is doing."""
+        return self._engine.stats()
+
+    def samples(self) -> Iterable[Sample]:
+        """Tell what `/metrics` shows of the engine beside that."""
+        return self._engine.samples()
+
+    def _run(
+        self, execution: Execution, coroutine: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks[execution] = task
+        task.add_done_callback(lambda _: self._tasks.pop(execution, None))
+        return task
+
+    async def _answer(self, answer: Coroutine[Any, Any, None], sink: ResponseWriter) -> None:
+        try:
+            await answer
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            sink.fail(error)
+        if not sink.ended:
+            sink.fail(EngineError("the engine ended the answer without a finish reason"))
+
+    async def _embed(self, request: EmbedRequest, execution: Execution) -> None:
+        try:
+            result = await self._engine.embed(request)
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            fail(execution, error)
+            return
+        vector = result.embedding
+        execution.send(
+            [
+                ("embedding", "FP32", (vector.nbytes // 4,), vector),
+                tensors.count_output("num_input_tokens", result.prompt_tokens),
+            ],
+            final=True,
+        )
+
+    async def _score(self, request: ScorePairRequest, execution: Execution) -> None:
+        try:
+            result = await self._engine.score(request)
+        except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            fail(execution, error)
+            return
+        outputs = [
+            tensors.float_output("score", result.score),
+            tensors.count_output("num_input_tokens", result.prompt_tokens),
+        ]
+        execution.send(outputs, final=True)

@@ -1,0 +1,139 @@
+"""Compiles grammars in a separate process before the engine gets them."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import IO, Any, NamedTuple, cast
+
+from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec
+from openai_frontend.triton import error_codes
+
+CPU_S = 8  # of one trial: a schema of 900 objects with two properties each takes 4
+MEMORY_MIB = 1024  # of one trial: that schema takes 150
+
+_MODULE = "openai_frontend.engines.vllm.grammar_sandbox_worker"
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a process to fork from
+_DIED = "the process that tries grammars has died"
+
+
+class SandboxLimitExceeded(ValueError):
+    """A form that took too long or too much; another time it might not."""
+
+
+class _Process(NamedTuple):
+    popen: "subprocess.Popen[bytes]"
+    requests: IO[bytes]
+    replies: IO[bytes]
+
+
+class GrammarSandbox:
+    """The process, made again where it has died. Its methods may block; its own thread reads."""
+
+    def __init__(self, *, cpu_s: int = CPU_S, memory_mib: int = MEMORY_MIB) -> None:
+        """Limits of one trial: of a processor's time, half as much as of waiting, and of memory."""
+        self._limits = {"cpu_s": cpu_s, "memory_mib": memory_mib}
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._pending: dict[int, Future[GrammarSpec]] = {}
+        self._process: _Process | None = None
+        self._told = False  # the process has the vocabulary
+        self._closed = False
+
+    def start(self) -> None:
+        """Start the process; it is ready some 2 s later."""
+        with self._lock:
+            self._living()
+
+    def submit(self, form: GrammarSpec, vocabulary: Callable[[], str]) -> Future[GrammarSpec]:
+        """The form that is ready for the engine, once it is tried; `vocabulary` is the model's,
+        as xgrammar writes it down. The future raises ValueError, with what is wrong with the form.
+        """
+        future: Future[GrammarSpec] = Future()
+        future.set_running_or_notify_cancel()  # who no longer waits for it leaves it alone
+        with self._lock:
+            number = next(self._numbers)
+            self._pending[number] = future
+            try:
+                process = self._living()
+                if not self._told:
+                    self._send(process, {"vocabulary": vocabulary(), **self._limits})
+                    self._told = True
+                self._send(process, {"id": number, "kind": form.kind, "text": form.text})
+            except Exception as error:
+                del self._pending[number]
+                if isinstance(error, OSError):
+                    raise EngineError(_DIED, error_codes.UNAVAILABLE) from None
+                raise
+        return future
+
+    def close(self) -> None:
+        """End the process, and what it tries."""
+        with self._lock:
+            self._closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.popen.pid, signal.SIGKILL)
+            process.popen.wait()
+
+    def _living(self) -> _Process:
+        if self._closed:
+            raise EngineError("the model is unloaded", error_codes.UNAVAILABLE)
+        if self._process is None:
+            self._process, self._told = _started(), False
+            threading.Thread(
+                target=self._read, args=(self._process,), name="grammar trials", daemon=True
+            ).start()
+        return self._process
+
+    @staticmethod
+    def _send(process: _Process, message: Any) -> None:
+        process.requests.write(json.dumps(message).encode() + b"\n")
+        process.requests.flush()
+
+    def _read(self, process: _Process) -> None:
+        for line in process.replies:
+            self._settle(json.loads(line))
+        with self._lock:
+            pending, self._pending = self._pending, {}
+            if self._process is process:
+                self._process = None
+            with contextlib.suppress(BrokenPipeError):
+                process.requests.close()
+        process.replies.close()
+        process.popen.wait()
+        for future in pending.values():
+            future.set_exception(EngineError(_DIED, error_codes.UNAVAILABLE))
+
+    def _settle(self, reply: dict[str, Any]) -> None:
+        with self._lock:
+            future = self._pending.pop(reply["id"], None)
+        if future is None:
+            return
+        if "error" in reply:
+            kind = SandboxLimitExceeded if reply.get("over_limit") else ValueError
+            future.set_exception(kind(reply["error"]))
+        else:
+            future.set_result(GrammarSpec(reply["kind"], reply["text"]))
+
+
+def _started() -> _Process:
+    """In a group of its own: Ctrl-C does not end it, and `close` ends what it has forked too."""
+    environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
+    popen = subprocess.Popen(  # noqa: S603  this interpreter, and a module of ours
+        [sys.executable, "-P", "-m", _MODULE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    pipes = cast("tuple[IO[bytes], IO[bytes]]", (popen.stdin, popen.stdout))
+    return _Process(popen, *pipes)

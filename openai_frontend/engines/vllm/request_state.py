@@ -1,0 +1,145 @@
+"""What the step loop knows of each request: how its outputs become deltas."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from openai_frontend.engines.engine import DeltaSink, EngineError
+from openai_frontend.engines.vllm import conversion
+from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.triton import error_codes
+from openai_frontend.triton._core import BoundedDecodeStream
+
+# What comes before the answer, where decoding begins: enough for spaces and split characters.
+# vLLM takes the whole prompt, 20 ms of the event loop for 100,000 tokens.
+_PROMPT_END = 8
+
+
+def bound_detokenizer(detokenizer: Any, prompt_token_ids: Sequence[int] | None) -> None:
+    """Let a detokenizer's steps cost the same however many tokens complete no character."""
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    if not isinstance(detokenizer, FastIncrementalDetokenizer):
+        return
+    import tokenizers.decoders
+
+    skip = detokenizer.skip_special_tokens
+    tokenizer = detokenizer.tokenizer
+    stream = BoundedDecodeStream(
+        partial(tokenizers.decoders.DecodeStream, skip_special_tokens=skip),
+        partial(tokenizer.decode, skip_special_tokens=skip),
+    )
+    for token_id in (prompt_token_ids or ())[-_PROMPT_END:]:
+        stream.step(tokenizer, token_id)
+    detokenizer.stream = stream
+
+
+class TextRequestState:
+    """One request of plain text."""
+
+    __slots__ = (
+        "begun",
+        "cached_tokens",
+        "decode",
+        "detokenizer",
+        "native",
+        "params",
+        "prompt_tokens",
+        "send_text",
+        "sink",
+        "step",
+        "stop",
+        "tokenizer",
+    )
+
+    def __init__(self, sink: DeltaSink, request: Any, detokenizer: Any) -> None:
+        self.sink = sink
+        self.send_text = sink.send_text
+        self.detokenizer = detokenizer
+        bound_detokenizer(detokenizer, request.prompt_token_ids)
+        self.decode = detokenizer.decode_next
+        # Without its two wrappers, 0.4 us less. They matter where special tokens are shown.
+        self.step = detokenizer.stream.step if detokenizer.spaces_between_special_tokens else None
+        self.tokenizer = detokenizer.tokenizer
+        self.params = request.sampling_params
+        self.stop = bool(self.params.stop)
+        # Tokens that are nothing but text pass Python by, see `advance_all`.
+        self.native = (
+            None if self.stop or self.step is None else sink.text_stream(self.step, self.tokenizer)
+        )
+        self.prompt_tokens = len(request.prompt_token_ids)
+        self.cached_tokens = 0
+        self.begun = False  # the detokenizer does not count the tokens of the hot path
+
+    def advance(self, output: Any) -> bool:
+        """Send what a step adds; say whether a stop string ended the request before the engine
+        did.
+        """
+        if (stats := output.prefill_stats) is not None:
+            self.cached_tokens = stats.num_cached_tokens
+        token_ids = output.new_token_ids
+        if output.finish_reason is None and not self.stop:
+            # The hot path. vLLM's update() would copy the whole text so far for each token.
+            if len(token_ids) == 1 and self.step is not None:
+                try:
+                    text = self.step(self.tokenizer, token_ids[0]) or ""
+                except Exception:  # noqa: BLE001  the wrapper meets it again, and knows what to do
+                    text = self.decode(token_ids[0])
+            else:
+                text = "".join(map(self.decode, token_ids))
+            self.send_text(text, token_ids)
+            self.begun = True
+            return False
+        return self._advance_with_stop(output, output.finish_reason, token_ids)
+
+    def _advance_with_stop(self, output: Any, reason: Any, token_ids: list[int]) -> bool:
+        from vllm.v1.engine import FinishReason
+
+        detokenizer = self.detokenizer
+        before = detokenizer.num_output_tokens()
+        stop_string = detokenizer.update(token_ids, reason == FinishReason.STOP)
+        kept = token_ids[: detokenizer.num_output_tokens() - before]
+        if stop_string is not None:
+            reason = FinishReason.STOP
+        text = detokenizer.get_next_output_text(reason is not None, True)
+        if reason is None:
+            self.sink.send(CompletionDelta(text, kept))
+            return False
+        self._finish(text, kept, reason, stop_string or output.stop_reason)
+        return stop_string is not None and output.finish_reason is None
+
+    def _finish(self, text: str, token_ids: list[int], reason: Any, stop_reason: Any) -> None:
+        try:
+            begun = (
+                self.begun
+                or (self.native is not None and self.native.begun)
+                or self.detokenizer.num_output_tokens() > 0
+            )
+            told = conversion.finish_reason(reason, self.params, begun)
+        except EngineError as error:
+            self.sink.fail(error)
+            return
+        counts = TokenCounts(self.prompt_tokens, cached_tokens=self.cached_tokens)
+        self.sink.send(CompletionDelta(text, token_ids, told, stop_reason, counts))
+
+
+class DeltaCollector:
+    """Stands where vLLM's OutputProcessor expects its queue, and hands the output on at once."""
+
+    def __init__(self, sink: DeltaSink, request: Any) -> None:
+        self._sink = sink
+        self._params = request.sampling_params
+        self._begun = False
+        self.request_id = request.request_id
+
+    def put(self, output: Any) -> None:
+        """Take one RequestOutput, or the exception that ends the request."""
+        if isinstance(output, Exception):
+            self._sink.fail(EngineError(conversion.ENGINE_DIED, error_codes.UNAVAILABLE))
+            return
+        try:
+            delta = conversion.delta(output, self._params, begun=self._begun)
+            self._begun = self._begun or bool(delta.token_ids)
+            self._sink.send(delta)
+        except EngineError as error:
+            self._sink.fail(error)

@@ -1,0 +1,306 @@
+"""Drives vLLM's engine client step by step, with no task, queue or RequestOutput per token.
+
+`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here the
+callback that reads a step walks its outputs: tokens that are text alone pass Python by, a request
+of plain text has a detokenizer and its sink, nothing else. A request that needs more (logprobs)
+goes through vLLM's own OutputProcessor in the same walk.
+
+It uses vLLM's inner classes, so it runs with the versions that it was tested with only
+(`arguments.TESTED_VERSIONS`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from openai_frontend.engines.engine import DeltaSink, EngineError, EngineStats, Sample
+from openai_frontend.engines.vllm import conversion, zmq_io
+from openai_frontend.engines.vllm.grammars import GrammarPreparer
+from openai_frontend.engines.vllm.request_state import (
+    DeltaCollector,
+    TextRequestState,
+    bound_detokenizer,
+)
+from openai_frontend.engines.vllm.stats import PREEMPTIONS, engine_samples
+from openai_frontend.triton import _core, error_codes
+
+logger = logging.getLogger(__name__)
+
+KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's own name; 1 is all of it
+NUM_PREEMPTIONS = "vllm:num_preemptions"  # so far
+
+
+def _needs_no_wait(prompt: Any, params: Any) -> bool:
+    """Token ids, no grammar to check and no words to tokenize."""
+    return "type" in prompt and params.structured_outputs is None and not params.bad_words
+
+
+def _given_up(sink: DeltaSink) -> bool:
+    """Asked twice around an await: between the two the answer may change."""
+    return sink.cancelled
+
+
+class StepLoop:
+    """All requests of one AsyncLLM whose own output handler does not run."""
+
+    def __init__(self, engine: Any, grammars: GrammarPreparer) -> None:
+        self._engine = engine
+        self._grammars = grammars
+        self._core = engine.engine_core
+        self._processor = engine.output_processor
+        self._streams: dict[str, TextRequestState] = {}
+        self._collected: dict[str, DeltaSink] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # known with the first request
+        self._steps: asyncio.Task[None] | None = None
+        self._supported_tasks: Any = None
+        self._writer: zmq_io.RequestSender | None = None
+        self.failure: str | None = None  # why no step is taken any more
+        self._scheduler_stats: Any = None  # vLLM's SchedulerStats, the last that came
+
+    @property
+    def running(self) -> int:
+        """Requests that the engine has and that are not over."""
+        return len(self._streams) + len(self._collected)
+
+    def stats(self) -> EngineStats:
+        """How full the engine is; its scheduler says so four times a second while it works."""
+        told, running = self._scheduler_stats, self.running
+        preemptions = 0 if told is None else (told.kv_connector_stats or {}).get(PREEMPTIONS, 0)
+        gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
+        if told is None or not running:
+            return EngineStats(running=running, gauges=gauges, failure=self.failure)
+        waiting = min(told.num_waiting_reqs + told.num_skipped_waiting_reqs, running)
+        return EngineStats(
+            running=running - waiting,
+            waiting=waiting,
+            gauges={**gauges, KV_CACHE_USAGE: told.kv_cache_usage},
+            failure=self.failure,
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """What a scrape is told beside that."""
+        return engine_samples(
+            self._engine.vllm_config, self._scheduler_stats, at_work=bool(self.running)
+        )
+
+    def add(
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, **options: Any
+    ) -> None:
+        """Send a request to the engine. Its failure, now or later, goes to the sink.
+
+        `options` are InputProcessor's: `priority`; and `lora_request`, or a task that makes one.
+        """
+        if self._steps is None:
+            self._start()
+        at_once = self._writer and self._supported_tasks and _needs_no_wait(prompt, params)
+        if at_once and not isinstance(options.get("lora_request"), asyncio.Task):
+            self._add_at_once(request_id, prompt, params, sink, options)
+        else:
+            self._spawn(self._add(request_id, prompt, params, sink, options))
+
+    def cancel(self, request_id: str) -> None:
+        """Abort a request; unknown and finished ones are left alone."""
+        known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
+        if known is not None:
+            self._spawn(self._core.abort_requests_async([request_id]))
+
+    def close(self) -> None:
+        """End the loop; called on any thread, once no request is left."""
+        if self._loop is not None and self._steps is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._steps.cancel)
+
+    def _add_at_once(
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
+    ) -> None:
+        """Without a task, and without a turn of the event loop."""
+        try:
+            with conversion.translate_errors(params):
+                request = self._engine.input_processor.process_inputs(
+                    request_id,
+                    prompt,
+                    params,
+                    supported_tasks=self._supported_tasks,
+                    **options,
+                )
+                self._named(request, request_id)
+                self._check_alive()
+                self._register(request, sink)
+                if self._writer is None or not self._writer.add(request):
+                    self._spawn(self._send(request_id, request, sink))
+        except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
+            self._fail_add(request_id, sink, error)
+
+    async def _send(self, request_id: str, request: Any, sink: DeltaSink) -> None:
+        try:
+            with conversion.translate_errors(request.sampling_params):
+                await self._core.add_request_async(request)
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail_add(request_id, sink, error)
+
+    def _check_alive(self) -> None:
+        if self.failure is not None:
+            raise EngineError(self.failure, error_codes.UNAVAILABLE)
+
+    def _fail_add(self, request_id: str, sink: DeltaSink, error: Exception) -> None:
+        self._streams.pop(request_id, None)
+        self._drop_collected(request_id)
+        sink.fail(error)
+
+    def _drop_collected(self, request_id: str) -> DeltaSink | None:
+        """Remove a request from vLLM's OutputProcessor; None if it does not have it."""
+        sink = self._collected.pop(request_id, None)
+        if sink is not None and (state := self._processor.request_states.get(request_id)):
+            state.queue = None  # else it would get a last output, which may be what fails
+            self._processor.abort_requests([request_id], internal=True)
+        return sink
+
+    async def _add(
+        self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
+    ) -> None:
+        try:
+            with conversion.translate_errors(params):
+                request = await self._processed(request_id, prompt, params, options)
+                if _given_up(sink):
+                    return
+                self._check_alive()
+                self._register(request, sink)
+                await self._core.add_request_async(request)
+        except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
+            self._fail_add(request_id, sink, error)
+            return
+        if _given_up(sink):
+            # The caller went while the prompt was being prepared, before there was anything to
+            # abort.
+            self.cancel(request_id)
+
+    async def _processed(
+        self, request_id: str, prompt: Any, params: Any, options: dict[str, Any]
+    ) -> Any:
+        if isinstance(loading := options.get("lora_request"), asyncio.Task):
+            options = {**options, "lora_request": await asyncio.shield(loading)}
+        if self._supported_tasks is None:
+            self._supported_tasks = await self._engine.get_supported_tasks()
+        if params.structured_outputs is not None:
+            await self._grammars.prepare(params)
+        processor = self._engine.input_processor
+        known = {"supported_tasks": self._supported_tasks, **options}
+        if _needs_no_wait(prompt, params):
+            request = processor.process_inputs(request_id, prompt, params, **known)
+        else:
+            request = await processor.process_inputs_async(request_id, prompt, params, **known)
+        return self._named(request, request_id)
+
+    @staticmethod
+    def _named(request: Any, request_id: str) -> Any:
+        conversion.check_bad_words(request.sampling_params)
+        request.external_req_id = request_id
+        return request
+
+    def _register(self, request: Any, sink: DeltaSink) -> None:
+        from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer, IncrementalDetokenizer
+
+        params = request.sampling_params
+        if params.num_logprobs is None and params.prompt_logprobs is None:
+            detokenizer = IncrementalDetokenizer.from_new_request(
+                self._processor.tokenizer, request
+            )
+            if isinstance(detokenizer, FastIncrementalDetokenizer):
+                self._streams[request.request_id] = TextRequestState(sink, request, detokenizer)
+                return
+        collector = DeltaCollector(sink, request)
+        self._processor.add_request(request, None, None, 0, collector)
+        state = self._processor.request_states[request.request_id]
+        bound_detokenizer(state.detokenizer, request.prompt_token_ids)
+        self._collected[request.request_id] = sink
+
+    def _start(self) -> None:
+        """Before anything is asked of the engine: the first answer starts the client's own task."""
+        self._loop = asyncio.get_running_loop()
+        reader = zmq_io.output_reader(self._core, self._step)
+        if reader is not None:
+            self._writer = zmq_io.RequestSender(self._core)
+        steps = (
+            reader.start() if reader is not None else self._loop.create_task(self._await_steps())
+        )
+        self._steps = self._loop.create_task(self._run(steps))
+
+    async def _await_steps(self) -> None:
+        while True:
+            self._step(await self._core.get_output_async())
+
+    async def _run(self, steps: asyncio.Task[None]) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await steps
+        except (EngineDeadError, asyncio.CancelledError):
+            self._fail_all(conversion.ENGINE_DIED)
+        except Exception as error:
+            logger.exception("the step loop failed")
+            # Not its text, which may quote a request: others are told this reason too.
+            self._fail_all(f"the step loop failed: {type(error).__name__}")
+
+    def _step(self, step: Any) -> None:
+        streams = self._streams
+        if step.scheduler_stats is not None:
+            self._scheduler_stats = step.scheduler_stats
+        stopped: list[str] = []
+        rest: list[Any] = []
+        outputs, failed = _core.advance_all(step.outputs, streams)
+        for request_id, cause in failed:
+            unsent = EngineError(cause)
+            logger.error("a step's output could not be sent: %s", unsent)
+            stopped.append(request_id)
+            streams.pop(request_id).sink.fail(unsent)
+        for output in outputs:
+            request_id = output.request_id
+            stream = streams.get(request_id)
+            if stream is None:
+                rest.append(output)
+                continue
+            try:
+                stopped_by_string = stream.advance(output)
+            except Exception as error:  # a stream fails alone
+                logger.exception("a step's output could not be sent")
+                stream.sink.fail(error)
+                stopped_by_string = output.finish_reason is None
+            if stopped_by_string:
+                stopped.append(request_id)
+            if stopped_by_string or output.finish_reason is not None:
+                del streams[request_id]
+        if rest:
+            stopped += self._process_rest(rest, step.timestamp)
+        if stopped:
+            self._spawn(self._core.abort_requests_async(stopped))
+
+    def _process_rest(self, rest: list[Any], timestamp: float) -> list[str]:
+        stopped: list[str] = []
+        for output in rest:  # one at a time: the output at which a call raises is known
+            request_id, finished = output.request_id, output.finish_reason is not None
+            try:
+                aborted = self._processor.process_outputs([output], timestamp, None).reqs_to_abort
+            except Exception as error:
+                logger.exception("a step's output could not be sent")
+                if (sink := self._drop_collected(request_id)) is not None:
+                    sink.fail(error)
+                aborted = [] if finished else [request_id]
+            if finished or aborted:
+                self._collected.pop(request_id, None)
+            stopped += aborted
+        return stopped
+
+    def _fail_all(self, reason: str) -> None:
+        self.failure = reason
+        error = EngineError(reason, error_codes.UNAVAILABLE)
+        sinks = [stream.sink for stream in self._streams.values()] + list(self._collected.values())
+        self._streams.clear()
+        self._collected.clear()
+        for sink in sinks:
+            sink.fail(error)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,1 +1,0 @@
-"""Rows of families, one file per kind of syntax; the tables name them all."""

@@ -1,0 +1,94 @@
+"""The harmony format of gpt-oss: all output is messages, each with a channel and perhaps a
+recipient. The analysis channel is reasoning, a message to a function is a call.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+
+from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall
+from openai_frontend.parsing.event_buffer import EventBuffer
+from openai_frontend.parsing.events import ContentText, ReasoningText, is_name
+from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.values import ValueReader
+
+_START, _CHANNEL, _CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"
+_HEADER_END = Markers("<|message|>")
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_BODY_ENDS = Markers(*_ENDS, _START, _CHANNEL)
+_MAX_HEADER = 512
+_FUNCTIONS = "functions."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Harmony:
+    """Nothing to configure: there is one harmony."""
+
+    summary: str
+    starts: tuple[str, ...] = (_START, _CHANNEL)
+    ends: tuple[str, ...] = _ENDS
+    bare_starts: tuple[str, ...] = ()
+    line_starts: tuple[str, ...] = ()
+    frames_output: bool = True
+
+    def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
+        """Reads one message."""
+        header, end = yield from cursor.until(_HEADER_END, _MAX_HEADER)
+        cursor.take(len(header) + len(end))
+        words = (start + header).replace(_CONSTRAIN, " ").replace(_CHANNEL, " \n ").split(" ")
+        recipient = next((word[3:] for word in words if word.startswith("to=")), "")
+        name = recipient.removeprefix(_FUNCTIONS)
+        if recipient != name and output.schemas:
+            yield from _call(cursor, output, name.strip())
+        else:
+            cursor.forget()
+            output.marker()
+            kind = ReasoningText if _channel(words) == "analysis" else ContentText
+            yield from _text(cursor, output, kind)
+
+
+def _channel(words: list[str]) -> str:
+    """The word behind the channel's mark, for which a line break stands."""
+    after = words[words.index("\n") + 1 :] if "\n" in words else []
+    return next((word for word in after if word), "")
+
+
+def _text(
+    cursor: Cursor, output: EventBuffer, kind: type[ContentText] | type[ReasoningText]
+) -> Generator[None, None, None]:
+    output.in_reasoning = kind is ReasoningText
+    end = yield from cursor.before(_BODY_ENDS, partial(output.write, kind))
+    output.in_reasoning = False
+    if end in _ENDS:
+        cursor.take(len(end))
+    if end:
+        output.marker()
+
+
+def _call(cursor: Cursor, output: EventBuffer, name: str) -> Generator[None, None, None]:
+    yield from cursor.skip_space()
+    if not is_name(name) or (yield from cursor.peek()) != "{":
+        raise NotToolCall
+    output.begin(name)
+    cursor.forget()
+    yield from ValueReader(cursor, output.arguments).read()
+    output.end()
+    cursor.record()
+    yield from cursor.skip_space()
+    if (yield from cursor.accept(*_ENDS)):
+        cursor.record()
+
+
+GPT_OSS = Family(
+    name="gpt_oss",
+    models="gpt-oss 20B and 120B",
+    tools=Harmony(
+        summary="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+        '{"a": 1}<|call|>`'
+    ),
+    reasoning_summary="`<|channel|>analysis<|message|>...<|end|>`",
+    special_tokens=True,
+    signs=(("<|channel|>", "<|message|>"),),
+    model_types=("gpt_oss",),
+    aliases=("harmony", "openai"),
+)

@@ -1,0 +1,217 @@
+"""Calls whose arguments are spelled one by one between tags: Qwen3-Coder, GLM, MiniMax, and
+DeepSeek V3.2. What is no string by its tag or its schema is read when it is whole.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+
+from openai_frontend.parsing.buffer import Cursor, Markers, NotToolCall, markers
+from openai_frontend.parsing.event_buffer import ArgumentsWriter, EventBuffer
+from openai_frontend.parsing.events import is_name
+from openai_frontend.parsing.family import THINK, THINKING, Family, Reasoning
+from openai_frontend.parsing.formats.json_calls import JsonCalls
+from openai_frontend.parsing.formats.sections import Section, read_section
+from openai_frontend.parsing.schema_types import Types, argument_types
+
+_STRING: Types = frozenset(("string",))
+_OTHER: Types = frozenset(("number", "boolean", "object", "array", "null"))
+# What a tag says of its value's type; None: the schema says it.
+PLAIN_TAG: Mapping[str, Types | None] = {'">': None}
+TYPED_TAG: Mapping[str, Types | None] = {
+    '" string="true">': _STRING,
+    '" string="false">': _OTHER,
+    '">': None,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValues:
+    """The tags in the order in which they come."""
+
+    summary: str
+    section: Section
+    name_ends: tuple[str, ...]
+    key_start: str
+    value_ends: tuple[str, ...]
+    key_ends: Mapping[str, Types | None] = field(default_factory=lambda: PLAIN_TAG)
+    value_start: str = ""
+    json_form: JsonCalls | None = None  # a JSON object in the same place, which some models write
+    value_on_own_lines: bool = False  # one line break on either side is no part of it
+    bare_starts: tuple[str, ...] = ()
+    line_starts: tuple[str, ...] = ()
+    frames_output: bool = False
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Sections, and calls without one."""
+        return self.section.all_starts
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Of calls, of sections, and of the other form."""
+        return self.section.all_ends + (self.json_form.ends if self.json_form else ())
+
+    def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
+        """Reads a section of calls, or calls without one."""
+        if self.json_form and start in self.json_form.starts:
+            yield from cursor.skip_space()
+            if (yield from cursor.peek()) == "{":
+                yield from self.json_form.read(cursor, output, start)
+                return
+        yield from read_section(self.section, self._call, cursor, output, start)
+
+    def _call(self, cursor: Cursor, output: EventBuffer) -> Generator[None, None, None]:
+        name = yield from self._name(cursor)
+        yield from cursor.skip_space()
+        tag = yield from self._tag(cursor)
+        output.begin(name)
+        cursor.forget()
+        writer = ArgumentsWriter(output)
+        while tag == self.key_start:
+            yield from self._argument(cursor, writer, output.schemas.get(name))
+            yield from cursor.skip_space()
+            tag = yield from self._tag(cursor)
+        writer.close()
+        cursor.record()
+
+    def _tag(self, cursor: Cursor) -> Generator[None, None, str]:
+        return cursor.expect(self.key_start, *self.section.call_ends)
+
+    def _name(self, cursor: Cursor) -> Generator[None, None, str]:
+        stops = (self.key_start, *self.section.call_ends)
+        text, end = yield from cursor.until(markers(*self.name_ends, *stops))
+        if not is_name(text.strip()):
+            raise NotToolCall
+        cursor.take(len(text) if end in stops else len(text) + len(end))
+        return text.strip()
+
+    def _argument(
+        self, cursor: Cursor, writer: ArgumentsWriter, schema: Mapping[str, object] | None
+    ) -> Generator[None, None, None]:
+        key, end = yield from cursor.until(markers(*self.key_ends))
+        cursor.take(len(key) + len(end))
+        if self.value_start:
+            yield from cursor.skip_space()
+            yield from cursor.expect(self.value_start)
+        if self.value_on_own_lines:
+            yield from cursor.accept("\n")
+        types = self.key_ends[end]
+        known = argument_types(schema, key.strip()) if types is None else types
+        writer.key(key.strip())
+        yield from writer.text_value(cursor, self._value_ends(), known)
+
+    def _value_ends(self) -> Markers:
+        broken = (f"\n{end}" for end in self.value_ends if self.value_on_own_lines)
+        return markers(*self.value_ends, *broken)
+
+
+_CHATML_ENDINGS = ("<|im_end|>", "<|endoftext|>")
+
+
+def _json(tag: str) -> JsonCalls:
+    return JsonCalls(summary="", starts=(f"<{tag}>",), ends=(f"</{tag}>",))
+
+
+def _function_tags(section: str) -> KeyValues:
+    return KeyValues(
+        summary=f"`<{section}><function=f><parameter=a>1</parameter></function></{section}>`",
+        section=Section(
+            call_starts=("<function=",),
+            call_ends=("</function>",),
+            starts=(f"<{section}>",),
+            ends=(f"</{section}>",),
+        ),
+        name_ends=(">",),
+        key_start="<parameter=",
+        key_ends={">": None},
+        value_ends=("</parameter>",),
+        value_on_own_lines=True,
+        json_form=_json(section),
+    )
+
+
+def _argument_tags(prefix: str) -> KeyValues:
+    call, key, value = f"{prefix}tool_call", f"{prefix}arg_key", f"{prefix}arg_value"
+    return KeyValues(
+        summary=f"`<{call}>f<{key}>a</{key}><{value}>1</{value}></{call}>`",
+        section=Section(call_starts=(f"<{call}>",), call_ends=(f"</{call}>",)),
+        name_ends=("\n",),
+        key_start=f"<{key}>",
+        key_ends={f"</{key}>": None},
+        value_start=f"<{value}>",
+        value_ends=(f"</{value}>",),
+        json_form=_json(call),
+    )
+
+
+QWEN3_CODER = Family(
+    name="qwen3_coder",
+    models="Qwen3-Coder",
+    tools=_function_tags("tool_call"),
+    endings=_CHATML_ENDINGS,
+    signs=(("<function=", "<parameter="),),
+    without=("<think>", "</think>"),
+)
+QWEN3_XML = Family(
+    name="qwen3_xml",
+    models="Qwen3.5, Qwen3-Next, Nemotron 3, Granite 4.2, Step 3.5, MiMo",
+    reasoning=THINK,
+    tools=_function_tags("tool_call"),
+    endings=_CHATML_ENDINGS,
+    signs=(("<function=", "<parameter="),),
+    without=("<seed:tool_call>",),
+    model_types=("qwen3_5", "qwen3_5_moe", "qwen3_next", "mimo", "step3p5"),
+    aliases=("nemotron_v3", "granite_thinking", "step3p5", "mimo"),
+)
+SEED_OSS = Family(
+    name="seed_oss",
+    models="Seed-OSS",
+    reasoning=Reasoning(start="<seed:think>", end="</seed:think>"),
+    tools=_function_tags("seed:tool_call"),
+    special_tokens=True,
+    endings=("<seed:eos>",),
+    signs=(("<seed:tool_call>",),),
+    model_types=("seed_oss",),
+)
+GLM45 = Family(
+    name="glm45",
+    models="GLM-4.5, 4.6 and 4.7, GLM-5",
+    reasoning=THINK,
+    tools=_argument_tags(""),
+    endings=("<|user|>", "<|observation|>", "<|endoftext|>"),
+    signs=(("<arg_key>", "<arg_value>"),),
+    model_types=("glm4_moe", "glm4v_moe", "glm4_moe_lite"),
+    aliases=("glm46", "glm47"),
+)
+LONGCAT = Family(
+    name="longcat",
+    models="LongCat-Flash",
+    reasoning=Reasoning(start="<longcat_think>", end="</longcat_think>"),
+    tools=_argument_tags("longcat_"),
+    special_tokens=True,
+    endings=("</longcat_s>",),
+    signs=(("<longcat_tool_call>",),),
+    model_types=("longcat_flash",),
+)
+MINIMAX_M2 = Family(
+    name="minimax_m2",
+    models="MiniMax M2 and M2.1",
+    reasoning=THINKING,
+    tools=KeyValues(
+        summary='`<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter>'
+        "</invoke></minimax:tool_call>`",
+        section=Section(
+            call_starts=('<invoke name="',),
+            call_ends=("</invoke>",),
+            starts=("<minimax:tool_call>",),
+            ends=("</minimax:tool_call>",),
+        ),
+        name_ends=('">',),
+        key_start='<parameter name="',
+        value_ends=("</parameter>",),
+    ),
+    special_tokens=True,
+    endings=("[e~[",),
+    signs=(("<minimax:tool_call>",),),
+    model_types=("minimax_m2",),
+)

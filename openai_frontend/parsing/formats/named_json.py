@@ -1,0 +1,201 @@
+"""Calls whose name stands before their arguments: a marker, the name, a marker, one object.
+DeepSeek V3 and V3.1, Kimi K2, Mistral's newer form, Gemma, Llama's `<function=name>`.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+from openai_frontend.parsing.buffer import Cursor, NotToolCall, markers
+from openai_frontend.parsing.event_buffer import EventBuffer
+from openai_frontend.parsing.events import is_name, kimi_id, mistral_id
+from openai_frontend.parsing.family import THINK_UNTIL_CALLS, Family, Reasoning
+from openai_frontend.parsing.formats.json_calls import JsonCalls
+from openai_frontend.parsing.formats.sections import Section, read_section
+from openai_frontend.parsing.values import JSON, Dialect, ValueReader, bare_dialect
+
+
+def plain_name(text: str) -> tuple[str, str | None]:
+    """The text is the name; the model gives no id."""
+    return text, None
+
+
+def kimi_name(text: str) -> tuple[str, str | None]:
+    """functions.NAME:INDEX is an id that holds the name."""
+    name, colon, index = text.rpartition(":")
+    if not (colon and index.isdecimal()):
+        return text.removeprefix("functions."), None
+    return name.removeprefix("functions."), text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedJson:
+    """The markers in the order in which they come."""
+
+    summary: str
+    section: Section
+    name_ends: tuple[str, ...]  # an opening bracket among them is the value's own
+    id_mark: str = ""  # after the name: the call's id follows
+    fence: tuple[str, str] = ("", "")  # what may stand around the object
+    split_name: Callable[[str], tuple[str, str | None]] = plain_name  # -> name, id
+    dialect: Dialect = JSON
+    listed: JsonCalls | None = None  # the form that begins with a bracket instead of a name
+    bare_starts: tuple[str, ...] = ()
+    line_starts: tuple[str, ...] = ()
+    frames_output: bool = False
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Sections, and calls without one."""
+        return self.section.all_starts
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """Of calls, of sections, and of the other form."""
+        return self.section.all_ends + (self.listed.ends if self.listed else ())
+
+    def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
+        """Reads a section of calls, or calls without one."""
+        if self.listed is not None:
+            yield from cursor.skip_space()
+            if (yield from cursor.peek()) in ("[", "{"):
+                yield from self.listed.read(cursor, output, self.listed.starts[0])
+                return
+        yield from read_section(self.section, self._call, cursor, output, start)
+
+    def _call(self, cursor: Cursor, output: EventBuffer) -> Generator[None, None, None]:
+        yield from cursor.skip_space()
+        name, identifier = yield from self._name(cursor)
+        yield from cursor.skip_space()
+        if self.fence[0] and (yield from cursor.accept(self.fence[0])):
+            yield from cursor.skip_space()
+        has_arguments = (yield from cursor.peek()) == "{"
+        if not has_arguments:
+            yield from cursor.expect(*self.section.call_ends)
+        output.begin(name, identifier)
+        cursor.forget()
+        yield from self._arguments(cursor, output, has_arguments=has_arguments)
+        output.end()
+        cursor.record()
+        if has_arguments:
+            yield from self._end(cursor)
+
+    def _name(self, cursor: Cursor) -> Generator[None, None, tuple[str, str | None]]:
+        ends = markers(*self.name_ends, *self.section.call_ends)
+        text, end = yield from cursor.until(ends)
+        name, identifier = self.split_name(text.strip())
+        if not is_name(name):
+            raise NotToolCall
+        cursor.take(len(text))
+        if self.id_mark and end == self.id_mark:
+            cursor.take(len(end))
+            text, end = yield from cursor.until(ends)
+            identifier = cursor.take(len(text)).strip()
+        if end != "{" and end in self.name_ends:
+            cursor.take(len(end))
+        return name, identifier if is_name(identifier or "") else None
+
+    def _arguments(
+        self, cursor: Cursor, output: EventBuffer, *, has_arguments: bool
+    ) -> Generator[None, None, None]:
+        if has_arguments:
+            yield from ValueReader(cursor, output.arguments, self.dialect).read()
+        else:
+            output.arguments("{}")
+
+    def _end(self, cursor: Cursor) -> Generator[None, None, None]:
+        yield from cursor.skip_closing_brackets()
+        if self.fence[1]:
+            yield from cursor.skip_space()
+            if (yield from cursor.accept(self.fence[1])):
+                cursor.record()
+        yield from cursor.skip_space()
+        if (yield from cursor.accept(*self.section.call_ends)):
+            cursor.record()
+
+
+MISTRAL = Family(
+    name="mistral",
+    models="Mistral, Mixtral, Ministral, Magistral, Devstral",
+    reasoning=Reasoning(start="[THINK]", end="[/THINK]", anywhere=True, ended_by_calls=True),
+    tools=NamedJson(
+        summary='`[TOOL_CALLS]f[ARGS]{"a": 1}`, '
+        'older: `[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]`',
+        section=Section(call_starts=("[TOOL_CALLS]",), call_ends=()),
+        name_ends=("[ARGS]", "[CALL_ID]", "{"),
+        id_mark="[CALL_ID]",
+        listed=JsonCalls(summary="", starts=("[TOOL_CALLS]",)),
+    ),
+    id_form=mistral_id,
+    special_tokens=True,
+    endings=("</s>",),
+    signs=(("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
+    model_types=("mistral", "mixtral", "mistral3", "pixtral"),
+)
+KIMI_K2 = Family(
+    name="kimi_k2",
+    models="Kimi K2, Kimi K2 Thinking",
+    reasoning=THINK_UNTIL_CALLS,
+    tools=NamedJson(
+        summary="`<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+        '{"a": 1}<|tool_call_end|>`',
+        section=Section(
+            call_starts=("<|tool_call_begin|>",),
+            call_ends=("<|tool_call_end|>",),
+            starts=("<|tool_calls_section_begin|>",),
+            ends=("<|tool_calls_section_end|>",),
+        ),
+        name_ends=("<|tool_call_argument_begin|>",),
+        split_name=kimi_name,
+    ),
+    id_form=kimi_id,
+    special_tokens=True,
+    endings=("<|im_end|>",),
+    signs=(("<|tool_calls_section_begin|>",),),
+    model_types=("kimi_k2",),
+)
+GEMMA4 = Family(
+    name="gemma4",
+    models="Gemma 4",
+    reasoning=Reasoning(
+        start="<|channel>thought", end="<channel|>", anywhere=True, ended_by_calls=True
+    ),
+    tools=NamedJson(
+        summary='`<|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>`',
+        section=Section(call_starts=("<|tool_call>call:",), call_ends=("<tool_call|>",)),
+        name_ends=("{",),
+        dialect=bare_dialect('<|"|>'),
+    ),
+    special_tokens=True,
+    endings=("<turn|>", "<|tool_response>", "<eos>"),
+    signs=(("<|tool_call>",),),
+    model_types=("gemma4", "gemma4_text"),
+    aliases=("gemma",),
+)
+FUNCTION_GEMMA = Family(
+    name="functiongemma",
+    models="FunctionGemma",
+    tools=NamedJson(
+        summary="`<start_function_call>call:f{a:1,b:<escape>x<escape>}<end_function_call>`",
+        section=Section(
+            call_starts=("<start_function_call>call:",), call_ends=("<end_function_call>",)
+        ),
+        name_ends=("{",),
+        dialect=bare_dialect("<escape>"),
+    ),
+    special_tokens=True,
+    endings=("<end_of_turn>", "<start_function_response>", "<eos>"),
+    signs=(("<start_function_call>",), ("<start_function_declaration>",)),
+)
+LLAMA_FUNCTION_TAG = Family(
+    name="llama3_function_tag",
+    models="Llama 3.1 told to use `<function=...>`, Functionary 3.1",
+    tools=NamedJson(
+        summary='`<function=f>{"a": 1}</function>`',
+        section=Section(call_starts=("<function=",), call_ends=("</function>",)),
+        name_ends=(">",),
+    ),
+    special_tokens=True,
+    endings=("<|eot_id|>", "<|eom_id|>"),
+    signs=(("<function=", "<|start_header_id|>"),),
+    without=("<parameter=",),
+)

@@ -1,0 +1,106 @@
+"""Keeps a foreign parser to what holds for ours: its failure does not end the answer, and the
+arguments of a call have a limit.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS, fitting
+from openai_frontend.parsing.events import (
+    ArgumentsTooLong,
+    ContentText,
+    Event,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from openai_frontend.parsing.parser import Parser
+
+logger = logging.getLogger(__name__)
+
+_told: set[str] = set()  # parsers whose failure is in the log
+
+
+class ParserGuard:
+    """Once the parser has raised, its open call ends, and all text is content. Once arguments
+    are too long, nothing is read any more.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Parser]) -> None:
+        self._name = name
+        self._parser: Parser | None = None  # None: it has failed
+        self._unsaid: list[str] = []  # text since the last event
+        self._open_call: int | None = None
+        self._room = MAX_ARGUMENTS
+        self._over = False
+        try:
+            self._parser = make()
+        except Exception:  # noqa: BLE001  it is not our code, and the answer goes on without it
+            self._fail()
+
+    @property
+    def in_reasoning(self) -> bool:
+        """See `Parser`."""
+        try:
+            return self._parser is not None and bool(self._parser.in_reasoning)
+        except Exception:  # noqa: BLE001  as above
+            self._fail()
+            return False
+
+    def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
+        """See `Parser`."""
+        if not self._over:
+            self._unsaid.append(text)
+        return self._read(lambda parser: parser.feed(text, token_ids))
+
+    def finish(self) -> list[Event]:
+        """See `Parser`."""
+        return self._read(lambda parser: parser.finish())
+
+    def _read(self, read: Callable[[Parser], list[Event]]) -> list[Event]:
+        if self._over:
+            return []
+        if self._parser is not None:
+            try:
+                return self._seen(read(self._parser))
+            except Exception:  # noqa: BLE001  as above
+                self._fail()
+        return self._end_of_call() + self._rest()
+
+    def _rest(self) -> list[Event]:
+        """The text of which the parser has said nothing, as content."""
+        text = "".join(self._unsaid)
+        self._unsaid.clear()
+        return [ContentText(text)] if text else []
+
+    def _fail(self) -> None:
+        self._parser = None
+        if self._name not in _told:
+            _told.add(self._name)
+            logger.exception("parser %s failed, the rest of the answer is content", self._name)
+
+    def _seen(self, events: list[Event]) -> list[Event]:
+        for at, event in enumerate(events):
+            if isinstance(event, ToolCallStart):
+                self._open_call = event.index
+                self._room = MAX_ARGUMENTS
+            elif isinstance(event, ToolCallEnd):
+                self._open_call = None
+            elif isinstance(event, ToolCallArguments):
+                fits = fitting(event.text, self._room)
+                if len(fits) < len(event.text):
+                    return events[:at] + self._too_long(event.index, fits)
+                self._room -= len(fits.encode("utf-8", "surrogatepass"))
+        if events:
+            self._unsaid.clear()
+        return events
+
+    def _too_long(self, index: int, fits: str) -> list[Event]:
+        self._over = True
+        self._unsaid.clear()
+        last: list[Event] = [ToolCallArguments(index, fits)] if fits else []
+        return [*last, ToolCallEnd(index, complete=False), ArgumentsTooLong(index)]
+
+    def _end_of_call(self) -> list[Event]:
+        index, self._open_call = self._open_call, None
+        return [] if index is None else [ToolCallEnd(index, complete=False)]

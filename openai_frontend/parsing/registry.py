@@ -1,0 +1,151 @@
+"""Chooses the family of a model: by name, or from its chat template and its config, with the
+evidence. Reads no files.
+"""
+
+from dataclasses import dataclass, replace
+
+from openai_frontend.parsing.family import TAKES_TOOLS, Family
+from openai_frontend.parsing.formats import (
+    deepseek,
+    harmony,
+    json_calls,
+    key_values,
+    named_json,
+    python_calls,
+)
+from openai_frontend.parsing.formats.constrained import ANY_CALL, ForcedArguments
+
+TEXT = Family(name="text", models="any that only writes text", aliases=("none",))
+
+# The first whose signs are in a template is chosen: the more particular stand first.
+FAMILIES: tuple[Family, ...] = (
+    harmony.GPT_OSS,
+    key_values.SEED_OSS,
+    key_values.QWEN3_CODER,
+    key_values.QWEN3_XML,
+    named_json.LLAMA_FUNCTION_TAG,
+    key_values.LONGCAT,
+    key_values.GLM45,
+    key_values.MINIMAX_M2,
+    deepseek.V32,
+    deepseek.V4,
+    deepseek.R1,
+    deepseek.V3,
+    deepseek.V31,
+    named_json.KIMI_K2,
+    named_json.MISTRAL,
+    named_json.GEMMA4,
+    named_json.FUNCTION_GEMMA,
+    json_calls.GRANITE,
+    json_calls.NEMOTRON,
+    json_calls.PHI4,
+    json_calls.COMMAND_R7B,
+    json_calls.INTERNLM,
+    json_calls.JAMBA,
+    json_calls.GRANITE_20B_FC,
+    python_calls.LLAMA4_PYTHONIC,
+    python_calls.PYTHONIC,
+    python_calls.OLMO3,
+    python_calls.LFM2,
+    json_calls.QWEN3,
+    json_calls.HERMES,
+    json_calls.LLAMA3_JSON,
+    json_calls.THINK_ONLY,
+    json_calls.GENERIC_JSON,
+    TEXT,
+)
+BY_NAME = {name: family for family in FAMILIES for name in (family.name, *family.aliases)}
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyMatch:
+    """A family, and why it was chosen: one sentence each."""
+
+    family: Family
+    because: tuple[str, ...]
+
+
+def family_named(name: str) -> Family:
+    """By its name or an alias; KeyError for an unknown one."""
+    return BY_NAME[name]
+
+
+def family_for(chat_template: str | None, model_type: str | None = None) -> FamilyMatch:
+    """The template decides, for it is what the model is told; then the config's `model_type`,
+    unless the template shows that the model is not told of tools.
+    """
+    template = chat_template or ""
+    for family in FAMILIES:
+        signs = _signs_in(template, family)
+        if signs:
+            return FamilyMatch(family, tuple(f"The chat template has {sign!r}." for sign in signs))
+    if template and not takes_tools(template):
+        return FamilyMatch(TEXT, ("The chat template neither takes tools nor marks reasoning.",))
+    shows_nothing = ("The chat template takes tools but shows no known way to call them.",)
+    unknown = shows_nothing if template else ("There is no chat template.",)
+    for family in FAMILIES:
+        if model_type in family.model_types:
+            return FamilyMatch(family, (*unknown, f"The config has model_type {model_type!r}."))
+    return FamilyMatch(json_calls.GENERIC_JSON if template else TEXT, unknown)
+
+
+def missing_tool_support(family: Family, chat_template: str | None, *, recognised: bool) -> str:
+    """What of calls will not work; "" where all does."""
+    if not recognised:
+        return "No tool calls are recognised."
+    if chat_template and not takes_tools(chat_template):
+        return "The chat template does not tell the model of tools, so it will call none."
+    if family is json_calls.GENERIC_JSON:
+        return "Tool calls are recognised only as JSON that names an offered tool."
+    return ""
+
+
+def missing_reasoning_support(*, recognised: bool) -> str:
+    """The same of reasoning."""
+    return "" if recognised else "Reasoning, if the model writes any, is not told from the answer."
+
+
+def takes_tools(template: str) -> bool:
+    """Whether the chat template shows the model its tools."""
+    return any(text in template for text in TAKES_TOOLS)
+
+
+def _signs_in(template: str, family: Family) -> tuple[str, ...]:
+    if any(text in template for text in family.without):
+        return ()
+    return next((all_of for all_of in family.signs if all(s in template for s in all_of)), ())
+
+
+def is_whole(family: Family) -> bool:
+    """Whether its calls and its reasoning are one syntax, which cannot be taken apart."""
+    return family.tools is not None and family.tools.frames_output
+
+
+def combined(tools: Family, reasoning: Family) -> Family:
+    """One family's calls with another's reasoning. ValueError where one of them is whole."""
+    if tools is reasoning:
+        return tools
+    for family in (tools, reasoning):
+        if is_whole(family):
+            raise ValueError(f"'{family.name}' reads tool calls and reasoning together")
+    names = [tools.name] if tools.tools else []
+    names += [reasoning.name] if reasoning.reasoning else []
+    if not names:
+        return TEXT
+    return replace(
+        tools,
+        name="+".join(dict.fromkeys(names)),
+        reasoning=reasoning.reasoning,
+        special_tokens=tools.special_tokens or reasoning.special_tokens,
+        endings=tuple(dict.fromkeys(tools.endings + reasoning.endings)),
+    )
+
+
+def constrained_to_function(family: Family, function: str) -> Family:
+    """The family where the request leaves the model nothing but this function's arguments."""
+    return replace(family, tools=ForcedArguments(name=function))
+
+
+def constrained_to_calls(family: Family) -> Family:
+    """The family where the request leaves the model nothing but an array of calls."""
+    return replace(family, tools=ANY_CALL)

@@ -1,0 +1,48 @@
+import base64
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.prompting import tiktoken_decode
+
+TOKENS = [b"Hel", b"lo", " wörld".encode()[:3], " wörld".encode()[3:]]
+
+
+@pytest.fixture
+def vocabulary(tmp_path: Path) -> Path:
+    """A file as tiktoken has it; its third and fourth token share a character."""
+    path = tmp_path / "tiny.tiktoken"
+    lines = [base64.b64encode(token) + b" %d" % at for at, token in enumerate(TOKENS)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def test_text(vocabulary):
+    """The bytes of the tokens are put together before they are read as characters."""
+    text = tiktoken_decode.read(vocabulary).decode([0, 1, 2, 3], param="input")
+
+    assert text == "Hello wörld"
+
+
+def test_cut_character(vocabulary):
+    """A client that cuts a long text into chunks may cut a character: it is replaced."""
+    assert tiktoken_decode.read(vocabulary).decode([0, 2], param="input") == "Hel w\ufffd"
+
+
+def test_unknown_token(vocabulary):
+    """An id that OpenAI's tokenizer does not have is refused by its place."""
+    with pytest.raises(InvalidRequest, match="no token 4") as refused:
+        tiktoken_decode.read(vocabulary).decode([0, 4], param="input[1]")
+
+    assert refused.value.param == "input[1]"
+
+
+@pytest.mark.parametrize("content", [b"", b"SGVs 0\nnonsense\n", b"SGVs zero\n", b"*** 0\n"])
+def test_no_vocabulary(tmp_path, content):
+    """A file of another kind is told from a vocabulary."""
+    path = tmp_path / "other"
+    path.write_bytes(content)
+
+    with pytest.raises(ValueError, match="token"):
+        tiktoken_decode.read(path)

@@ -1,0 +1,94 @@
+"""Answers of the demo model that are held to what a request says."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openai_frontend.generation import CompletionDelta
+from openai_frontend.parsing.events import Event
+from openai_frontend.parsing.family import Family
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.parser import complete
+from openai_frontend.parsing.registry import family_named
+from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.request.tools import NO_TOOLS, Tools
+from openai_frontend.triton import Server
+from schemas.chat_completions import ChatCompletionRequest
+from tests.vllm.requests import answer
+
+QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
+AT_ONCE = 32
+
+PERSON: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+        "home": {"anyOf": [{"$ref": "#/$defs/place"}, {"type": "null"}]},
+    },
+    "required": ["name", "age", "tags", "home"],
+    "additionalProperties": False,
+    "$defs": {
+        "place": {
+            "type": "object",
+            "properties": {"street": {"type": "string", "maxLength": 20}},
+            "required": ["street"],
+            "additionalProperties": False,
+        }
+    },
+}
+
+
+def held(
+    family: str | Family,
+    tools: Tools = NO_TOOLS,
+    *,
+    reasoning_open: bool | None = None,
+    **fields: Any,
+) -> Constraint:
+    messages = [{"role": "user", "content": "hi"}]
+    request = ChatCompletionRequest.model_validate({"model": "m", "messages": messages, **fields})
+    reading = OutputFormat(family=family if isinstance(family, Family) else family_named(family))
+    return constraint(request, tools, reading, reasoning_open=reasoning_open)
+
+
+def offered(functions: Mapping[str, Any], choice: Any = "required", **changed: Any) -> Tools:
+    given = {
+        "functions": functions,
+        "choice": choice,
+        "allowed": frozenset(functions),
+        "strict": frozenset(functions),
+        "places": {name: f"tools[{i}].function.parameters" for i, name in enumerate(functions)},
+    }
+    return Tools(**{**given, **changed})
+
+
+# The first byte of a surrogate, which xgrammar takes for a character though it is none in UTF-8: a
+# text would then be longer than its characters were counted. Models that learned UTF-8 write none.
+WHOLE = {172: -100.0}
+
+
+async def answers(
+    server: Server, constraints: Sequence[Constraint], *, refusable: bool = False, **options: Any
+) -> list[Any]:
+    """All of them, many at once; `refusable`: a refusal stands in the place of an answer."""
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(seed: int, given: Constraint) -> CompletionDelta:
+        async with room:
+            fixed = {"temperature": 1.5, "seed": seed, "max_tokens": 1600, "logit_bias": WHOLE}
+            sampling = {**fixed, **options}
+            return await answer(
+                server, "demo", QUESTION, structured_outputs=given.structured, **sampling
+            )
+
+    asked = (one(seed, given) for seed, given in enumerate(constraints))
+    return await asyncio.gather(*asked, return_exceptions=refusable)
+
+
+def read(family: str, tools: Tools, given: Constraint, text: str) -> list[Event]:
+    parser = OutputFormat(family=family_named(family)).parser(
+        tools.functions, prompt=QUESTION, forced=given.forced, any_call=given.any_call
+    )
+    return complete(parser, text)

@@ -1,0 +1,378 @@
+"""Answers of the demo model, held to grammars at a temperature at which it knows nothing."""
+
+import asyncio
+import json
+import re
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.engines.vllm.grammars import prepared
+from openai_frontend.generation import StructuredOutputs
+from openai_frontend.parsing.events import ReasoningText
+from openai_frontend.parsing.family import Reasoning
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.parser import complete
+from openai_frontend.parsing.registry import family_named
+from openai_frontend.serving.constraints import Constraint
+from openai_frontend.serving.request.tools import Tools
+from openai_frontend.triton import Server
+from tests.vllm.calls import calls_of
+from tests.vllm.constrained_answers import PERSON, QUESTION, answers, held, offered, read
+from tests.vllm.published_schemas import cases
+from tests.vllm.random_answers import RandomAnswers
+from tests.vllm.random_schemas import arguments_schema
+from tests.vllm.requests import answer, completion_tokens
+from tests.vllm.slow_grammar import SLOW_GRAMMAR
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
+
+streamed = pytest.mark.parametrize("stream", [True, False])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "requests"), [("hermes", 160), ("qwen3_coder", 40), ("functiongemma", 40)]
+)
+async def test_required_calls_match_random_schemas(server: Server, family: str, requests: int):
+    """Two functions of random schemas: each call is read, and its arguments validate.
+
+    In a family with JSON arguments, one with arguments between tags, one whose own syntax has no
+    grammar here.
+    """
+    tools = [
+        offered({"f": arguments_schema(2 * n), "g": arguments_schema(2 * n + 1)}, parallel=False)
+        for n in range(requests)
+    ]
+    constraints = [held(family, each) for each in tools]
+
+    told = await answers(server, constraints)
+
+    ended = 0
+    for each, given, delta in zip(tools, constraints, told, strict=True):
+        if delta.finish_reason == "length":  # a list of lists of lists ...
+            continue
+        ended += 1
+        ((name, arguments),) = calls_of(read(family, each, given, delta.text))
+        jsonschema.validate(json.loads(arguments), each.functions[name])
+    assert ended >= requests * 0.95
+
+
+@pytest.mark.slow
+async def test_named_calls_match_random_schemas(server: Server):
+    """The same for a named function."""
+    tools = [offered({"f": arguments_schema(n), "g": PERSON}) for n in range(1000, 1200)]
+    tools = [offered(each.functions, allowed=frozenset({"f"})) for each in tools]
+    constraints = [held("hermes", each) for each in tools]
+
+    told = await answers(server, constraints)
+
+    ended = [delta for delta in told if delta.finish_reason != "length"]
+    assert len(ended) >= len(told) * 0.95
+    for each, given, delta in zip(tools, constraints, told, strict=True):
+        if delta.finish_reason != "length":
+            ((name, arguments),) = calls_of(read("hermes", each, given, delta.text))
+            assert name == "f"
+            jsonschema.validate(json.loads(arguments), each.functions["f"])
+
+
+@pytest.mark.slow
+async def test_calls_match_the_published_schemas(server: Server):
+    """Each schema of JSON Schema's test suite as a part of a function's arguments: the call
+    validates, or the request is refused with the place. Required and named in turn.
+    """
+    made: list[tuple[Tools, Constraint]] = []
+    refused = 0
+    for number, case in enumerate(cases()):
+        functions = {"f": case.arguments(), "g": PERSON} if number % 2 else {"f": case.arguments()}
+        tools = offered(functions, allowed=frozenset("f"))
+        try:
+            made.append((tools, held("hermes", tools)))
+        except errors.InvalidRequest as error:
+            assert str(error.param).startswith("tools[0].function.parameters.properties.value")  # noqa: PT017
+            refused += 1
+
+    told = await answers(server, [given for _, given in made], max_tokens=400, refusable=True)
+
+    ended = 0
+    for (tools, given), delta in zip(made, told, strict=True):
+        if isinstance(delta, errors.InvalidRequest):
+            assert delta.message.startswith("structured_outputs.schemas[0]: ")
+            refused += 1
+        elif delta.finish_reason != "length":
+            ((name, arguments),) = calls_of(read("hermes", tools, given, delta.text))
+            jsonschema.validate(json.loads(arguments), tools.functions[name])
+            ended += 1
+    assert (ended > 110, refused + ended > 300) == (True, True), (ended, refused)
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+
+
+@streamed
+async def test_json_schema_every_time(server: Server, stream: bool):
+    """At a temperature of 1.5 an answer parses and validates, streamed or whole."""
+    given = held("hermes", response_format=FORM)
+
+    for delta in await answers(server, [given] * 48, stream=stream):
+        assert delta.finish_reason == "stop"
+        jsonschema.validate(json.loads(delta.text), PERSON)
+
+
+@streamed
+async def test_json_schema_at_the_length_limit(server: Server, stream: bool):
+    """What the limit cuts says so, and is the beginning of what it would have been."""
+    given = held("hermes", response_format=FORM)
+    options: dict[str, Any] = {"temperature": 0.0, "stream": stream}
+
+    (whole,) = await answers(server, [given], **options)
+    length = completion_tokens(whole)
+    for limit in (1, 5, length - 2):
+        (cut,) = await answers(server, [given], max_tokens=limit, **options)
+        assert (cut.finish_reason, completion_tokens(cut)) == ("length", limit)
+        assert whole.text.startswith(cut.text)
+    (same,) = await answers(server, [given], max_tokens=length, **options)
+    assert same.text == whole.text
+
+
+@streamed
+async def test_json_schema_cut_anywhere(server: Server, stream: bool):
+    """At a temperature of 1.5 an answer that a limit cuts is the beginning of a valid one, and says
+    so; one that came to its end within the limit is valid.
+    """
+    given = held("hermes", response_format=FORM)
+    from vllm.sampling_params import StructuredOutputsParams
+
+    possible = RandomAnswers(prepared(StructuredOutputsParams(json=PERSON)).structural_tag)
+
+    for limit in (3, 20, 45):
+        for delta in await answers(server, [given] * 16, stream=stream, max_tokens=limit):
+            assert completion_tokens(delta) <= limit
+            if delta.finish_reason == "length":
+                assert completion_tokens(delta) == limit
+                assert possible.begins(delta.text.rstrip("\ufffd"))  # half a character
+            else:
+                jsonschema.validate(json.loads(delta.text), PERSON)
+
+
+FULL: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string", "minLength": 60, "maxLength": 60},
+        "words": {"type": "array", "items": {"enum": ["x", "y"]}, "minItems": 9, "maxItems": 9},
+        "code": {"type": "string", "pattern": "^[A-Z]{100}$"},
+    },
+    "required": ["text", "words", "code"],
+    "additionalProperties": False,
+}
+
+
+@streamed
+async def test_json_schema_at_its_greatest_lengths(server: Server, stream: bool):
+    """Texts and arrays that may be no longer, and no shorter, come to their end."""
+    form = {"type": "json_schema", "json_schema": {"name": "full", "schema": FULL, "strict": True}}
+
+    for delta in await answers(server, [held("hermes", response_format=form)] * 8, stream=stream):
+        assert delta.finish_reason == "stop"
+        jsonschema.validate(json.loads(delta.text), FULL)
+
+
+FORMS: list[tuple[dict[str, Any], str]] = [
+    ({"structured_outputs": {"regex": "[0-9]{3}-[a-f]+x"}}, "[0-9]{3}-[a-f]+x"),
+    ({"guided_choice": ["yes", "no", 'a "maybe"']}, 'yes|no|a "maybe"'),
+    ({"ebnf": 'root ::= "a" rest\nrest ::= "b" | "c" rest'}, "ac*b"),
+    ({"guided_grammar": 'start: "a" WORD\nWORD: /[b-d]{1,5}/'}, "a[b-d]{1,5}"),
+]
+
+
+@streamed
+@pytest.mark.parametrize(("fields", "pattern"), FORMS, ids=str)
+async def test_other_forms_every_time(server: Server, fields, pattern, stream):
+    """The same for a regular expression, a choice and grammars."""
+    given = held("hermes", **fields)
+
+    for delta in await answers(server, [given] * 16, stream=stream, max_tokens=400):
+        assert delta.finish_reason == "length" or re.fullmatch(pattern, delta.text), delta.text
+
+
+LLGUIDANCE: list[dict[str, Any]] = [
+    {"type": "integer", "minimum": 1, "maximum": 300, "multipleOf": 7},
+    {"allOf": [{"type": "string"}, {"enum": ["yes", "no"]}]},
+    {"type": "string", "pattern": "^[a-z]+$", "minLength": 3, "maxLength": 5},
+    {"type": "string", "pattern": "^[a-z ]{150,200}$"},
+]
+
+
+async def test_what_xgrammar_cannot_hold(server: Server):
+    """llguidance holds an answer to what xgrammar would pass over; both serve side by side."""
+    schemas = [schema for _ in range(8) for schema in (PERSON, *LLGUIDANCE)]
+    forms = [{"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in schemas]
+
+    told = await answers(server, [held("hermes", response_format=form) for form in forms])
+
+    for schema, delta in zip(schemas, told, strict=True):
+        assert delta.finish_reason == "stop"
+        jsonschema.validate(json.loads(delta.text), schema)
+
+
+# The demo model never learned to think, but its sentences end.
+THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
+
+
+@streamed
+async def test_reasoning_tools_and_a_format_in_one_request(server: Server, stream: bool):
+    """A model in its thoughts ends them, and then calls or answers in the format."""
+    tools = offered({"f": PERSON}, "auto")
+    given = held(THINKS, tools, reasoning_open=True, response_format=FORM)
+
+    told = await answers(server, [given] * 32, stream=stream)
+
+    ended = [delta.text for delta in told if delta.finish_reason == "stop"]
+    assert len(ended) > 16
+    called = 0
+    for text in ended:
+        parser = OutputFormat(family=THINKS).parser(tools.functions, prompt="<think>")
+        first, *rest = complete(parser, text)
+        assert isinstance(first, ReasoningText) or text.startswith(".")
+        if calls := calls_of(rest):
+            called += 1
+            assert all(name == "f" for name, _ in calls)
+        for value in [arguments for _, arguments in calls] or [text.partition(".")[2]]:
+            jsonschema.validate(json.loads(value), PERSON)
+    assert 0 < called < len(ended)
+
+
+REFUSED: dict[str, tuple[StructuredOutputs, str]] = {
+    "a bad pattern": (
+        StructuredOutputs(json={"type": "string", "pattern": "("}),
+        "structured_outputs: .*parenthesis",
+    ),
+    "no value at all": (
+        StructuredOutputs(json={"type": "object", "properties": {"a": False}, "required": ["a"]}),
+        "structured_outputs: .*false",
+    ),
+    "nobody's keyword": (StructuredOutputs(json={"not": {}}), "structured_outputs: .*not"),
+    "too large": (
+        StructuredOutputs(regex="((a{1,1000}){1,1000}){1,1000}"),
+        "structured_outputs: .*repetition",
+    ),
+    "properties": (
+        StructuredOutputs(json={"properties": {f"p{i}": {} for i in range(5000)}}),
+        "structured_outputs: at most 1000 properties",
+    ),
+}
+
+
+@pytest.mark.parametrize("model", ["demo", "demo-async-llm"])
+@pytest.mark.parametrize(("structured", "message"), REFUSED.values(), ids=REFUSED)
+async def test_what_no_grammar_can_hold(server: Server, model, structured, message):
+    """It is refused at once, with the reason, and the next request is served."""
+    begun = time.perf_counter()
+    with pytest.raises(errors.InvalidRequest, match=message):
+        await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=9)
+    assert time.perf_counter() - begun < 2
+
+    valid = StructuredOutputs(regex="ok")
+    next_one = await answer(server, model, QUESTION, structured_outputs=valid, max_tokens=9)
+    assert next_one.text == "ok"
+
+
+@pytest.mark.slow
+async def test_a_grammar_that_takes_too_long(server: Server):
+    """It is refused after some seconds; meanwhile another one is compiled and followed."""
+    first = StructuredOutputs(regex="ok")  # starts the process that tries grammars
+    await answer(server, "demo", QUESTION, structured_outputs=first, max_tokens=9)
+    hostile = asyncio.ensure_future(
+        answer(
+            server,
+            "demo",
+            QUESTION,
+            structured_outputs=StructuredOutputs(grammar=SLOW_GRAMMAR),
+            max_tokens=9,
+        )
+    )
+    await asyncio.sleep(0.1)
+
+    begun = time.perf_counter()
+    valid = StructuredOutputs(regex="so[o]{5}")
+    beside = await answer(server, "demo", QUESTION, structured_outputs=valid, max_tokens=9)
+
+    assert beside.text == "soooooo"
+    assert not hostile.done()
+    assert time.perf_counter() - begun < 2
+    with pytest.raises(errors.InvalidRequest, match=r"structured_outputs: .* more than \d+ s"):
+        await hostile
+    assert time.perf_counter() - begun < 20
+
+
+async def test_the_loop_runs_while_a_grammar_is_made(server: Server):
+    """A large schema is prepared and compiled elsewhere: the loop is never held for long."""
+    properties = {
+        f"p{i}": {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}}
+        for i in range(900)
+    }
+    structured = StructuredOutputs(json={"properties": properties})
+    task = asyncio.ensure_future(
+        answer(server, "demo", QUESTION, structured_outputs=structured, max_tokens=4)
+    )
+
+    longest = 0.0
+    while not task.done():
+        begun = time.perf_counter()
+        await asyncio.sleep(0.001)
+        longest = max(longest, time.perf_counter() - begun)
+
+    assert (await task).finish_reason == "length"
+    assert longest < 0.25
+
+
+PEOPLE = {"type": "array", "items": PERSON, "minItems": 50, "$defs": PERSON["$defs"]}
+LENGTH = 96  # tokens: as many steps
+
+
+async def free_token_cost(server: Server, form: StructuredOutputs | None) -> float:
+    """Seconds of the engine's processor from one token to the next of 8 free requests, beside 200
+    of this form.
+    """
+    engines = [
+        each for each in psutil.Process().children(recursive=True) if "EngineCore" in each.name()
+    ]
+    assert engines
+    free: dict[str, Any] = {"temperature": 1.0, "max_tokens": LENGTH, "ignore_eos": True}
+    others = free if form is None else {**free, "structured_outputs": form, "ignore_eos": False}
+
+    def used() -> float:
+        return sum(sum(each.cpu_times()[:2]) for each in engines)
+
+    crowd = asyncio.gather(*(answer(server, "demo", QUESTION, **others) for _ in range(200)))
+    before = used()
+    told = await asyncio.gather(*(answer(server, "demo", QUESTION, **free) for _ in range(8)))
+    spent = used() - before
+    told += await crowd
+    assert {completion_tokens(each) for each in told} == {LENGTH}
+    return spent / LENGTH
+
+
+@pytest.mark.slow
+async def test_two_hundred_at_once(server: Server):
+    """They lengthen the others' tokens by no more than a fifth of what as many free ones make
+    them take; and all of them get their answer.
+    """
+    form = {"type": "json_schema", "json_schema": {"name": "people", "schema": PEOPLE}}
+    given = held("hermes", response_format=form).structured
+    await free_token_cost(server, given)  # the grammar is compiled
+
+    costs = [
+        (await free_token_cost(server, None), await free_token_cost(server, given))
+        for _ in range(3)
+    ]
+
+    free, constrained = (statistics.median(each) for each in zip(*costs, strict=True))
+    assert constrained <= 1.2 * free, costs

@@ -1,0 +1,86 @@
+"""The constraint of docs/constraints.md, as a reader would install it."""
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.parsing.output_format import PLAIN
+from openai_frontend.serving.constraints import constraint, plugin
+from openai_frontend.serving.request.tools import NO_TOOLS
+from openai_frontend.triton import Options, Server
+from schemas.sampling import SamplingFields
+from tests.gateway_process import ROOT
+from tests.vllm.requests import answer
+
+EXAMPLES = ROOT / "docs" / "examples"
+QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The examples as an installed package, with the entry point that the page shows."""
+    installed = tmp_path / "characters-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: characters\nVersion: 1\n")
+    _, shown = (ROOT / "docs" / "constraints.md").read_text().split("```toml\n", 1)
+    line = shown.split("```")[0].splitlines()[1].replace('"', "")
+    (installed / "entry_points.txt").write_text(f"[{plugin.GROUP}]\n{line}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    plugin.installed.cache_clear()
+    yield
+    plugin.installed.cache_clear()
+
+
+@pytest.fixture
+async def masked(tmp_path: Path, package, aside):
+    """The demo model with the logits processor that the page names."""
+    repository = tmp_path / "repository"
+    shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
+    _, shown = (ROOT / "docs" / "constraints.md").read_text().split("```json\n", 1)
+    asked = json.loads(shown.split("```")[0])
+    path = repository / "demo" / "1" / "model.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **asked}))
+    server = Server(Options(model_repositories=[repository]))
+    await server.start()
+    yield server
+    await server.stop()
+
+
+def extra_args(**fields: object) -> dict[str, object]:
+    request = SamplingFields.model_validate({"model": "demo", **fields})
+    return dict(constraint(request, NO_TOOLS, PLAIN, reasoning_open=None).extra_args)
+
+
+def test_the_documented_plug_in_is_installed(package):
+    """It is found by its entry point, and answers for requests that name characters alone."""
+    assert [each.name for each in plugin.installed()] == ["characters"]
+    assert extra_args() == {}
+    assert extra_args(metadata={"characters": "ab"}) == {
+        "logits_processor": "characters",
+        "characters": "ab",
+    }
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+async def test_the_documented_mask(masked: Server):
+    """The answer holds no other characters; a request beside it is as free as ever."""
+    asked = extra_args(metadata={"characters": "Triton is a server."})
+
+    held = await answer(masked, "demo", QUESTION, extra_args=asked, max_tokens=40, temperature=1.5)
+    free = await answer(masked, "demo", QUESTION, max_tokens=40)
+
+    assert held.text
+    assert set(held.text) <= set("Triton is a server.")
+    assert set(free.text) > set("Triton is a server.")
+
+
+def test_a_plug_in_that_is_none(package, monkeypatch: pytest.MonkeyPatch):
+    """What the entry point leads to is looked at when the server starts, not at a request."""
+    monkeypatch.setattr(importlib.import_module("characters"), "Characters", dict)
+    with pytest.raises(TypeError, match="'characters'"):
+        plugin.installed()

@@ -1,0 +1,302 @@
+"""vLLM behind the in-process backend: both ways of generating, and what can go wrong."""
+
+import asyncio
+import gc
+import os
+import time
+
+import psutil
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.triton import Server, _core, inprocess
+from tests.vllm.requests import answer, collect, send
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
+
+MODELS = ["demo", "demo-async-llm"]
+both = pytest.mark.parametrize("model", MODELS)
+
+SPLIT_CHARACTER = 130  # the demo's token of a byte that begins a character
+
+QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def running(model: str) -> int:
+    """The engine's own count of requests."""
+    host = inprocess.host(model)
+    assert host is not None
+    count: int = host.stats().running
+    return count
+
+
+async def until(condition, timeout_s: float) -> float:
+    """Wait for a condition; return the seconds that it took."""
+    start = time.monotonic()
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110  the engine gives no event for it
+            await asyncio.sleep(0.01)
+    return time.monotonic() - start
+
+
+async def test_both_ways_are_what_they_say(server: Server):
+    """One model runs in the step loop, the other through AsyncLLM.generate."""
+    loops = [inprocess.host(model)._engine._steps is not None for model in MODELS]
+
+    assert loops == [True, False]
+
+
+async def test_both_ways_give_the_same_answer(server: Server):
+    """A greedy answer has the same text, tokens, reason and counts in the step loop and through
+    AsyncLLM.
+    """
+    answers = [await answer(server, model, QUESTION, return_token_ids=True) for model in MODELS]
+
+    assert answers[0] == answers[1]
+    assert answers[0].finish_reason == "stop"
+
+
+@both
+async def test_whole_and_streamed_answers_are_equal(server: Server, model: str):
+    """stream=false gives in one response what stream=true gives in many."""
+    streamed = await answer(server, model, QUESTION, return_token_ids=True)
+
+    whole = await answer(server, model, QUESTION, return_token_ids=True, stream=False)
+
+    assert whole == streamed
+
+
+async def test_tokens_without_text_are_the_same_text_every_way(server: Server):
+    """Bytes that complete no character become U+FFFD in streams, whole answers and those with log
+    probabilities alike, before the answer ends.
+    """
+    first_byte = {"allowed_token_ids": [SPLIT_CHARACTER], "max_tokens": 64, "ignore_eos": True}
+
+    answers = [
+        await answer(server, "demo", QUESTION, **first_byte, **more)
+        for more in ({}, {"stream": False}, {"logprobs": 1}, {"return_token_ids": True})
+    ]
+
+    texts = [each.text for each in answers]
+    assert set(texts[0]) == {"\ufffd"}
+    assert texts == [texts[0]] * 4
+
+
+@both
+async def test_a_whole_answer_is_one_response(server: Server, model: str):
+    """Without stream there is one response, and it is the last."""
+    stream = send(server, model, QUESTION, stream=False)
+
+    deltas = await collect(server, model, stream)
+
+    assert len(deltas) == 1
+
+
+@both
+async def test_prompts_of_1_to_40_tokens_alone(server: Server, model: str):
+    """No prompt length kills the engine, the short ones that AMX trips over included."""
+    lengths = []
+    for length in range(1, 41):
+        result = await answer(server, model, list(range(5, 5 + length)), max_tokens=2)
+        lengths.append(result.counts.prompt_tokens)
+
+    assert lengths == list(range(1, 41))
+
+
+@both
+async def test_prompts_of_1_to_40_tokens_mixed(server: Server, model: str):
+    """The same lengths all at once."""
+    results = await asyncio.gather(
+        *(answer(server, model, list(range(5, 5 + n)), max_tokens=3) for n in range(1, 41))
+    )
+
+    assert [result.counts.prompt_tokens for result in results] == list(range(1, 41))
+
+
+@both
+async def test_cancel_reaches_the_engine(server: Server, model: str):
+    """After a cancel mid-stream the engine's running count falls to 0 within a step or two."""
+    stream = send(server, model, QUESTION, ignore_eos=True)
+    await anext(stream)
+    before = running(model)
+
+    stream.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(server, model, stream)
+
+    assert before == 1
+    assert await until(lambda: running(model) == 0, 1) < 0.5
+
+
+@both
+@pytest.mark.parametrize("prompt", [QUESTION, [5, 6, 7]], ids=["text", "token ids"])
+async def test_an_early_cancel_reaches_the_engine(server: Server, model: str, prompt):
+    """A cancel before the engine has seen the request leaves nothing running there either."""
+    stream = send(server, model, prompt, ignore_eos=True)
+
+    stream.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(server, model, stream)
+    await asyncio.sleep(0.2)
+
+    assert running(model) == 0
+
+
+@both
+async def test_a_dropped_stream_is_cancelled(server: Server, model: str):
+    """A stream that nobody holds any more ends in the engine too."""
+    stream = send(server, model, QUESTION, ignore_eos=True)
+    await anext(stream)
+
+    del stream
+
+    assert await until(lambda: running(model) == 0, 1) < 0.5
+
+
+@both
+async def test_stop_strings_span_tokens(server: Server, model: str):
+    """A stop string of several tokens ends the text before it, and is the stop_reason."""
+    whole = await answer(server, model, QUESTION)
+    stop = whole.text[6:16]
+
+    stopped = await answer(server, model, QUESTION, stop=[stop])
+
+    assert (stopped.text, stopped.finish_reason, stopped.stop_reason) == (
+        whole.text[: whole.text.index(stop)],
+        "stop",
+        stop,
+    )
+
+
+@both
+async def test_stop_token_ids(server: Server, model: str):
+    """A stop token ends the answer, and is the stop_reason."""
+    whole = await answer(server, model, QUESTION, return_token_ids=True)
+    token = whole.token_ids[3]
+
+    stopped = await answer(server, model, QUESTION, stop_token_ids=[token])
+
+    assert (stopped.finish_reason, stopped.stop_reason) == ("stop", token)
+
+
+@both
+async def test_logprobs(server: Server, model: str):
+    """Where asked for, each token has its own logprob and the asked number of alternatives."""
+    result = await answer(server, model, QUESTION, max_tokens=5, logprobs=2, return_token_ids=True)
+
+    sampled = [
+        token in entry for token, entry in zip(result.token_ids, result.logprobs or (), strict=True)
+    ]
+    assert sampled == [True] * 5
+    assert {len(entry) for entry in result.logprobs} <= {2, 3}
+
+
+@both
+async def test_cached_tokens(server: Server, model: str):
+    """A prompt that was seen before comes from the prefix cache, in whole blocks of 32 tokens."""
+    prompt = list(range(100, 200))
+    await answer(server, model, prompt, max_tokens=1)
+
+    again = await answer(server, model, prompt, max_tokens=1)
+
+    assert again.counts.cached_tokens == 96
+
+
+@both
+async def test_a_prompt_longer_than_the_context_is_refused(server: Server, model: str):
+    """The engine's own refusal is the caller's fault, and the engine goes on."""
+    with pytest.raises(errors.InvalidRequest):
+        await answer(server, model, [5] * 3000)
+
+    assert (await answer(server, model, QUESTION, max_tokens=1)).finish_reason == "length"
+
+
+@both
+async def test_64_streams_at_once(server: Server, model: str):
+    """64 greedy answers to one prompt are one answer."""
+    results = await asyncio.gather(*(answer(server, model, QUESTION) for _ in range(64)))
+
+    assert {result.text for result in results} == {results[0].text}
+
+
+@both
+async def test_bad_sampling_parameters_are_the_callers_fault(server: Server, model: str):
+    """What vLLM refuses, or what would end its GPU worker, is an invalid request."""
+    for options in ({"temperature": -1.0}, {"min_tokens": 1, "stop_token_ids": tuple(range(200))}):
+        with pytest.raises(errors.InvalidRequest):
+            await answer(server, model, QUESTION, **options)
+
+
+async def test_steps_are_told(server: Server):
+    """A prompt and its answer are so many tokens in so many steps, told once the answer is over;
+    between the first of its tokens and the last are one fewer intervals than tokens.
+    """
+
+    def told() -> dict[str, float]:
+        samples = server.model_samples("demo")
+        return {name: value for name, labels, value in samples if not labels}
+
+    prompt = list(range(100, 120))
+    await answer(server, "demo", prompt, max_tokens=1)  # so that all of them have been told
+    before = told()
+    await answer(server, "demo", prompt, max_tokens=9, ignore_eos=True, cache_salt="new")
+    after = told()
+
+    grown = {name: after[name] - value for name, value in before.items()}
+    assert grown["vllm:iteration_tokens_total_sum"] == len(prompt) + 8
+    assert grown["vllm:iteration_tokens_total_count"] == 9
+    assert grown["vllm:inter_token_latency_seconds_count"] == 8
+    assert 0 < grown["vllm:inter_token_latency_seconds_sum"] < 60
+
+
+async def test_nothing_is_left_after_requests(server: Server):
+    """All native counters are zero when all streams are over."""
+    await answer(server, "demo", QUESTION)
+
+    gc.collect()  # what failed before has left its traceback
+    assert set(_core.live_counts().values()) == {0}
+
+
+async def test_a_reload_lets_streams_finish(server: Server, repository):
+    """Streams that run while the model is loaded again end as they would have; later ones run on
+    the new engine.
+    """
+    before = inprocess.host("demo")
+    expected = await answer(server, "demo", QUESTION)
+    os.utime(repository / "demo" / "1" / "model.json")
+    stream = send(server, "demo", QUESTION, ignore_eos=True, max_tokens=1500)
+    await anext(stream)
+
+    await server.load_model("demo")
+    deltas = await collect(server, "demo", stream)
+
+    assert deltas[-1].finish_reason == "length"
+    assert inprocess.host("demo") is not before
+    assert await answer(server, "demo", QUESTION) == expected
+
+
+async def test_a_killed_engine_fails_its_streams_and_loads_again(server: Server):
+    """A kill mid-stream: the stream fails with a clear error, readiness falls within 2 s, a load
+    brings it back.
+    """
+    process = engine_process("demo-async-llm")
+    stream = send(server, "demo-async-llm", QUESTION, ignore_eos=True)
+    await anext(stream)
+
+    process.kill()
+    with pytest.raises(errors.ModelUnavailable, match="engine process has died"):
+        await collect(server, "demo-async-llm", stream)
+    seconds = await until(lambda: not server.model_is_ready("demo-async-llm"), 2)
+    other = await answer(server, "demo", QUESTION)
+    await server.load_model("demo-async-llm")
+    again = await answer(server, "demo-async-llm", QUESTION)
+
+    assert seconds < 2
+    assert again == other
+
+
+def engine_process(model: str) -> psutil.Process:
+    """The EngineCore process of a model."""
+    host = inprocess.host(model)
+    [process] = host._engine._engine.engine_core.resources.engine_manager.processes
+    return psutil.Process(process.pid)

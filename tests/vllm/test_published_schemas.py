@@ -1,0 +1,101 @@
+"""What the engine's grammars make of each schema of JSON Schema's published test suite."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, prepared
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.constraints.json_schema import check_schema
+from tests.vllm.published_schemas import Case, cases
+from tests.vllm.random_answers import RandomAnswers
+
+pytestmark = pytest.mark.engine
+
+ANSWERS = 4  # made at random for each schema
+
+
+class LLGuidance:
+    """Answers that llguidance allows."""
+
+    def __init__(self, schema: str) -> None:
+        import llguidance
+
+        self._grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+        self._bytes = llguidance.LLTokenizer("byte")
+        self._matcher: Any = llguidance.LLMatcher
+
+    def takes(self, text: str) -> bool:
+        """Whether the whole text is an answer."""
+        matcher = self._matcher(self._bytes, self._grammar)
+        taken = matcher.consume_tokens(list(text.encode()))
+        assert taken or not matcher.get_error().startswith("Grammar"), matcher.get_error()
+        return bool(taken and matcher.is_accepting())
+
+
+def error_of(check: Callable[[], Any], kind: type[Exception]) -> Any:
+    try:
+        check()
+    except kind as error:
+        return error
+    return None
+
+
+def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
+    """None where the schema is refused, with its place."""
+    place = "tools[0].function.parameters"
+    refused = error_of(lambda: check_schema(schema, place), InvalidRequest)
+    if refused is not None:
+        assert str(refused.param).startswith(place)
+        return None
+    refused = error_of(lambda: prepared(GrammarSpec("json", json.dumps(schema))), ValueError)
+    if refused is not None:
+        assert str(refused).startswith("structured_outputs: ")
+        return None
+    form = prepared(GrammarSpec("json", json.dumps(schema)))
+    return RandomAnswers(form.text) if form.kind == "structural_tag" else LLGuidance(form.text)
+
+
+def texts(value: Any) -> list[str]:
+    """As a model may write it. Some of the cases are about how a number is written."""
+    loose = json.dumps(value, ensure_ascii=False)
+    return [loose, json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
+
+
+def test_each_schema_is_enforced_or_refused():
+    """What a grammar allows matches its schema: none of the suite's wrong values is allowed, and
+    what is made at random validates. All others are refused with the place.
+    """
+    held = {case.name: (case, made) for case in cases() if (made := grammar(case.schema))}
+
+    assert len(held) > 170
+    for case, made in held.values():
+        for value in case.invalid:
+            assert not any(map(made.takes, texts(value))), (case.name, value)
+        if isinstance(made, RandomAnswers):
+            check_random_answers(case, made)
+
+
+def check_random_answers(case: Case, made: RandomAnswers) -> None:
+    validator = jsonschema.Draft202012Validator(case.schema)
+    for seed in range(ANSWERS):
+        text = made.make(seed)
+        assert validator.is_valid(json.loads(text)), (case.name, text)
+
+
+def test_most_right_values_are_allowed():
+    """A grammar may be narrower than its schema (`docs/constraints.md`: no other types where a
+    keyword speaks of one, nothing that is not described), but not by more than these.
+    """
+    allowed = [
+        (case.name, any(map(made.takes, texts(value))))
+        for case in cases()
+        if not case.name.startswith("format: ") and (made := grammar(case.schema))
+        for value in case.valid
+    ]
+
+    assert len(allowed) > 300
+    assert sum(taken for _, taken in allowed) > 250

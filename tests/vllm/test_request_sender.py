@@ -1,0 +1,120 @@
+"""Requests on their way to an engine: a real socket, with the tests at its other end."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from openai_frontend.engines.vllm.zmq_io import RequestSender
+
+pytestmark = pytest.mark.engine
+
+ENGINE = b"\0\0"
+
+
+class Client:
+    """The parts of vLLM's client that a writer uses, and the engine's end of its socket."""
+
+    def __init__(self) -> None:
+        import zmq.asyncio
+        from vllm.v1.serial_utils import MsgpackEncoder
+
+        self.context = zmq.asyncio.Context()
+        self.input_socket = self.context.socket(zmq.ROUTER)
+        self.input_socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.input_socket.sndhwm = 10
+        port = self.input_socket.bind_to_random_port("tcp://127.0.0.1")
+        self.engine = self.context.socket(zmq.DEALER)
+        self.engine.setsockopt(zmq.IDENTITY, ENGINE)
+        self.engine.rcvhwm = 10
+        self.engine.connect(f"tcp://127.0.0.1:{port}")
+        self.encoder = MsgpackEncoder()
+        self.core_engine = ENGINE
+        self.client_index = 3
+        self.dead = False
+
+    def ensure_alive(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self.dead:
+            raise EngineDeadError
+
+    async def ready(self) -> None:
+        """The engine says hello, as vLLM's does: before, a router does not know it."""
+        await self.engine.send(b"hello")
+        await self.input_socket.recv_multipart()
+
+
+@pytest_asyncio.fixture
+async def client() -> AsyncIterator[Client]:
+    made = Client()
+    await made.ready()
+    yield made
+    for socket in (made.engine, made.input_socket):
+        socket.close(linger=0)
+    made.context.term()
+
+
+def request(text: str) -> Any:
+    """What the encoder takes; the writer sets the client's number."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    return EngineCoreRequest(
+        request_id=text,
+        prompt_token_ids=[1, 2],
+        mm_features=None,
+        sampling_params=SamplingParams(max_tokens=3),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+async def test_requests_in_order(client):
+    """Each is what the client itself would have sent."""
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.serial_utils import MsgpackDecoder
+
+    writer = RequestSender(client)
+    decoder = MsgpackDecoder(EngineCoreRequest)
+    for name in ("a", "b", "c"):
+        assert writer.add(request(name))
+        kind, *frames = await client.engine.recv_multipart(copy=False)
+        read = decoder.decode(frames)
+        assert kind.bytes == b"\x00"
+        assert (read.request_id, read.prompt_token_ids, read.client_index) == (name, [1, 2], 3)
+        assert read.sampling_params.max_tokens == 3
+
+
+async def test_full_socket(client):
+    """The client's own way is for those that would have to wait."""
+    writer = RequestSender(client)
+
+    added = [writer.add(request("x" * 1_000_000)) for _ in range(100)]
+
+    assert added[0]
+    assert not added[-1]
+
+
+async def test_others_wait(client):
+    """Nothing overtakes what the client has not sent yet."""
+    writer = RequestSender(client)
+    client.input_socket._send_futures.append(SimpleNamespace())
+
+    assert not writer.add(request("a"))
+    client.input_socket._send_futures.clear()
+    assert writer.add(request("b"))
+
+
+async def test_dead_engine(client):
+    """It takes no requests."""
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    client.dead = True
+    with pytest.raises(EngineDeadError):
+        RequestSender(client).add(request("a"))

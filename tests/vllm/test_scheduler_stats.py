@@ -1,0 +1,93 @@
+"""What the scheduler says of itself."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines.vllm.stats import ADAPTERS, PREEMPTIONS, STEPS, StatsMixin
+
+
+def request(adapter: str | None) -> Any:
+    return SimpleNamespace(lora_request=adapter and SimpleNamespace(lora_name=adapter))
+
+
+def step(tokens: int, said: list[int]) -> Any:
+    """vLLM's SchedulerOutput: the tokens of a step, and those that its older requests had said."""
+    old = SimpleNamespace(num_output_tokens=said)
+    return SimpleNamespace(total_num_scheduled_tokens=tokens, scheduled_cached_reqs=old)
+
+
+class Scheduler:
+    """What is used of vLLM's."""
+
+    def __init__(self, *, lora: bool) -> None:
+        self.kv_cache_manager = SimpleNamespace(usage=0.5)
+        self.preempted: list[Any] = []
+        self.lora_config = object() if lora else None
+        self.running = [request(None), request("b"), request("a"), request("b")]
+        self.waiting = [request("c"), request(None)]
+        self.deferred_waiting = {"one of those that wait"}
+
+    def make_stats(self) -> None:
+        """As vLLM's, where statistics are off."""
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting)
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: str) -> str:
+        return model_runner_output
+
+    def _preempt_request(self, request: Any, timestamp: float) -> None:
+        self.preempted.append((request, timestamp))
+
+
+class Saying(StatsMixin, Scheduler):
+    pass
+
+
+def test_how_full_it_is() -> None:
+    """Requests, cache and preemptions so far; then nothing for a quarter of a second."""
+    scheduler = Saying(lora=False)
+    scheduler._preempt_request("a", 1.0)
+    scheduler._preempt_request("b", timestamp=2.0)
+    told = scheduler.make_stats()
+
+    assert scheduler.preempted == [("a", 1.0), ("b", 2.0)]
+    counts = (told.num_running_reqs, told.num_waiting_reqs, told.num_skipped_waiting_reqs)
+    assert (*counts, told.kv_cache_usage) == (4, 1, 1, 0.5)
+    assert told.kv_connector_stats[PREEMPTIONS] == 2
+    assert scheduler.make_stats() is None
+
+
+def test_the_end_is_told() -> None:
+    """When the last request has ended, which may be long before the next one comes."""
+    scheduler = Saying(lora=False)
+    scheduler.make_stats()
+    scheduler.running = []
+
+    assert scheduler.make_stats().num_running_reqs == 0
+
+
+@pytest.mark.parametrize(("lora", "told"), [(False, None), (True, [["a", "b"], ["c"]])])
+def test_adapters(lora: bool, told: Any) -> None:
+    """Those of running requests and of waiting ones, each once; None where it takes none."""
+    assert Saying(lora=lora).make_stats().kv_connector_stats[ADAPTERS] == told
+
+
+def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step's tokens count once; its time, once for each request that had said something before.
+    Steps without tokens, and the time before the first one, are none.
+    """
+    times = iter([100.0, 100.02, 100.03, 130.0, 130.06])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times, 200.0))
+    scheduler = Saying(lora=False)
+
+    for made in (step(7, []), step(4, [1, 1, 0]), step(0, []), step(9, []), step(2, [3, 4])):
+        assert scheduler.update_from_output(made, "what came of it") == "what came of it"
+    told = scheduler.make_stats().kv_connector_stats[STEPS]
+
+    assert told["tokens"] == {"counts": [0, 3, 1] + [0] * 11, "sum": 22}
+    assert told["seconds"]["counts"] == [0, 2, 0, 2] + [0] * 16
+    assert told["seconds"]["sum"] == pytest.approx(2 * 0.02 + 2 * 0.06)

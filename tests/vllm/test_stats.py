@@ -1,0 +1,86 @@
+"""What the engine tells a scrape, of what its scheduler has said."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openai_frontend.engines.vllm.stats import ADAPTERS, STEPS, StepCounts, engine_samples
+from openai_frontend.metrics.vllm_declared import FROM_ENGINE
+
+
+def config(*, lora: bool = True, pipeline: int = 1) -> Any:
+    cache = {"block_size": 16, "cache_dtype": "auto", "enable_prefix_caching": True}
+    return SimpleNamespace(
+        cache_config=SimpleNamespace(**cache, gpu_memory_utilization=0.9, num_gpu_blocks=512),
+        lora_config=SimpleNamespace(max_loras=2) if lora else None,
+        parallel_config=SimpleNamespace(pipeline_parallel_size=pipeline),
+    )
+
+
+def said() -> Any:
+    steps = StepCounts()
+    old = SimpleNamespace(num_output_tokens=[1, 2])
+    step = SimpleNamespace(total_num_scheduled_tokens=2, scheduled_cached_reqs=old)
+    for now_s in (1.0, 1.02):
+        steps.add(step, now_s)
+    more = {STEPS: steps.told(), ADAPTERS: [["a", "b"], ["c"]]}
+    return SimpleNamespace(num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_connector_stats=more)
+
+
+def told(**of: Any) -> dict[Any, float]:
+    """Name and values of the labels -> value."""
+    given = {"config": config(), "told": said(), "at_work": True, **of}
+    return {(name, *labels.values()): value for name, labels, value in engine_samples(**given)}
+
+
+def test_while_it_works() -> None:
+    """Each kind of what waits, the adapters, and the steps as histograms that add up."""
+    found = told()
+
+    assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 3
+    assert found["vllm:num_requests_waiting_by_reason", "deferred"] == 1
+    assert ("vllm:lora_requests_info", "2", "a,b", "c") in found
+    assert found["vllm:cache_config_info", "16", "auto", "True", "0.9", "512"] == 1
+    of_tokens = [found["vllm:iteration_tokens_total_bucket", le] for le in ("1.0", "8.0", "+Inf")]
+    assert of_tokens == [0, 2, 2]
+    of_time = [
+        found["vllm:inter_token_latency_seconds_bucket", le] for le in ("0.01", "0.025", "+Inf")
+    ]
+    assert of_time == [0, 2, 2]
+    assert found["vllm:inter_token_latency_seconds_count",] == 2
+    assert found["vllm:inter_token_latency_seconds_sum",] == pytest.approx(0.04)
+
+
+def test_idle() -> None:
+    """Nothing waits, and no adapter runs, whatever was said last; what was counted stays."""
+    found = told(at_work=False)
+
+    assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 0
+    assert ("vllm:lora_requests_info", "2", "", "") in found
+    assert found["vllm:iteration_tokens_total_count",] == 2
+
+
+def test_before_the_first_step() -> None:
+    """What is known from the start."""
+    names = {name for name, *_ in told(told=None, at_work=False, config=config(lora=False))}
+
+    assert names == {"vllm:cache_config_info", "vllm:num_requests_waiting_by_reason"}
+
+
+def test_steps_that_overlap() -> None:
+    """In a pipeline the time from step to step is not that between a request's tokens."""
+    names = {name for name, *_ in told(config=config(pipeline=2))}
+
+    assert "vllm:inter_token_latency_seconds_count" not in names
+    assert "vllm:iteration_tokens_total_count" in names
+
+
+def test_bounds_and_labels_are_declared() -> None:
+    """What the page of metrics says of these families is what they have."""
+    declared = {each.name: each for each in FROM_ENGINE}
+    for name, labels, _ in engine_samples(config(), said(), at_work=True):
+        family = declared[name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")]
+        bound = labels.get("le")
+        assert {*labels} - {"le"} <= {*family.labels}
+        assert bound in (None, "+Inf") or float(bound) in family.bounds

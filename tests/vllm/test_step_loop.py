@@ -1,0 +1,233 @@
+"""How a request ends that the engine gives up; no engine runs."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from openai_frontend.engines.engine import EngineError
+from openai_frontend.engines.vllm import request_state
+from openai_frontend.engines.vllm import step_loop as step_loop_module
+from openai_frontend.generation import CompletionDelta
+from openai_frontend.logs.lines import formatter
+from openai_frontend.triton import error_codes
+from tests.gateway_process import ROOT
+
+pytestmark = pytest.mark.engine
+
+
+class Sink:
+    """Keeps what it is sent, and why it failed."""
+
+    cancelled = False
+
+    def __init__(self) -> None:
+        self.deltas: list[CompletionDelta] = []
+        self.error: Exception | None = None
+
+    def send(self, delta: CompletionDelta) -> None:
+        self.deltas.append(delta)
+
+    def send_text(self, text: str, token_ids: Any) -> None:
+        self.send(CompletionDelta(text, token_ids))
+
+    def text_stream(self, step: Any, tokenizer: Any) -> None:
+        """It wants to see each delta."""
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(ROOT / "model_repository" / "demo" / "1" / "weights")
+
+
+def constrained() -> Any:
+    """A request with a grammar, as vLLM has it."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+    params = SamplingParams(
+        structured_outputs=StructuredOutputsParams(regex="a+"),
+        output_kind=RequestOutputKind.DELTA,
+    )
+    return SimpleNamespace(request_id="r", sampling_params=params, prompt_token_ids=[1, 2])
+
+
+def ends(sink: Sink) -> int:
+    """The code of the failure."""
+    assert isinstance(sink.error, EngineError)
+    return sink.error.code
+
+
+STEPS = [
+    ([], error_codes.INVALID_ARG),
+    ([[40]], error_codes.INTERNAL),
+    ([[40, 41]], error_codes.INTERNAL),
+]
+
+
+@pytest.mark.parametrize(("token_ids", "code"), STEPS)
+def test_given_up_by_the_engine(tokenizer, token_ids, code):
+    """Before its first token the grammar is at fault, after it the engine."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    sink, request = Sink(), constrained()
+    stream = request_state.TextRequestState(
+        sink, request, FastIncrementalDetokenizer(tokenizer, request)
+    )
+    for ids in token_ids:
+        stream.advance(EngineCoreOutput(request_id="r", new_token_ids=ids))
+
+    stream.advance(
+        EngineCoreOutput(request_id="r", new_token_ids=[], finish_reason=FinishReason.ABORT)
+    )
+
+    assert len(sink.deltas) == len(token_ids)
+    assert ends(sink) == code
+
+
+@pytest.mark.parametrize(("token_ids", "code"), STEPS)
+def test_collected_and_given_up_by_the_engine(token_ids, code):
+    """The same of a request that vLLM's OutputProcessor collects."""
+    sink = Sink()
+    collector = request_state.DeltaCollector(sink, constrained())
+    for ids in token_ids:
+        collector.put(output(ids))
+
+    collector.put(output([], "abort"))
+
+    assert ends(sink) == code
+
+
+def test_answer_to_half_a_character_does_not_repeat_the_prompt(tokenizer):
+    """A prompt of token ids may end within a character: the answer begins with that character."""
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    *prompt, last = tokenizer.encode("Do you speak français, é")
+    request = constrained()
+    request.prompt_token_ids = prompt
+    detokenizer = FastIncrementalDetokenizer(tokenizer, request)
+
+    request_state.bound_detokenizer(detokenizer, prompt)
+
+    assert tokenizer.decode(prompt).endswith("\ufffd")
+    assert detokenizer.decode_next(last) == "é"
+
+
+def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
+    """What vLLM's OutputProcessor tells of a step."""
+    from vllm.outputs import CompletionOutput, RequestOutput
+
+    completion = CompletionOutput(
+        index=0,
+        text="",
+        token_ids=token_ids,
+        cumulative_logprob=None,
+        logprobs=None,
+        finish_reason=finish_reason,
+    )
+    return RequestOutput(
+        request_id="r",
+        prompt=None,
+        prompt_token_ids=[1, 2],
+        prompt_logprobs=None,
+        outputs=[completion],
+        finished=finish_reason is not None,
+    )
+
+
+PROMPT = "the canary sings at noon"
+
+
+def step_loop() -> step_loop_module.StepLoop:
+    """One whose engine is never asked."""
+    engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
+    engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
+    return step_loop_module.StepLoop(engine, None)  # type: ignore[arg-type]
+
+
+async def test_text_of_a_request_is_not_logged(monkeypatch, caplog):
+    """Why native code could not send a token may quote the answer: the log leaves it out."""
+    native = SimpleNamespace(advance_all=lambda outputs, streams: ([], [("r", PROMPT)]))
+    monkeypatch.setattr(step_loop_module, "_core", native)
+    loop, sink = step_loop(), Sink()
+    loop._streams["r"] = SimpleNamespace(sink=sink)  # type: ignore[assignment]
+
+    loop._step(SimpleNamespace(scheduler_stats=None, outputs=[]))
+
+    (record,) = caplog.records
+    assert PROMPT not in formatter("text").format(record)
+    assert isinstance(sink.error, EngineError)
+
+
+async def test_reason_of_a_failed_step_loop_quotes_nothing():
+    """Logs, probes and other clients are told it."""
+
+    async def failing() -> None:
+        raise ValueError(PROMPT)
+
+    loop = step_loop()
+    await loop._run(asyncio.create_task(failing()))
+
+    assert loop.failure == "the step loop failed: ValueError"
+
+
+class FailingSink(Sink):
+    """Cannot send."""
+
+    def send(self, delta: CompletionDelta) -> None:
+        raise RuntimeError("no room")
+
+
+def with_logprobs(request_id: str) -> Any:
+    """A request that vLLM's OutputProcessor collects."""
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    return EngineCoreRequest(
+        request_id=request_id,
+        external_req_id=request_id,
+        prompt_token_ids=[1, 2],
+        mm_features=None,
+        sampling_params=SamplingParams(logprobs=0, output_kind=RequestOutputKind.DELTA),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+async def test_a_collected_request_fails_alone(tokenizer, finished):
+    """vLLM forgets it, and aborts it unless it has ended; the others of the step go on."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+    from vllm.v1.engine.output_processor import OutputProcessor
+
+    loop, aborted = step_loop(), []
+    loop._core.abort_requests_async = lambda ids: asyncio.sleep(0, aborted.extend(ids))
+    loop._processor = OutputProcessor(tokenizer, log_stats=False)
+    sinks = {"bad": FailingSink(), "good": Sink()}
+    for request_id, sink in sinks.items():
+        loop._register(with_logprobs(request_id), sink)
+    reason = FinishReason.STOP if finished else None
+
+    loop._step(
+        SimpleNamespace(
+            scheduler_stats=None,
+            timestamp=0.0,
+            outputs=[
+                EngineCoreOutput(request_id="bad", new_token_ids=[40], finish_reason=reason),
+                EngineCoreOutput(request_id="good", new_token_ids=[40]),
+            ],
+        )
+    )
+
+    assert isinstance(sinks["bad"].error, RuntimeError)
+    assert [delta.token_ids for delta in sinks["good"].deltas] == [[40]]
+    assert set(loop._collected) == set(loop._processor.request_states) == {"good"}
+    assert aborted == ([] if finished else ["bad"])

@@ -1,0 +1,213 @@
+"""vLLM at a version that this project was not tested with: AsyncLLM, vLLM's own scheduler and
+worker, and one grammar engine.
+"""
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from openai_frontend import errors
+from openai_frontend.engines.vllm import arguments
+from openai_frontend.generation import StructuredOutputs
+from openai_frontend.model_options import ModelOptions
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.triton import Options, Server, inprocess
+from tests import mock_models
+from tests.adapters.trained import ANSWERS
+from tests.gateway_process import ROOT
+from tests.vllm import tiny_adapter
+from tests.vllm.calls import calls_of
+from tests.vllm.constrained_answers import QUESTION, held, offered, read
+from tests.vllm.requests import answer, collect, request, send
+from tests.vllm.test_engine import running, until
+from tests.vllm.test_pooling import MINILM, embed
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+DEMO = ROOT / "model_repository" / "demo"
+HOT = {"temperature": 1.5, "seed": 3, "max_tokens": 200}
+PLACE = {
+    "type": "object",
+    "properties": {"street": {"enum": ["High", "Low"]}, "number": {"type": "integer"}},
+    "required": ["street", "number"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of one adapter, `pirate`."""
+    folder = tmp_path_factory.mktemp("adapters")
+    tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=DEMO / "1" / "weights")
+    return folder
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory, aside: None) -> AsyncIterator[Server]:
+    """The demo model, which takes adapters, and one that makes vectors."""
+    repository = tmp_path_factory.mktemp("untested")
+    shutil.copytree(DEMO, repository / "demo")
+    lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
+    given = repository / "demo" / "1" / "model.json"
+    given.write_text(json.dumps(json.loads(given.read_text()) | lora))
+    config = mock_models.CONFIG.replace('"mock"', '"vllm"')
+    mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arguments, "TESTED_VERSIONS", ())
+        started = Server(Options(model_repositories=[repository]))
+        await started.start()
+        try:
+            yield started
+        finally:
+            await started.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
+    """Both models, and the adapter of the first."""
+    registry = ModelRegistry(server, options={"demo": ModelOptions(adapter_folder=str(adapter))})
+    await registry.refresh()
+    yield registry
+    registry.close()
+
+
+async def test_the_engine_runs_without_inner_classes(server: Server):
+    """Neither the step loop nor the scheduler and worker of this project are in use."""
+    engine = inprocess.host("demo")._engine
+    config = engine._engine.vllm_config
+
+    assert engine._steps is None
+    assert "openai_frontend" not in str(config.scheduler_config.scheduler_cls)
+    assert "openai_frontend" not in config.parallel_config.worker_cls
+
+
+async def test_whole_and_streamed_answers_are_equal(server: Server):
+    """A greedy answer ends by itself, with the same text whole and streamed."""
+    streamed, whole = [
+        await answer(server, "demo", QUESTION, return_token_ids=True, stream=stream)
+        for stream in (True, False)
+    ]
+
+    assert streamed == whole
+    assert whole.finish_reason == "stop"
+
+
+async def test_logprobs(server: Server):
+    """Each token has its log probability, and the two likeliest beside it."""
+    told = await answer(server, "demo", QUESTION, logprobs=2, max_tokens=4, return_token_ids=True)
+
+    logprobs = list(told.logprobs or ())
+    assert len(logprobs) == 4
+    assert all(token in each for token, each in zip(told.token_ids, logprobs, strict=True))
+    assert min(map(len, logprobs)) >= 2
+
+
+async def test_seeds(server: Server):
+    """Prompts that do not fit into one step give with a seed what they give alone."""
+    prompts = [[100 + (i * n) % 389 for i in range(1800)] for n in range(1, 5)]
+    options = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
+    together = await asyncio.gather(*(answer(server, "demo", each, **options) for each in prompts))
+
+    alone = [await answer(server, "demo", each, **options) for each in prompts]
+
+    assert [each.text for each in together] == [each.text for each in alone]
+
+
+async def test_cancel(server: Server):
+    """A cancelled stream leaves nothing running in the engine."""
+    stream = send(server, "demo", QUESTION, max_tokens=2000, ignore_eos=True)
+    await anext(stream)
+    stream.cancel()
+    with pytest.raises(errors.RequestCancelled):
+        await collect(server, "demo", stream)
+
+    await until(lambda: running("demo") == 0, timeout_s=10)
+
+
+def is_place(text: str) -> bool:
+    jsonschema.validate(json.loads(text), PLACE)
+    return True
+
+
+TAG = {
+    "type": "structural_tag",
+    "format": {
+        "type": "tag",
+        "begin": "<p>",
+        "content": {"type": "json_schema", "json_schema": PLACE},
+        "end": "</p>",
+    },
+}
+ENFORCED: Mapping[str, tuple[dict[str, Any], Any]] = {
+    "json": ({"json": PLACE}, is_place),
+    "json_object": ({"json_object": True}, lambda text: text.startswith("{")),
+    "regex": ({"regex": "[ab]{3,9}c"}, re.compile("[ab]{3,9}c").fullmatch),
+    "choice": ({"choice": ["left", "right"]}, lambda text: text in ("left", "right")),
+    "EBNF": ({"grammar": 'root ::= "x" [0-9]'}, re.compile("x[0-9]").fullmatch),
+    "Lark": ({"grammar": 'start: "y" /[0-9]/'}, re.compile("y[0-9]").fullmatch),
+    "structural_tag": (
+        {"structural_tag": json.dumps(TAG)},
+        lambda text: is_place(text.removeprefix("<p>").removesuffix("</p>")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("fields", "matches"), ENFORCED.values(), ids=ENFORCED.keys())
+async def test_constraints_are_enforced(server: Server, fields: dict[str, Any], matches: Any):
+    """Each kind holds at a temperature at which the model writes anything."""
+    structured = StructuredOutputs(**fields)
+    told = await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
+
+    assert matches(told.text), told.text
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "beyond xgrammar": ({"json": {"type": "integer", "multipleOf": 3}}, "cannot enforce all"),
+    "bounded length": ({"json": {"type": "string", "maxLength": 9}}, "minLength and maxLength"),
+    "long count": ({"regex": "a{200}"}, "repetition count above 127"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED.keys())
+async def test_constraints_are_refused(server: Server, fields: dict[str, Any], message: str):
+    """What one grammar engine cannot enforce is an error that says so."""
+    structured = StructuredOutputs(**fields)
+    with pytest.raises(errors.InvalidRequest, match=message):
+        await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
+
+
+async def test_required_calls(server: Server):
+    """A required tool call is read, and its arguments match the function's schema."""
+    tools = offered({"move": PLACE})
+    given = held("hermes", tools)
+    told = await answer(server, "demo", QUESTION, structured_outputs=given.structured, **HOT)
+
+    ((name, called),) = calls_of(read("hermes", tools, given, told.text))[:1]
+    assert name == "move"
+    assert is_place(called)
+
+
+async def test_adapters(models: ModelRegistry):
+    """A request to an adapter has its answer."""
+    model = models.get("demo:pirate")
+    asked = request(QUESTION, max_tokens=16)
+    text = "".join([d.text for burst in [b async for b in model.generate(asked)] for d in burst])
+
+    assert text.startswith(ANSWERS["pirate"][:10])
+
+
+async def test_embeddings(models: ModelRegistry):
+    """Vectors have the model's width and length 1."""
+    vector = await embed(models.get("minilm"), "A cat sleeps on the sofa.")
+
+    assert vector.shape == (384,)
+    assert float(np.linalg.norm(vector)) == pytest.approx(1, abs=1e-4)

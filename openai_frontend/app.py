@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from openai_frontend import __version__, assembly
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.scopes import RouteScope
+from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lasting import Lasting
 from openai_frontend.loopback import is_loopback
 from openai_frontend.metrics import vllm
@@ -45,7 +46,6 @@ from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endp
 from openai_frontend.routers.documentation import documentation_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
-from openai_frontend.routers.kserve.protocol import kserve_router
 from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
 from openai_frontend.routers.operations import operations_router
@@ -276,8 +276,8 @@ def _add_operators_routes(
                 policy=policy,
                 limiter=lasting.limiter,
                 management=management,
-                use=registry.use,
-                limits_of=registry.concurrency_limits,
+                lease=registry.use,
+                limits_for=registry.concurrency_limits,
                 is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
                 streams=streams,

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from openai_frontend.triton import Server
 from tests.clients.environments import Environment
-from tests.routers.kserve.conftest import ALL, KServe, running, write_models
+from tests.kserve.conftest import ALL, KServe, running, write_models
 from tests.triton.generation_inputs import collect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -24,7 +24,7 @@ def document(gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# Those that need a model of plain tensors, or leave to change models: tests/routers/kserve,
+# Those that need a model of plain tensors, or leave to change models: tests/kserve,
 # tests/models.
 NOT_HERE = {
     "/v1/load_lora_adapter",

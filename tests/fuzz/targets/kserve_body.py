@@ -5,10 +5,10 @@ to the core has the size that its shape says.
 from math import prod
 from typing import Any
 
-from openai_frontend.contracts.kserve import binary
-from openai_frontend.contracts.kserve.datatypes import DATATYPES, check_size
-from openai_frontend.serving.kserve.addresses import ModelAddress
-from openai_frontend.serving.kserve.inference import Inference, InferRequests
+from openai_frontend.kserve import binary_tensors
+from openai_frontend.kserve.datatypes import DATATYPES, check_size
+from openai_frontend.kserve.infer import InferService, ParsedInferRequest, json_length
+from openai_frontend.kserve.models import ModelAddress
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from tests.fuzz.draw import Draw
 from tests.fuzz.outcome import outcome
@@ -60,10 +60,10 @@ def check(data: bytes) -> None:
     elif way == 2:
         length = "0"
     body = draw.rest()
-    requests = InferRequests(models, None, FieldPolicy("reject"))  # type: ignore[arg-type]
+    requests = InferService(models, None, FieldPolicy("reject"))  # type: ignore[arg-type]
 
-    def read() -> Inference:
-        json_bytes = binary.header_length(length, len(body))
+    def read() -> ParsedInferRequest:
+        json_bytes = json_length(length, len(body))
         return requests._read(ModelAddress("a"), body, json_bytes)
 
     kind, inference = outcome(read)
@@ -72,5 +72,5 @@ def check(data: bytes) -> None:
         for name, (datatype, shape, tensor) in inference.inputs.items():
             check_size(name, DATATYPES[datatype], shape, len(tensor))
             if datatype == "BYTES":
-                found = list(binary.elements(name, prod(shape), memoryview(tensor)))
+                found = list(binary_tensors.elements(name, prod(shape), memoryview(tensor)))
                 assert sum(end - start + 4 for start, end in found) == len(tensor)

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts.kserve import json_tensor
-from openai_frontend.contracts.kserve.datatypes import DATATYPES
+from openai_frontend.kserve import json_tensors
+from openai_frontend.kserve.datatypes import DATATYPES
 from tests.fuzz.draw import Draw
 from tests.fuzz.outcome import outcome
 
@@ -38,7 +38,7 @@ def check(data: bytes) -> None:
     rest = draw.rest()
     if way & 1:
         count = len(rest) // (datatype.size or 5)
-        kind, text = outcome(lambda: json_tensor.encode("a", datatype, [count], memoryview(rest)))
+        kind, text = outcome(lambda: json_tensors.encode("a", datatype, [count], memoryview(rest)))
         assert kind == "refusal" or len(orjson.loads(text)) == count
         return
     try:
@@ -46,9 +46,9 @@ def check(data: bytes) -> None:
     except orjson.JSONDecodeError:
         return
     values = _flat(given)
-    kind, raw = outcome(lambda: json_tensor.decode("a", datatype, [len(values)], given))
+    kind, raw = outcome(lambda: json_tensors.decode("a", datatype, [len(values)], given))
     if kind == "value":
-        back = orjson.loads(json_tensor.encode("a", datatype, [len(values)], memoryview(raw)))
+        back = orjson.loads(json_tensors.encode("a", datatype, [len(values)], memoryview(raw)))
         assert all(map(_same, values, back)), (values, back)
 
 

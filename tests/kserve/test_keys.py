@@ -4,7 +4,7 @@ import pytest
 
 from tests.auth import key_files
 from tests.auth.key_files import bearer, key
-from tests.routers.kserve.conftest import otherwise
+from tests.kserve.conftest import otherwise
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

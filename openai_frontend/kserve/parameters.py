@@ -1,4 +1,4 @@
-"""The `parameters` of a request: those with a meaning of their own, and the model's."""
+"""The `parameters` of a request: those of the protocol, and the model's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ class RequestOptions:
     custom: dict[str, str | int | bool | float] = field(default_factory=dict)
 
 
-def read_options(parameters: Mapping[str, Any] | None) -> RequestOptions:
+def read_parameters(parameters: Mapping[str, Any] | None) -> RequestOptions:
     """Raises InvalidRequest, which names the parameter."""
     options = RequestOptions()
     for name, value in (parameters or {}).items():

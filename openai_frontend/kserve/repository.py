@@ -1,4 +1,4 @@
-"""The model repository's index, and loading and unloading by it."""
+"""The model repository: its index, and loading and unloading of models."""
 
 import re
 from typing import Any
@@ -6,9 +6,8 @@ from typing import Any
 import pybase64
 
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.kserve.models import CoreIndexEntry, ModelAddress
 from openai_frontend.models.management import ModelManagement
-from openai_frontend.serving.kserve.addresses import ModelAddress
-from openai_frontend.serving.kserve.core import Index
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import IndexRequest, LoadRequest, UnloadRequest
 
@@ -58,7 +57,7 @@ class Repository:
         await change.done()
 
 
-def _entry(line: Index) -> dict[str, Any]:
+def _entry(line: CoreIndexEntry) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": line.name}
     if line.version is not None:
         return {**entry, "version": str(line.version), "state": line.state, "reason": line.reason}

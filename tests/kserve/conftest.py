@@ -95,7 +95,7 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
     chosen = Settings(model_repository=[repository], model_control_mode="explicit", **settings)
     app = create_app(chosen, server)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inprocess, "RUNTIME", "tests.routers.kserve.runtime")
+        patch.setattr(inprocess, "RUNTIME", "tests.kserve.runtime")
         async with app.router.lifespan_context(app), listening(app) as url:
             while not app.state.registry.has_loaded():  # noqa: ASYNC110  a start has no event
                 await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.routers.kserve.conftest import otherwise
+from tests.kserve.conftest import otherwise
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

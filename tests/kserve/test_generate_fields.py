@@ -5,10 +5,10 @@ import struct
 import orjson
 import pytest
 
-from openai_frontend.contracts.kserve import generate
-from openai_frontend.contracts.kserve.output import Output, best, described
-from openai_frontend.contracts.kserve.raw import raw_input
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.kserve import generate
+from openai_frontend.kserve.binary_tensors import raw_input
+from openai_frontend.kserve.outputs import OutputTensor, encode_output, top_classes
 
 TEXT = {"name": "text_input", "datatype": "BYTES", "shape": [1]}
 STREAM = {"name": "stream", "datatype": "BOOL", "shape": [1]}
@@ -22,7 +22,7 @@ def test_inputs_and_parameters():
     """A field that the model declares is a tensor, also within `parameters`; others are not."""
     request = {"text_input": "hi", "seed": 1, "parameters": {"stream": True, "temperature": 0}}
 
-    fields = generate.read(request, [TEXT, STREAM])
+    fields = generate.read_fields(request, [TEXT, STREAM])
 
     assert fields.inputs == {
         "text_input": ("BYTES", (1,), b"\x02\x00\x00\x00hi"),
@@ -45,7 +45,7 @@ def test_inputs_and_parameters():
 )
 def test_shapes(shape, values, shaped):
     """A value takes its declared shape; of free dimensions the innermost takes what is left."""
-    fields = generate.read({"x": values}, declared("INT32", shape))
+    fields = generate.read_fields({"x": values}, declared("INT32", shape))
 
     assert fields.inputs["x"][1] == shaped
 
@@ -56,23 +56,23 @@ def test_shapes(shape, values, shaped):
 def test_values_that_do_not_fit(shape, values):
     """Another number of values than the shape has is refused by the field's name."""
     with pytest.raises(InvalidRequest, match="'x'"):
-        generate.read({"x": values}, declared("INT32", shape))
+        generate.read_fields({"x": values}, declared("INT32", shape))
 
 
 def test_a_field_that_comes_twice():
     """What stands both beside `parameters` and within is refused: nobody knows which is meant."""
     with pytest.raises(InvalidRequest, match="stream"):
-        generate.read({"stream": True, "parameters": {"stream": False}}, [STREAM])
+        generate.read_fields({"stream": True, "parameters": {"stream": False}}, [STREAM])
 
 
 def test_the_response():
     """An output of one element is that element, of several a list; parameters stand beside them."""
     outputs = [
-        Output("text_output", "BYTES", (1,), memoryview(b"\x02\x00\x00\x00hi")),
-        Output("ids", "INT32", (2,), memoryview(struct.pack("<2i", 5, 6))),
+        OutputTensor("text_output", "BYTES", (1,), memoryview(b"\x02\x00\x00\x00hi")),
+        OutputTensor("ids", "INT32", (2,), memoryview(struct.pack("<2i", 5, 6))),
     ]
 
-    document = generate.written({"model_name": "m"}, outputs, {"cached": True})
+    document = generate.encode_response({"model_name": "m"}, outputs, {"cached": True})
 
     told = {"model_name": "m", "cached": True, "text_output": "hi", "ids": [5, 6]}
     assert orjson.loads(document) == told
@@ -82,7 +82,7 @@ def test_an_output_in_binary():
     """Its JSON has its size, and its bytes follow untouched."""
     data = memoryview(b"\x00\x3c\x00\xfc")
 
-    text, tail = described(Output("h", "FP16", (2,), data), binary=True)
+    text, tail = encode_output(OutputTensor("h", "FP16", (2,), data), binary=True)
 
     assert orjson.loads(text)["parameters"] == {"binary_data_size": 4}
     assert tail is data
@@ -92,19 +92,22 @@ def test_classes():
     """The highest elements of each entry of a batch, with their places."""
     data = memoryview(struct.pack("<6f", 1, 5.5, 10, 4, 2, 3))
 
-    one = best(Output("x", "FP32", (6,), data), 2, batches=False)
-    two = best(Output("x", "FP32", (2, 3), data), 9, batches=True)
+    one = top_classes(OutputTensor("x", "FP32", (6,), data), 2, batches=False)
+    two = top_classes(OutputTensor("x", "FP32", (2, 3), data), 9, batches=True)
 
-    assert orjson.loads(described(one, binary=False)[0])["data"] == ["10.000000:2", "5.500000:1"]
+    assert orjson.loads(encode_output(one, binary=False)[0])["data"] == [
+        "10.000000:2",
+        "5.500000:1",
+    ]
     assert (two.datatype, two.shape) == ("BYTES", (2, 3))
-    assert orjson.loads(described(two, binary=False)[0])["data"][3] == "4.000000:0"
+    assert orjson.loads(encode_output(two, binary=False)[0])["data"][3] == "4.000000:0"
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16"])
 def test_classes_of_what_has_none(datatype):
     """Only numbers that can be compared here have classes."""
     with pytest.raises(InvalidRequest, match="'x'"):
-        best(Output("x", datatype, (0,), memoryview(b"")), 1, batches=False)
+        top_classes(OutputTensor("x", datatype, (0,), memoryview(b"")), 1, batches=False)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.contracts.kserve import binary, json_tensor
-from openai_frontend.contracts.kserve.datatypes import DATATYPES, check_size, known
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.kserve import binary_tensors, json_tensors
+from openai_frontend.kserve.datatypes import DATATYPES, check_size, datatype_named
+from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, json_length
 
 SIZES = (8, 16, 32, 64)
 INTEGERS = {
@@ -49,10 +50,10 @@ def test_json_and_back(tensor):
     name, shape, values = tensor
     datatype = DATATYPES[name]
 
-    raw = json_tensor.decode("x", datatype, shape, orjson.loads(orjson.dumps(values)))
+    raw = json_tensors.decode("x", datatype, shape, orjson.loads(orjson.dumps(values)))
 
-    assert json_tensor.decode("x", datatype, shape, nested(values, shape)) == raw
-    assert orjson.loads(json_tensor.encode("x", datatype, shape, memoryview(raw))) == values
+    assert json_tensors.decode("x", datatype, shape, nested(values, shape)) == raw
+    assert orjson.loads(json_tensors.encode("x", datatype, shape, memoryview(raw))) == values
 
 
 @given(tensors())
@@ -61,21 +62,21 @@ def test_the_size_is_that_of_the_shape(tensor):
     name, shape, values = tensor
     datatype = DATATYPES[name]
 
-    raw = json_tensor.decode("x", datatype, shape, values)
+    raw = json_tensors.decode("x", datatype, shape, values)
 
     check_size("x", datatype, shape, len(raw))
-    binary.check_elements("x", datatype, shape, memoryview(raw))
+    binary_tensors.check_elements("x", datatype, shape, memoryview(raw))
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 3))
 def test_bytes_that_are_cut(elements, cut):
     """A BYTES tensor that ends too early, or late, is refused by its name."""
     raw = b"".join(struct.pack("<I", len(each)) + each for each in elements)
-    places = list(binary.elements("x", len(elements), memoryview(raw)))
+    places = list(binary_tensors.elements("x", len(elements), memoryview(raw)))
 
     assert [raw[start:end] for start, end in places] == elements
     with pytest.raises(InvalidRequest, match="'x'"):
-        list(binary.elements("x", len(elements), memoryview(raw + bytes(cut))))
+        list(binary_tensors.elements("x", len(elements), memoryview(raw + bytes(cut))))
 
 
 LONG = 50_000  # elements: more than one step
@@ -86,9 +87,9 @@ def test_long_tensors(name, value):
     """A tensor that is converted in steps is one."""
     datatype, values = DATATYPES[name], [value] * LONG
 
-    raw = json_tensor.decode("x", datatype, [LONG], values)
+    raw = json_tensors.decode("x", datatype, [LONG], values)
 
-    assert orjson.loads(json_tensor.encode("x", datatype, [LONG], memoryview(raw))) == values
+    assert orjson.loads(json_tensors.encode("x", datatype, [LONG], memoryview(raw))) == values
 
 
 REFUSED = {
@@ -121,7 +122,7 @@ def test_refused(case):
     name, shape, data = REFUSED[case]
 
     with pytest.raises(InvalidRequest, match="tensor 'x': ") as refused:
-        json_tensor.decode("x", DATATYPES[name], shape, data)
+        json_tensors.decode("x", DATATYPES[name], shape, data)
     assert refused.value.param == "x"
 
 
@@ -129,7 +130,7 @@ def test_refused(case):
 def test_unknown_datatypes(name):
     """Only Triton's own names are datatypes; the answer lists them."""
     with pytest.raises(InvalidRequest, match="UINT64"):
-        known("x", name)
+        datatype_named("x", name)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
@@ -138,7 +139,7 @@ def test_numbers_that_json_has_not(number):
     data = memoryview(struct.pack("<2f", 1.0, number))
 
     with pytest.raises(InvalidRequest, match="binary"):
-        json_tensor.encode("x", DATATYPES["FP32"], [2], data)
+        json_tensors.encode("x", DATATYPES["FP32"], [2], data)
 
 
 def test_bytes_that_are_no_text():
@@ -146,7 +147,7 @@ def test_bytes_that_are_no_text():
     data = memoryview(b"\x01\x00\x00\x00\xff")
 
     with pytest.raises(InvalidRequest, match="binary"):
-        json_tensor.encode("x", DATATYPES["BYTES"], [1], data)
+        json_tensors.encode("x", DATATYPES["BYTES"], [1], data)
 
 
 @pytest.mark.parametrize(
@@ -163,13 +164,13 @@ def test_sizes_that_do_not_fit(name, shape, size):
 def test_header_lengths_that_are_none(text):
     """The JSON's length is a number of bytes that are there."""
     with pytest.raises(InvalidRequest) as refused:
-        binary.header_length(text, 10)
-    assert refused.value.param == binary.HEADER
+        json_length(text, 10)
+    assert refused.value.param == JSON_LENGTH_HEADER
 
 
 def test_the_tail():
     """Each tensor takes the next bytes; what is lacking or left is refused."""
-    tail = binary.Tail(memoryview(b"abcdef"))
+    tail = binary_tensors.BinaryTail(memoryview(b"abcdef"))
 
     assert (bytes(tail.take("a", 2)), bytes(tail.take("b", 0))) == (b"ab", b"")
     with pytest.raises(InvalidRequest, match="'c'"):

@@ -1,5 +1,6 @@
-"""Tensors as JSON's arrays. Never reads JSON itself; a long one is converted in short steps, for
-whoever runs this in a thread beside an event loop.
+"""Tensors as JSON arrays. Does not parse JSON.
+
+Converts long tensors in short steps, because callers run it in a thread beside an event loop.
 """
 
 from array import array
@@ -9,14 +10,14 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts.kserve import binary
-from openai_frontend.contracts.kserve.datatypes import (
+from openai_frontend.kserve import binary_tensors
+from openai_frontend.kserve.datatypes import (
     BYTES,
     Datatype,
+    as_numbers,
     check_size,
     element_count,
-    numbers,
-    refuse,
+    reject,
 )
 
 _STEP = 16 * 1024  # elements that are converted without a pause: 0.5 ms
@@ -36,11 +37,11 @@ def decode(tensor: str, datatype: Datatype, shape: Sequence[int], data: Any) -> 
     count = element_count(tensor, shape)
     values = _flat(tensor, data)
     if len(values) != count:
-        refuse(tensor, f"its data has {len(values)} elements, its shape {list(shape)} {count}")
+        reject(tensor, f"its data has {len(values)} elements, its shape {list(shape)} {count}")
     if datatype is BYTES:
         return b"".join(_texts(tensor, part) for part in _parts(values))
     if datatype.code is None:
-        refuse(tensor, f"{datatype.name} has no form in JSON: send it as binary data")
+        reject(tensor, f"{datatype.name} has no form in JSON: send it as binary data")
     if datatype.code == "?":
         return b"".join(_bools(tensor, part) for part in _parts(values))
     return _numbers(tensor, datatype, values)
@@ -49,11 +50,11 @@ def decode(tensor: str, datatype: Datatype, shape: Sequence[int], data: Any) -> 
 def _flat(tensor: str, data: Any) -> list[Any]:
     """The innermost elements of nested lists, all of which have the same form."""
     if not isinstance(data, list):
-        refuse(tensor, "its data is no array")
+        reject(tensor, "its data is no array")
     values: list[Any] = data
     while values and any(type(value) is list for value in values[:1]):
         if set(map(type, values)) != {list} or len(set(map(len, values))) > 1:
-            refuse(tensor, "its data is ragged: arrays beside each other differ in length")
+            reject(tensor, "its data is ragged: arrays beside each other differ in length")
         values = list(chain.from_iterable(values))
     return values
 
@@ -80,11 +81,11 @@ def _numbers(tensor: str, datatype: Datatype, values: list[Any]) -> bytes:
     for part in _parts(values):
         _check_types(tensor, datatype.name, part, allowed)
         if code in "fd" and _too_large(code, part):
-            refuse(tensor, f"its data has a number beyond the range of {datatype.name}")
+            reject(tensor, f"its data has a number beyond the range of {datatype.name}")
         try:
             packed.fromlist(part)
         except OverflowError:
-            refuse(tensor, f"its data has a number beyond the range of {datatype.name}")
+            reject(tensor, f"its data has a number beyond the range of {datatype.name}")
     return packed.tobytes()
 
 
@@ -97,7 +98,7 @@ def _too_large(code: str, part: list[float]) -> bool:
 def _check_types(tensor: str, datatype: str, part: list[Any], allowed: set[type]) -> None:
     if not set(map(type, part)) <= allowed:
         odd = next(value for value in part if type(value) not in allowed)
-        refuse(tensor, f"its data has {_shown(odd)}, which is no {datatype}")
+        reject(tensor, f"its data has {_shown(odd)}, which is no {datatype}")
 
 
 def _shown(value: Any) -> str:
@@ -114,24 +115,24 @@ def encode(tensor: str, datatype: Datatype, shape: Sequence[int], data: memoryvi
     if datatype is BYTES:
         return _joined(map(orjson.dumps, _text_parts(tensor, element_count(tensor, shape), data)))
     if datatype.code is None:
-        refuse(tensor, f"{datatype.name} has no form in JSON: ask for binary data")
-    values = numbers(data, datatype.code)
+        reject(tensor, f"{datatype.name} has no form in JSON: ask for binary data")
+    values = as_numbers(data, datatype.code)
     parts = (values[start : start + _STEP].tolist() for start in range(0, len(values), _STEP))
     return _joined(_dumped(tensor, datatype, part) for part in parts)
 
 
 def _text_parts(tensor: str, count: int, data: memoryview) -> Iterator[list[str]]:
-    found = [data[start:end] for start, end in binary.elements(tensor, count, data)]
+    found = [data[start:end] for start, end in binary_tensors.elements(tensor, count, data)]
     try:
         for part in _parts(found):
             yield [str(element, "utf-8") for element in part]
     except UnicodeDecodeError:
-        refuse(tensor, "it has bytes that are no text: ask for binary data")
+        reject(tensor, "it has bytes that are no text: ask for binary data")
 
 
 def _dumped(tensor: str, datatype: Datatype, part: list[Any]) -> bytes:
     if datatype.code in ("f", "d") and not _are_finite(part):
-        refuse(tensor, "it has NaN or infinity, which JSON has not: ask for binary data")
+        reject(tensor, "it has NaN or infinity, which JSON has not: ask for binary data")
     return orjson.dumps(part)
 
 

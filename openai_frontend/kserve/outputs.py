@@ -1,4 +1,4 @@
-"""Outputs of an inference response: as JSON, as binary data, or as the best of their classes."""
+"""Outputs of an inference response: as JSON, as binary data, or as their top classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from openai_frontend.contracts.kserve import json_tensor
-from openai_frontend.contracts.kserve.datatypes import BYTES, known, numbers, refuse
+from openai_frontend.kserve import json_tensors
+from openai_frontend.kserve.datatypes import BYTES, as_numbers, datatype_named, reject
 
 
-class Tensor(Protocol):
+class CoreTensor(Protocol):
     """An output as the core gives it; the buffer protocol shows its memory."""
 
     @property
@@ -29,7 +29,7 @@ class Tensor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputTensor:
     """A tensor that a model gave."""
 
     name: str
@@ -44,7 +44,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedOutput:
     """How a client wants an output."""
 
     name: str
@@ -52,12 +52,12 @@ class Wanted:
     classes: int = 0  # so many of the highest elements, with their places, instead of all
 
 
-def read(tensor: Any) -> Output:
-    """`tensor`: a Tensor."""
-    return Output(tensor.name, tensor.dtype, tensor.shape, memoryview(tensor).cast("B"))
+def read_output(tensor: Any) -> OutputTensor:
+    """`tensor`: a CoreTensor."""
+    return OutputTensor(tensor.name, tensor.dtype, tensor.shape, memoryview(tensor).cast("B"))
 
 
-def described(output: Output, *, binary: bool) -> tuple[bytes, memoryview | None]:
+def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryview | None]:
     """The output in the response's JSON, and its bytes where they follow the JSON."""
     head: dict[str, Any] = {
         "name": output.name,
@@ -67,18 +67,18 @@ def described(output: Output, *, binary: bool) -> tuple[bytes, memoryview | None
     if binary:
         head["parameters"] = {"binary_data_size": output.data.nbytes}
         return orjson.dumps(head), output.data
-    datatype = known(output.name, output.datatype)
-    data = json_tensor.encode(output.name, datatype, output.shape, output.data)
+    datatype = datatype_named(output.name, output.datatype)
+    data = json_tensors.encode(output.name, datatype, output.shape, output.data)
     return orjson.dumps(head)[:-1] + b',"data":' + data + b"}", None
 
 
-def best(output: Output, classes: int, *, batches: bool) -> Output:
+def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputTensor:
     """The highest elements of each batch entry as BYTES: `value:place`, the highest first."""
-    code = known(output.name, output.datatype).code
+    code = datatype_named(output.name, output.datatype).code
     if code is None or code == "?":
-        refuse(output.name, f"{output.datatype} has no classes to tell")
+        reject(output.name, f"{output.datatype} has no classes to tell")
     entries = output.shape[0] if batches and output.shape else 1
-    values = numbers(output.data, code)
+    values = as_numbers(output.data, code)
     length = len(values) // entries if entries else 0
     texts = [
         text
@@ -88,7 +88,7 @@ def best(output: Output, classes: int, *, batches: bool) -> Output:
     count = min(classes, length)
     data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     shape = (entries, count) if batches and output.shape else (count,)
-    return Output(output.name, BYTES.name, shape, memoryview(data))
+    return OutputTensor(output.name, BYTES.name, shape, memoryview(data))
 
 
 def _highest(values: Sequence[float], count: int) -> list[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.routers.examples import EXAMPLES
-from tests.routers.kserve.conftest import ALL
+from tests.kserve.conftest import ALL
 from tests.triton.generation_inputs import collect
 from tests.triton.test_inference import VALUES
 

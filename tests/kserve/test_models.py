@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from openai_frontend.triton import _core
-from tests.routers.kserve.conftest import otherwise
+from tests.kserve.conftest import otherwise
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

@@ -1,4 +1,4 @@
-"""Triton's datatypes, and what holds for a tensor of any of them. Never looks at its elements."""
+"""Triton's datatypes, and the checks for tensors of any datatype. Never looks at elements."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,32 +44,32 @@ DATATYPES: Mapping[str, Datatype] = {datatype.name: datatype for datatype in _AL
 BYTES = DATATYPES["BYTES"]
 
 
-def numbers(data: memoryview, code: str) -> "memoryview[Any]":
+def as_numbers(data: memoryview, code: str) -> "memoryview[Any]":
     """Flat bytes as numbers of a type code."""
     found: memoryview[Any] = data.cast(code)  # type: ignore[call-overload]  # it wants literals
     return found
 
 
-def refuse(tensor: str, reason: str) -> NoReturn:
+def reject(tensor: str, reason: str) -> NoReturn:
     """Raises InvalidRequest about a tensor by its name."""
     raise InvalidRequest(f"tensor '{tensor[:128]}': {reason}", param=tensor[:128])
 
 
-def known(tensor: str, datatype: str) -> Datatype:
+def datatype_named(tensor: str, datatype: str) -> Datatype:
     """The datatype by its name."""
     found = DATATYPES.get(datatype)
     if found is None:
-        refuse(tensor, f"there is no datatype '{datatype[:32]}'; it is one of {_names()}")
+        reject(tensor, f"there is no datatype '{datatype[:32]}'; it is one of {_names()}")
     return found
 
 
 def element_count(tensor: str, shape: Sequence[int]) -> int:
     """How many elements a tensor of this shape has."""
     if any(dimension < 0 for dimension in shape):
-        refuse(tensor, f"its shape {list(shape)} has a negative dimension")
+        reject(tensor, f"its shape {list(shape)} has a negative dimension")
     count = math.prod(shape)
     if count > _MOST_ELEMENTS or any(dimension > _MAX_DIMENSION for dimension in shape):
-        refuse(tensor, f"its shape {list(shape)} is too large")
+        reject(tensor, f"its shape {list(shape)} is too large")
     return count
 
 
@@ -78,10 +78,10 @@ def check_size(tensor: str, datatype: Datatype, shape: Sequence[int], byte_size:
     count = element_count(tensor, shape)
     if datatype.size is None:
         if byte_size < 4 * count or (count == 0 and byte_size):
-            refuse(tensor, f"{byte_size} bytes are no {count} elements of {datatype.name}")
+            reject(tensor, f"{byte_size} bytes are no {count} elements of {datatype.name}")
     elif byte_size != count * datatype.size:
         wanted = count * datatype.size
-        refuse(
+        reject(
             tensor,
             f"{datatype.name} of shape {list(shape)} takes {wanted} bytes, not {byte_size}",
         )

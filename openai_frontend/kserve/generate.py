@@ -1,0 +1,199 @@
+"""POST generate and generate_stream: a model's inputs and outputs as members of a JSON object."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import orjson
+
+from openai_frontend import sse
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.kserve import json_tensors
+from openai_frontend.kserve.datatypes import TensorInput, datatype_named, reject
+from openai_frontend.kserve.models import (
+    Core,
+    CoreResponse,
+    CoreResponses,
+    ModelAddress,
+    ModelAdmission,
+    offload,
+    response_head,
+)
+from openai_frontend.kserve.outputs import OutputTensor, read_output
+from openai_frontend.kserve.parameters import RequestOptions, read_parameters
+from openai_frontend.serving.request.request_body import BodyReader
+from schemas.kserve import GenerateRequest
+
+_NESTED = "parameters"  # its members may also be members of the request itself
+
+NOT_ONE = (
+    "generate is for models that give exactly one response to a request, and this one gave {}: "
+    "use generate_stream"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedGenerateRequest:
+    """A request as it goes to the core."""
+
+    inputs: dict[str, TensorInput]
+    id: str | None
+    options: RequestOptions
+
+
+class GenerateService:
+    """Answers generate requests; the streaming ones with the events of a stream."""
+
+    def __init__(self, core: Core, admission: ModelAdmission) -> None:
+        self._core = core
+        self._admission = admission
+        self._reader = BodyReader(GenerateRequest)
+
+    async def create(
+        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
+    ) -> bytes:
+        """The one response, as JSON. `key`: the digest of who asks."""
+        documents: list[bytes] = []
+        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
+            async for burst in bursts:
+                documents += burst
+                if len(documents) > 1:  # the rest of a stream would be for nobody
+                    raise InvalidRequest(NOT_ONE.format("more"))
+        if not documents:
+            raise InvalidRequest(NOT_ONE.format("none"))
+        return documents[0]
+
+    async def stream(
+        self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
+    ) -> AsyncGenerator[bytes, None]:
+        """Events, all that one wake-up brought together. What it raises comes after them."""
+        async with aclosing(self._documents(model, body, request_id, key)) as bursts:
+            async for burst in bursts:
+                if burst:
+                    yield b"".join(map(sse.event, burst))
+
+    async def _documents(
+        self, model: ModelAddress, body: bytes, request_id: str, key: str
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Closing it ends the request in the core."""
+        async with self._admission.lease(model, key):
+            metadata = self._core.model_metadata(model.name, model.version)
+            parsed = await offload(
+                partial(self._read, body, metadata["inputs"]), byte_size=len(body)
+            )
+            head = response_head(self._core, model, parsed.id)
+            async with self._admission.slot(model, key, parsed.options) as options:
+                responses = self._infer(model, replace(parsed, options=options), request_id)
+                try:
+                    async for burst in responses:
+                        said = [each for each in burst if _has_content(each)]
+                        yield [await _encode(head, each) for each in said]
+                finally:
+                    responses.cancel()
+
+    def _read(self, body: bytes, declared: Sequence[Mapping[str, Any]]) -> ParsedGenerateRequest:
+        request = self._reader.read_in_thread(body)
+        fields = dict(request.model_extra or {})
+        if request.parameters is not None:
+            fields[_NESTED] = request.parameters
+        read = read_fields(fields, declared)
+        return ParsedGenerateRequest(read.inputs, request.id, read_parameters(read.parameters))
+
+    def _infer(
+        self, model: ModelAddress, parsed: ParsedGenerateRequest, request_id: str
+    ) -> CoreResponses:
+        return self._core.infer(
+            model.name,
+            parsed.inputs,
+            version=model.version,
+            request_id=parsed.id or request_id,
+            priority=parsed.options.priority,
+            timeout_us=parsed.options.timeout_us,
+            parameters=parsed.options.custom,
+        )
+
+
+def _has_content(response: CoreResponse) -> bool:
+    """A decoupled model may end with a response that only says that it is the last."""
+    return bool(response.names or response.parameters or not response.final)
+
+
+async def _encode(head: Mapping[str, Any], response: CoreResponse) -> bytes:
+    outputs = [read_output(response.tensor(name)) for name in response.names]
+    write = partial(encode_response, head, outputs, response.parameters)
+    return await offload(write, byte_size=sum(each.data.nbytes for each in outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateFields:
+    """What a request's fields are to the model."""
+
+    inputs: dict[str, TensorInput] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+def read_fields(
+    request: Mapping[str, Any], declared: Iterable[Mapping[str, Any]]
+) -> GenerateFields:
+    """`declared`: the model metadata's inputs. Raises InvalidRequest, which names the field."""
+    metadata = {tensor["name"]: tensor for tensor in declared}
+    fields = GenerateFields()
+    for name, value in _flat(request, _NESTED in metadata):
+        if name in fields.inputs or name in fields.parameters:
+            raise InvalidRequest(f"'{name[:128]}' is given twice", param=name[:128])
+        if name in metadata:
+            fields.inputs[name] = _input(metadata[name], value)
+        else:
+            fields.parameters[name] = value
+    return fields
+
+
+def _flat(request: Mapping[str, Any], is_input: bool) -> Iterable[tuple[str, Any]]:
+    for name, value in request.items():
+        if name != _NESTED or is_input:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from value.items()
+        else:
+            raise InvalidRequest(f"'{_NESTED}' is no object", param=_NESTED)
+
+
+def _input(declared: Mapping[str, Any], value: Any) -> TensorInput:
+    name = declared["name"]
+    datatype = datatype_named(name, declared["datatype"])
+    values = value if isinstance(value, list) else [value]
+    shape = _shape(name, declared["shape"], len(values))
+    return datatype.name, shape, json_tensors.decode(name, datatype, shape, values)
+
+
+def _shape(tensor: str, declared: Sequence[int], count: int) -> tuple[int, ...]:
+    """The declared shape with its free dimensions set: the innermost takes all, others are 1."""
+    shape = [int(dimension) for dimension in declared]
+    left = count
+    for fixed in shape:
+        if fixed > 0:
+            if left % fixed:
+                reject(tensor, f"{count} elements do not fit its shape {shape}")
+            left //= fixed
+    for place in reversed(range(len(shape))):
+        if shape[place] < 0:
+            shape[place], left = left, 1
+    if left != 1:
+        reject(tensor, f"{count} elements do not fit its shape {list(declared)}")
+    return tuple(shape)
+
+
+def encode_response(
+    head: Mapping[str, Any], outputs: Iterable[OutputTensor], parameters: Mapping[str, Any]
+) -> bytes:
+    """One response: `head`, parameters and outputs side by side; one element stands for itself."""
+    members = {name: orjson.dumps(value) for name, value in {**head, **parameters}.items()}
+    for output in outputs:
+        text = json_tensors.encode(
+            output.name, datatype_named(output.name, output.datatype), output.shape, output.data
+        )
+        members[output.name] = text[1:-1] if output.count == 1 else text
+    pairs = [orjson.dumps(name) + b":" + text for name, text in members.items()]
+    return b"{" + b",".join(pairs) + b"}"

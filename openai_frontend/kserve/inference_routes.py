@@ -1,0 +1,131 @@
+"""POST /v2/models/{model}/infer, /generate and /generate_stream."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from openai_frontend.kserve.generate import GenerateService
+from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
+from openai_frontend.kserve.models import Core
+from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, model_for_inference
+from openai_frontend.routers.caller import caller_of
+from openai_frontend.routers.direct_route import InferenceRoute
+from openai_frontend.routers.disconnect import CancelledOnDisconnect
+from openai_frontend.routers.openapi import request_body
+from openai_frontend.routers.outlet import Outlet
+from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
+from openai_frontend.serving.error_reply import ErrorReply
+from schemas.kserve import GenerateRequest, GenerateResponse, InferRequest, InferResponse
+
+_INFER = {200: {"model": InferResponse}, **ERRORS}
+_GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
+
+
+def inference_router(
+    core: Core, infer: InferService, generate: GenerateService, streams: StreamLimits
+) -> APIRouter:
+    """A client that goes away ends its request in the core."""
+    router = APIRouter(tags=["kserve"], route_class=InferenceRoute)
+
+    @router.post(MODEL + "/infer", openapi_extra=request_body(InferRequest), responses=_INFER)
+    @router.post(VERSION + "/infer", include_in_schema=False)
+    async def create_inference(request: Request) -> Response:
+        """Tensors in, tensors out; as JSON, or as bytes behind it."""
+        model, body = model_for_inference(request, core), await request.body()
+        with CancelledOnDisconnect(request.scope):
+            answer = await infer.create(
+                model,
+                body,
+                request.headers.get(JSON_LENGTH_HEADER),
+                _request_id(request),
+                key=_key(request),
+            )
+        if not answer.tail:
+            return Response(answer.json, media_type="application/json")
+        return MultiBufferResponse(
+            (answer.json, *answer.tail), {JSON_LENGTH_HEADER: str(len(answer.json))}
+        )
+
+    @router.post(
+        MODEL + "/generate", openapi_extra=request_body(GenerateRequest), responses=_GENERATE
+    )
+    @router.post(VERSION + "/generate", include_in_schema=False)
+    async def create_generation(request: Request) -> Response:
+        """The model's inputs and outputs as members of an object; one response."""
+        model, body = model_for_inference(request, core), await request.body()
+        with CancelledOnDisconnect(request.scope):
+            document = await generate.create(model, body, _request_id(request), key=_key(request))
+        return Response(document, media_type="application/json")
+
+    @router.post(
+        MODEL + "/generate_stream",
+        openapi_extra=request_body(GenerateRequest, event=GenerateResponse),
+        response_class=Response,
+        responses=ERRORS,
+    )
+    @router.post(VERSION + "/generate_stream", include_in_schema=False)
+    async def create_generation_stream(request: Request) -> Response:
+        """The same, with an event for each response of the model."""
+        model, body = model_for_inference(request, core), await request.body()
+        events = generate.stream(model, body, _request_id(request), key=_key(request))
+        return GenerateStream(events, streams)
+
+    return router
+
+
+def _key(request: Request) -> str:
+    """The digest of who asks."""
+    caller = caller_of(request)
+    return "" if caller is None else caller.key.digest
+
+
+def _request_id(request: Request) -> str:
+    request_id: str = request.scope["state"]["request_id"]
+    return request_id
+
+
+class GenerateStream(StreamedResponse):
+    """Starts with the first event."""
+
+    comments = False  # Triton's own clients take every line for an event
+
+    def __init__(self, events: AsyncGenerator[bytes, None], limits: StreamLimits) -> None:
+        super().__init__(limits)
+        self._events = events
+
+    async def pump(self, outlet: Outlet) -> bytes:
+        """Sends the events of each burst; nothing ends them."""
+        async with aclosing(self._events) as events:
+            async for burst in events:
+                self.start(outlet)
+                outlet.write(burst)
+        self.start(outlet)  # of a model that gave nothing
+        await outlet.drained()
+        return b""
+
+    def failure_body(self, failure: ErrorReply) -> bytes:
+        """KServe's envelope."""
+        return failure.in_kserve_form().body
+
+
+class MultiBufferResponse(Response):
+    """One body with a length; each piece is written by itself."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str]) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._pieces = [memoryview(piece).cast("B") for piece in pieces]
+        length = sum(piece.nbytes for piece in self._pieces)
+        self.init_headers({**headers, "content-length": str(length)})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        for piece in self._pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,210 @@
+"""The model of a KServe request: address, permission, lease and slot. No HTTP, no tensor bytes."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.admission.triton_queue import triton_queue
+from openai_frontend.auth.principal import Principal
+from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
+from openai_frontend.kserve.datatypes import TensorInput
+from openai_frontend.kserve.parameters import RequestOptions
+from openai_frontend.serving.admission.authorized_models import check_allowed
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+
+# Triton's names are those of folders. What cannot be one is no model's, and is never looked for.
+_NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,255}")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddress:
+    """A model, and a version of it or the latest."""
+
+    name: str
+    version: int = LATEST
+
+
+def model_address(name: str, version: str | None = None) -> ModelAddress:
+    """Raises ModelNotFound and InvalidRequest for what names none."""
+    if _NAME.fullmatch(name) is None:
+        raise ModelNotFound(f"no model has the name {name[:64]!r}", param="model")
+    if version is None:
+        return ModelAddress(name)
+    if _VERSION.fullmatch(version) is None:
+        message = f"invalid model version {version[:64]!r}: it is an integer above 0"
+        raise InvalidRequest(message, param="version")
+    return ModelAddress(name, int(version))
+
+
+def check_visible(principal: Principal | None, model: ModelAddress) -> ModelAddress:
+    """Raises ModelHidden where the key does not allow the model."""
+    check_allowed(principal, model.name)
+    return model
+
+
+def check_inference(principal: Principal | None, model: ModelAddress) -> ModelAddress:
+    """Tensors tell nothing of tokens, so a key that is held to them works on /v1 alone."""
+    if principal is None:
+        return check_visible(None, model)
+    key = principal.key
+    if principal.quota.counts_tokens or key.isolate_prefix_cache or key.priority:
+        message = (
+            f"The key '{key.name}' has a limit on tokens, a priority or a cache of its "
+            "own, which hold on /v1 alone: it cannot send tensors."
+        )
+        raise NotPermitted(message)
+    return check_visible(principal, model)
+
+
+class CoreResponse(Protocol):
+    """One response to a request."""
+
+    @property
+    def final(self) -> bool:
+        """True on the last."""
+
+    @property
+    def names(self) -> list[str]:
+        """The outputs that it has."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the model says beside its outputs."""
+
+    def tensor(self, name: str, /) -> Any:
+        """An output as a buffer."""
+
+
+class CoreResponses(Protocol):
+    """The responses of a request in flight, in bursts."""
+
+    def __aiter__(self) -> AsyncIterator[Sequence[CoreResponse]]: ...
+
+    def cancel(self) -> None:
+        """Ends the request; legal at any time."""
+
+
+class CoreIndexEntry(Protocol):
+    """A line of the repository's index."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int | None: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class Core(Protocol):
+    """The running server. Its questions raise GatewayErrors in the core's own words."""
+
+    def is_live(self) -> bool: ...
+    def metadata(self) -> dict[str, Any]: ...
+    def model_is_ready(self, name: str, version: int = -1) -> bool: ...
+    def model_is_decoupled(self, name: str, version: int = -1) -> bool: ...
+    def model_metadata(self, name: str, version: int = -1) -> dict[str, Any]: ...
+    def model_config(self, name: str, version: int = -1) -> dict[str, Any]: ...
+    def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]: ...
+    def model_index(self) -> Sequence[CoreIndexEntry]: ...
+    def infer(  # noqa: PLR0913  an inference request has this many parts
+        self,
+        model_name: str,
+        inputs: Mapping[str, TensorInput],
+        *,
+        version: int = -1,
+        request_id: str = "",
+        priority: int = 0,
+        timeout_us: int = 0,
+        parameters: Mapping[str, str | int | bool | float] | None = None,
+        outputs: Sequence[str] = (),
+    ) -> CoreResponses: ...
+
+
+def response_head(core: Core, model: ModelAddress, id: str | None) -> dict[str, Any]:
+    """Which request and which model a response is of."""
+    version = model.version
+    if version == LATEST:
+        version = max(map(int, core.model_metadata(model.name)["versions"]), default=LATEST)
+    if version == LATEST:
+        raise ModelUnavailable(f"the model '{model.name}' has no version that is ready")
+    members = {"model_name": model.name, "model_version": str(version)}
+    return members if id is None else {"id": id, **members}
+
+
+LeaseModel = Callable[[str], AbstractAsyncContextManager[Any]]
+LimitsFor = Callable[[str], ConcurrencyLimits]
+
+
+class ModelAdmission:
+    """`async with admission.lease(model, key):` around all use of a model for a request, and
+    `admission.slot` around the inference. `key` is the digest of the caller's key.
+    """
+
+    def __init__(
+        self, core: Core, lease: LeaseModel, limiter: ConcurrencyLimiter, limits_for: LimitsFor
+    ) -> None:
+        """`lease` remembers every name it gets, so it gets only names of existing models."""
+        self._core = core
+        self._lease = lease
+        self._limiter = limiter
+        self._limits_for = limits_for
+
+    @asynccontextmanager
+    async def lease(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
+        """Raises ModelNotFound for what is in no repository, QueueFull where so many wait that
+        one more may not.
+        """
+        if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
+            raise ModelNotFound(f"there is no model '{model.name}'", param="model")
+        self._slots(model).check(QueueKey(key))
+        async with self._lease(model.name):
+            yield
+
+    @asynccontextmanager
+    async def slot(
+        self, model: ModelAddress, key: str, options: RequestOptions
+    ) -> AsyncGenerator[RequestOptions, None]:
+        """Waits for a place; gives the options as the core is to have them, with what is left of
+        the request's own timeout.
+        """
+        slots, waits_us = self._slots(model), options.timeout_us
+        turn = QueueKey(key, self._priority(model, options.priority))
+        clock = asyncio.get_running_loop().time
+        begun_s = clock()
+        granted = await slots.acquire(1, turn, timeout_s=waits_us / 1e6 if waits_us else None)
+        try:
+            waited_us = int((clock() - begun_s) * 1e6)
+            yield replace(options, timeout_us=max(1, waits_us - waited_us) if waits_us else 0)
+        finally:
+            slots.release(granted)
+
+    def _slots(self, model: ModelAddress) -> ModelSlots:
+        return self._limiter.slots(model.name, self._limits_for(model.name))
+
+    def _priority(self, model: ModelAddress, level: int) -> int:
+        """In our queue, of a level in the core's."""
+        if not level:
+            return 0
+        return triton_queue(self._core.model_config(model.name, model.version)).priority(level)
+
+    def _is_in_a_repository(self, name: str) -> bool:
+        return any(line.name == name for line in self._core.model_index())
+
+
+T = TypeVar("T")
+
+_AT_ONCE_BYTES = 16 * 1024  # 0.5 ms, where each two bytes are an element of a JSON array
+
+
+async def offload(work: Callable[[], T], *, byte_size: int) -> T:
+    """What `work` gives, on so many bytes."""
+    return work() if byte_size <= _AT_ONCE_BYTES else await asyncio.to_thread(work)

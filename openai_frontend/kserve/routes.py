@@ -1,0 +1,263 @@
+"""All routes of KServe's protocol. /v2/rerank is not one of them: it is Cohere's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from openai_frontend.errors import InvalidRequest, NotSupported
+from openai_frontend.kserve.generate import GenerateService
+from openai_frontend.kserve.infer import InferService
+from openai_frontend.kserve.inference_routes import inference_router
+from openai_frontend.kserve.models import Core, LeaseModel, LimitsFor, ModelAdmission
+from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, visible_model
+from openai_frontend.kserve.repository import Repository
+from openai_frontend.models.management import ModelManagement
+from openai_frontend.routers.caller import caller_of
+from openai_frontend.routers.direct_route import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
+from openai_frontend.routers.openapi import request_body
+from openai_frontend.routers.streamed_response import StreamLimits
+from openai_frontend.serving.admission.authorized_models import allows
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from schemas.kserve import (
+    IndexEntry,
+    IndexRequest,
+    LoadRequest,
+    ModelMetadata,
+    ServerMetadata,
+    UnloadRequest,
+)
+
+
+def kserve_router(  # noqa: PLR0913  each is a part of the server that the protocol shows
+    core: Core,
+    *,
+    policy: FieldPolicy,
+    limiter: ConcurrencyLimiter,
+    management: ModelManagement,
+    lease: LeaseModel,
+    limits_for: LimitsFor,
+    is_ready: Callable[[], bool],
+    log_settings: Mapping[str, Any],
+    streams: StreamLimits,
+) -> APIRouter:
+    """`log_settings`: the core's log in the words of Triton's logging extension."""
+    repository = Repository(management)
+    model_admission = ModelAdmission(core, lease, limiter, limits_for)
+    infer = InferService(core, model_admission, policy)
+    router = APIRouter()
+    for part in (
+        health_router(core, is_ready),
+        server_router(core),
+        statistics_router(core),  # its /v2/models/stats goes before a model of that name
+        models_router(core),
+        readiness_router(core),
+        inference_router(core, infer, GenerateService(core, model_admission), streams),
+        index_router(repository),
+        control_router(repository),
+        logging_router(log_settings),
+        unsupported_router(),
+    ):
+        router.include_router(part)
+    return router
+
+
+# Of the core's extensions, those that its HTTP frontend makes and this one does not
+_UNSUPPORTED_EXTENSIONS = frozenset(
+    {
+        "cuda_shared_memory",
+        "sequence",
+        "sequence(string_id)",
+        "system_shared_memory",
+        "trace",
+    }
+)
+
+
+def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
+    """An answer without a body: 200 for yes, 400 for no, as Triton's."""
+    router = APIRouter(tags=["kserve"], route_class=HealthRoute)
+
+    @router.get("/v2/health/live", response_class=Response, responses=ERRORS)
+    async def live(request: Request) -> Response:
+        """200 while the core runs."""
+        return Response(status_code=200 if core.is_live() else 400)
+
+    @router.get("/v2/health/ready", response_class=Response, responses=ERRORS)
+    async def ready(request: Request) -> Response:
+        """200 once every model can serve."""
+        return Response(status_code=200 if is_ready() else 400)
+
+    return router
+
+
+def server_router(core: Core) -> APIRouter:
+    """What the server is."""
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+
+    @router.get("/v2", responses={200: {"model": ServerMetadata}, **ERRORS})
+    async def server_metadata(request: Request) -> Response:
+        """The core's name and version, and the extensions of the protocol that are here."""
+        metadata = core.metadata()
+        extensions = [
+            each for each in metadata["extensions"] if each not in _UNSUPPORTED_EXTENSIONS
+        ]
+        return json({**metadata, "extensions": [*extensions, "generate"]})
+
+    return router
+
+
+def json(document: object) -> Response:
+    """A document as an answer."""
+    return Response(orjson.dumps(document), media_type="application/json")
+
+
+_JSON: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, Any]}, **ERRORS}
+
+
+def models_router(core: Core) -> APIRouter:
+    """Documents as the core writes them."""
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+
+    @router.get(MODEL, responses={200: {"model": ModelMetadata}, **ERRORS})
+    @router.get(VERSION, include_in_schema=False)
+    async def model_metadata(request: Request) -> Response:
+        """A model's versions, inputs and outputs."""
+        model = visible_model(request)
+        return json(core.model_metadata(model.name, model.version))
+
+    @router.get(MODEL + "/config", responses=_JSON)
+    @router.get(VERSION + "/config", include_in_schema=False)
+    async def model_config(request: Request) -> Response:
+        """A model's config, completed by its backend."""
+        model = visible_model(request)
+        return json(core.model_config(model.name, model.version))
+
+    return router
+
+
+def readiness_router(core: Core) -> APIRouter:
+    """Without a body: 200 for yes."""
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)  # it tells which models there are
+
+    @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)
+    @router.get(VERSION + "/ready", include_in_schema=False)
+    async def model_ready(request: Request) -> Response:
+        """200 where the model can serve, 400 where it cannot."""
+        model = visible_model(request)
+        if not core.model_is_ready(model.name, model.version):
+            raise InvalidRequest("Model version not ready", param="model")
+        return Response()
+
+    return router
+
+
+def statistics_router(core: Core) -> APIRouter:
+    """Counts and times of requests."""
+    router = APIRouter(tags=["kserve"], route_class=MetricsRoute)
+
+    @router.get("/v2/models/stats", responses=_JSON)
+    async def all_statistics(request: Request) -> Response:
+        """Of all models."""
+        caller, statistics = caller_of(request), core.model_statistics()
+        told = [each for each in statistics["model_stats"] if allows(caller, each["name"])]
+        return json({**statistics, "model_stats": told})
+
+    @router.get(MODEL + "/stats", responses=_JSON)
+    @router.get(VERSION + "/stats", include_in_schema=False)
+    async def model_statistics(request: Request) -> Response:
+        """Of one model."""
+        model = visible_model(request)
+        return json(core.model_statistics(model.name, model.version))
+
+    return router
+
+
+_REPOSITORY_MODEL = "/v2/repository/models/{model}"
+_INDEX: dict[int | str, dict[str, Any]] = {200: {"model": list[IndexEntry]}, **ERRORS}
+
+
+def index_router(repository: Repository) -> APIRouter:
+    """What the repositories have."""
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
+
+    @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
+    async def repository_index(request: Request) -> Response:
+        """Every version of every model, and why it is not ready."""
+        caller, index = caller_of(request), repository.index(await request.body())
+        return json([entry for entry in index if allows(caller, entry["name"])])
+
+    return router
+
+
+def control_router(repository: Repository) -> APIRouter:
+    """An answer without a body, once it is done."""
+    router = APIRouter(tags=["kserve"], route_class=AdminRoute)
+
+    @router.post(
+        _REPOSITORY_MODEL + "/load",
+        openapi_extra=request_body(LoadRequest),
+        response_class=Response,
+        responses=ERRORS,
+    )
+    async def load_model(request: Request) -> Response:
+        """Loads or reloads a model."""
+        await repository.load(visible_model(request), await request.body())
+        return Response()
+
+    @router.post(
+        _REPOSITORY_MODEL + "/unload",
+        openapi_extra=request_body(UnloadRequest),
+        response_class=Response,
+        responses=ERRORS,
+    )
+    async def unload_model(request: Request) -> Response:
+        """Unloads a model, and waits until it is gone."""
+        await repository.unload(visible_model(request), await request.body())
+        return Response()
+
+    return router
+
+
+_SHARED_MEMORY = "This server takes no tensors in shared memory: send them in the request's body."
+_TRACE = "This server makes no traces of the core's."
+_LOGGING = "The core's log is set at the start: --triton-log-info and the settings beside it."
+_REPOSITORY = "Repositories have no names here: leave the name out of the address."
+
+_UNSUPPORTED = {
+    "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/cudasharedmemory/{rest:path}": _SHARED_MEMORY,
+    "/v2/trace/setting": _TRACE,
+    MODEL + "/trace/setting": _TRACE,
+    "/v2/repository/{repository}/index": _REPOSITORY,
+    "/v2/repository/{repository}/models/{model}/{action}": _REPOSITORY,
+}
+
+
+def unsupported_router() -> APIRouter:
+    """None of it stands in the API's description."""
+    router = APIRouter(route_class=AdminRoute, include_in_schema=False)
+    for path, message in _UNSUPPORTED.items():
+        router.add_api_route(path, _refusing(message), methods=["GET", "POST"])
+    return router
+
+
+def logging_router(log_settings: Mapping[str, Any]) -> APIRouter:
+    """The core's log, as it was set at the start."""
+    router = APIRouter(route_class=AdminRoute, include_in_schema=False)
+    router.add_api_route("/v2/logging", _refusing(_LOGGING), methods=["POST"])
+
+    @router.get("/v2/logging")
+    async def get_logging(request: Request) -> Response:
+        return json(log_settings)
+
+    return router
+
+
+def _refusing(message: str) -> Callable[[Request], Any]:
+    async def refuse(request: Request) -> Response:
+        raise NotSupported(message)
+
+    return refuse

@@ -1,1 +1,0 @@
-"""What the requests of KServe's v2 protocol mean: no HTTP, no bytes of tensors."""

@@ -6,7 +6,6 @@ Needs no fuzzer itself: `tests.fuzz.child` does, in the processes that this star
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from scripts.setup.clients import TOOLS
 from scripts.setup.install import site_packages
-from tests.fuzz.targets import CORPUS, NAMES, corpus, target
+from tests.fuzz.targets import NAMES, corpus, target, write_corpus
 
 FOUND = Path("build/fuzz")
 _MAX_BYTES = 2048
@@ -110,8 +109,8 @@ def _problem(code: int, told: bytes) -> str:
 def _begin(name: str, work: Path) -> None:
     """What is kept, and the seeds."""
     work.mkdir()
-    for path in corpus(name):
-        shutil.copy(path, work)
+    for stored, data in corpus(name).items():
+        (work / stored).write_bytes(data)
     for number, seed in enumerate(target(name).SEEDS):
         (work / f"seed-{number}").write_bytes(seed)
 
@@ -157,11 +156,7 @@ def _keep(name: str, work: Path, program: Path, log: Path) -> None:
     if _run(program, log, "-merge=1", f"-max_len={_KEPT_BYTES}", str(least), str(work)) != 0:
         raise RuntimeError(f"the corpus of {name} could not be merged: see {log}")
     kept = sorted(least.iterdir(), key=lambda path: (path.stat().st_size, path.name))[:_KEPT]
-    folder = CORPUS / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for path in kept:
-        shutil.copyfile(path, folder / path.name[:12])
+    write_corpus(name, {path.name[:12]: path.read_bytes() for path in kept})
 
 
 if __name__ == "__main__":

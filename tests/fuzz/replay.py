@@ -1,16 +1,24 @@
-"""`python -m tests.fuzz.replay TARGET FILE...`: what the fuzzer found, once more, without it."""
+"""Replays inputs without the fuzzer: `python -m tests.fuzz.replay [--keep] TARGET FILE...`."""
 
-import sys
+import argparse
 from pathlib import Path
 
 from tests.fuzz.held import check_of
+from tests.fuzz.targets import NAMES, corpus, write_corpus
 
 
 def main() -> None:
-    name, *paths = sys.argv[1:]
-    check = check_of(name)
-    for path in paths:
-        check(Path(path).read_bytes())
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.replay", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="add the inputs to the corpus")
+    parser.add_argument("target", choices=NAMES)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    check = check_of(options.target)
+    inputs = {path.name: path.read_bytes() for path in options.files}
+    for data in inputs.values():
+        check(data)
+    if options.keep:
+        write_corpus(options.target, {**corpus(options.target), **inputs})
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 not hold. No module here needs the fuzzer, so that the ordinary suite replays what was found.
 """
 
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -47,6 +48,18 @@ def target(name: str) -> Target:
     return cast(Target, import_module(f"{__name__}.{name}"))
 
 
-def corpus(name: str) -> list[Path]:
-    """The kept inputs of a target."""
-    return sorted(path for path in (CORPUS / name).glob("*") if path.is_file())
+def corpus(name: str) -> dict[str, bytes]:
+    """The inputs that the repository stores for a target, by name."""
+    with zipfile.ZipFile(_archive(name)) as archive:
+        return {each: archive.read(each) for each in archive.namelist()}
+
+
+def write_corpus(name: str, inputs: Mapping[str, bytes]) -> None:
+    """Store the inputs of a target; the same inputs give the same bytes of the archive."""
+    with zipfile.ZipFile(_archive(name), "w", zipfile.ZIP_DEFLATED) as archive:
+        for each, data in sorted(inputs.items()):
+            archive.writestr(zipfile.ZipInfo(each), data, zipfile.ZIP_DEFLATED)
+
+
+def _archive(name: str) -> Path:
+    return CORPUS / f"{name}.zip"

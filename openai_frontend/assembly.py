@@ -3,8 +3,8 @@
 from openai_frontend.auth.authenticator import Authenticator, build_authenticator
 from openai_frontend.lasting import Lasting, Startup
 from openai_frontend.life import Life
-from openai_frontend.logs.background import lost_lines
-from openai_frontend.metrics import declared
+from openai_frontend.logs.handler import dropped_lines
+from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.body_limit import BodyMemoryBudget
 from openai_frontend.models.demand import DemandLimits, ModelDemand
@@ -12,7 +12,7 @@ from openai_frontend.models.engine_life import EngineLife
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.settings import Settings
-from openai_frontend.tracing.attributes import Address
+from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server, relay_counts
 
@@ -38,16 +38,16 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
     tracing = tracing_of(settings)
-    metrics.ask(declared.RELAYED_TEXTS, lambda: relay_counts()["texts"])
-    metrics.ask(declared.RELAY_WRITES, lambda: relay_counts()["writes"])
-    metrics.ask(declared.LOG_LINES_LOST, lost_lines)
+    metrics.ask(catalog.RELAYED_TEXTS, lambda: relay_counts()["texts"])
+    metrics.ask(catalog.RELAY_WRITES, lambda: relay_counts()["writes"])
+    metrics.ask(catalog.LOG_LINES_LOST, dropped_lines)
     limiter, bodies = (
         _limiter(settings, life, metrics),
         BodyMemoryBudget(settings.max_buffered_body_bytes),
     )
     server.unreleased.observers += [limiter, bodies, registry.uses]
     if tracing is not None:
-        metrics.ask(declared.TRACE_REQUESTS_LOST, lambda: tracing.lost)
+        metrics.ask(catalog.TRACE_REQUESTS_LOST, lambda: tracing.lost)
     return Lasting(
         server=server,
         registry=registry,
@@ -96,7 +96,7 @@ def tracing_of(settings: Settings) -> Tracing | None:
     from openai_frontend.tracing.exporter import Exporter
 
     local = settings.unix_socket
-    address = Address(
+    address = ServerAddress(
         host=settings.host if local is None else str(local),
         port=settings.port if local is None else None,
         scheme="http" if settings.tls_certificate is None else "https",

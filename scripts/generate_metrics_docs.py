@@ -4,8 +4,8 @@ and scripts/metrics_page.md."""
 from collections.abc import Iterable
 from pathlib import Path
 
-from openai_frontend.metrics import declared, vllm_declared
-from openai_frontend.metrics.family import Family
+from openai_frontend.metrics import catalog, vllm_catalog
+from openai_frontend.metrics.family import MetricSpec
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 BACKENDS = Path(__file__).parent / "metrics_page.md"  # what is not ours, and passes through
@@ -34,23 +34,23 @@ def page() -> str:
     """The whole page."""
     return (
         HEAD
-        + section("The gateway's own", declared.ALL)
-        + section("vLLM's", vllm_declared.ALL)
+        + section("The gateway's own", catalog.ALL)
+        + section("vLLM's", vllm_catalog.ALL)
         + "\n"
         + BACKENDS.read_text(encoding="utf-8")
     )
 
 
-def section(name: str, families: Iterable[Family]) -> str:
+def section(name: str, families: Iterable[MetricSpec]) -> str:
     """One table."""
     return f"\n## {name}\n\n{COLUMNS}{''.join(map(row, families))}"
 
 
-def row(family: Family) -> str:
+def row(family: MetricSpec) -> str:
     """One line of a table."""
     labels = ", ".join(f"`{label}`" for label in family.labels)
     name = f"`{family.name}`" + (f" ({labels})" if labels else "")
-    return f"| {' | '.join((name, family.kind, family.says, family.hint))} |\n"
+    return f"| {' | '.join((name, family.kind, family.help, family.runbook))} |\n"
 
 
 if __name__ == "__main__":

@@ -3,14 +3,14 @@
 from openai_frontend.adapters.folder import Taken
 from openai_frontend.adapters.places import Places
 from openai_frontend.adapters.table import AdapterTable
-from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.models.adapter_models import SEPARATOR
 
 _VLLM_MAX_RANK = 16  # where model.json does not say it
 
 
-def of(folder: ModelFolder, contract: Contract) -> tuple[list[str], list[str]]:
+def of(folder: ModelDirectory, contract: Contract) -> tuple[list[str], list[str]]:
     """Names by which requests ask for them, and a sentence for each that could not serve."""
     places = Places(
         model_folder=folder.path,
@@ -25,7 +25,7 @@ def of(folder: ModelFolder, contract: Contract) -> tuple[list[str], list[str]]:
     )
 
 
-def _taken(folder: ModelFolder, contract: Contract) -> Taken | None:
+def _taken(folder: ModelDirectory, contract: Contract) -> Taken | None:
     """What adapters the model takes; an engine in this process is asked for them in model.json."""
     if not contract.supports("adapter"):
         return None

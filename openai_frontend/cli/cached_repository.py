@@ -13,11 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from openai_frontend.cli import model_folder
-from openai_frontend.cli.init_repo import writing
-from openai_frontend.cli.init_repo.kinds import models
-from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import (
+from openai_frontend.cli import model_directory
+from openai_frontend.cli.init_repo import writer
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import (
     InvalidOption,
     expanded,
     holds_weights,
@@ -26,6 +25,7 @@ from openai_frontend.cli.init_repo.wanted import (
     model_name,
     wanted,
 )
+from openai_frontend.cli.init_repo.presets import models
 from openai_frontend.setting_sources import InvalidSettings
 from openai_frontend.settings import Settings
 
@@ -58,12 +58,12 @@ def is_made(repository: Path) -> bool:
 
 
 def _check_repository(path: Path, settings: Settings) -> None:
-    if model_folder.is_model(path):
+    if model_directory.is_model(path):
         raise InvalidSettings(
             f"MODEL: {path} is one model of a repository. Serve the repository: "
             f"openai-frontend serve {path.parent}"
         )
-    if not any(map(model_folder.is_model, model_folder.folders([path]))):
+    if not any(map(model_directory.is_model, model_directory.folders([path]))):
         raise InvalidSettings(
             f"MODEL: {path} holds neither weights (config.json) nor models (NAME/config.pbtxt)"
         )
@@ -88,7 +88,7 @@ def _check_hub_name(model: str, settings: Settings) -> None:
         raise InvalidSettings("MODEL: it is neither a folder nor ORG/MODEL; repeat --api-key")
     reason = f"there is no folder '{model}', and a name on Hugging Face's hub is ORG/MODEL"
     for folder in settings.model_repository:
-        if model_folder.is_model(folder / model):
+        if model_directory.is_model(folder / model):
             reason += f". {folder} has a model '{model}': openai-frontend serve {folder}"
     raise InvalidSettings(f"MODEL: {reason}")
 
@@ -145,8 +145,8 @@ def _path(value: str) -> str:
     return value
 
 
-def _written(model: Model) -> Path:
-    files = writing.contents(model, written_by=_WRITTEN_BY)
+def _written(model: RepositoryModel) -> Path:
+    files = writer.contents(model, written_by=_WRITTEN_BY)
     digest = hashlib.sha256()
     for name, content in sorted(files.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -159,7 +159,7 @@ def _written(model: Model) -> Path:
     try:
         # Engine arguments may hold a token for the hub.
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for _ in writing.write(folder, model, files):
+        for _ in writer.write(folder, model, files):
             pass
     except OSError as error:
         raise InvalidSettings(

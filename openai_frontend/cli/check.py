@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli import examination, model_folder
+from openai_frontend.cli import inspect, model_directory
 from openai_frontend.cli.report import Report, as_line, as_text
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
@@ -25,8 +25,8 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
     report = Report(model=name_or_path)
     try:
         options = settings.options_by_model()
-        folder = model_folder.find(name_or_path, settings.model_repository, options)
-        examination.fill(report, folder, settings.backend_directory)
+        folder = model_directory.find(name_or_path, settings.model_repository, options)
+        inspect.fill(report, folder, settings.backend_directory)
         _check_parts(report, [folder.path.parent, *settings.model_repository])
     except NotServable as error:
         report.for_no_request, report.problem = True, error.message
@@ -38,13 +38,13 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
 
 def _check_parts(report: Report, repositories: Sequence[Path]) -> None:
     for part in report.parts:
-        if not any(model_folder.is_model(repository / part) for repository in repositories):
+        if not any(model_directory.is_model(repository / part) for repository in repositories):
             raise ModelUnavailable(f"its part '{part}' is not there")
 
 
 def check_all(settings: Settings, *, as_json: bool) -> int:
     """Writes a line for each model of the repositories; 1 where one could not be served."""
-    paths = list(model_folder.folders(settings.model_repository))
+    paths = list(model_directory.folders(settings.model_repository))
     options = settings.options_by_model()
     reports = [_report(path, options, settings.backend_directory) for path in paths]
     _tell_parts(reports)
@@ -63,9 +63,9 @@ def _write(said: Any) -> None:
 def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | None) -> Report:
     report = Report(model=path.name)
     try:
-        if not model_folder.is_model(path):
+        if not model_directory.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor the folder of a version")
-        examination.fill(report, model_folder.read(path, options), backends)
+        inspect.fill(report, model_directory.read(path, options), backends)
     except NotServable as error:
         report.for_no_request, report.problem = True, error.message
     except ModelUnavailable as error:

@@ -14,8 +14,8 @@ from typing import Any
 from openai_frontend import __version__
 from openai_frontend.cli import cached_repository, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
-from openai_frontend.cli.init_repo.wanted import InvalidOption
-from openai_frontend.cli.model_folder import folders
+from openai_frontend.cli.init_repo.options import InvalidOption
+from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.setting_sources import InvalidSettings, load
 from openai_frontend.settings import Settings
@@ -217,8 +217,8 @@ def _check_traces() -> None:
 
 
 def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
-    from openai_frontend.cli.log import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.cli.serve import listen, listen_locally, serve
+    from openai_frontend.logs.setup import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.routers.direct_route import UnsupportedFastAPI
 
     log_to_stderr(

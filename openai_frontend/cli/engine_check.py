@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
 
 # vLLM's own list takes seconds to import; these, which `init-repo` writes, it always has.
@@ -18,7 +18,7 @@ _KNOWN_ARGUMENTS = frozenset((
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
-def check(folder: ModelFolder) -> None:
+def check(folder: ModelDirectory) -> None:
     """Raises ModelUnavailable."""
     if folder.engine is None:
         return
@@ -32,7 +32,7 @@ def check(folder: ModelFolder) -> None:
         raise ModelUnavailable(str(error)) from error
 
 
-def _check_vllm(folder: ModelFolder) -> None:
+def _check_vllm(folder: ModelDirectory) -> None:
     arguments = importlib.import_module("openai_frontend.engines.vllm.arguments")
     arguments.check_installed()
     unknown = [name for name in folder.arguments if name not in _KNOWN_ARGUMENTS]
@@ -49,7 +49,7 @@ def _check_vllm(folder: ModelFolder) -> None:
         )
 
 
-def _longest(folder: ModelFolder) -> int | None:
+def _longest(folder: ModelDirectory) -> int | None:
     """Tokens that config.json allows; None if it does not say, or if vLLM computes it otherwise."""
     weights = folder.weights()
     path = None if weights is None else weights / "config.json"

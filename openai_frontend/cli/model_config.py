@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import yaml_text
-from openai_frontend.cli import text_format
+from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo import vllm
 from openai_frontend.errors import ModelUnavailable
 
@@ -19,7 +19,7 @@ def read(folder: Path, version: Path | None) -> Config:
     path = folder / "config.pbtxt"
     try:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
-        config = text_format.read(text)
+        config = pbtxt.read(text)
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{path}: {error}") from error
     name = folder.resolve().name

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 _SECRET = frozenset({"--api-key"})
 
 
-class OneLineParser(argparse.ArgumentParser):
+class CommandLineParser(argparse.ArgumentParser):
     """Its commands are of this class too, so that each refuses what is not its own."""
 
     # What to do instead of an option that other programs have

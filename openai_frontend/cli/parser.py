@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli import foreign_flags, keys
+from openai_frontend.cli import flag_hints, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
-from openai_frontend.cli.one_line_parser import OneLineParser
+from openai_frontend.cli.one_line_parser import CommandLineParser
 from openai_frontend.cli.top import options as top_options
 from openai_frontend.setting_table import Option, options
 
@@ -16,7 +16,7 @@ Commands = Any  # what `add_subparsers` returns: argparse has no public name for
 
 def parser() -> argparse.ArgumentParser:
     """Of the whole command."""
-    whole = OneLineParser(
+    whole = CommandLineParser(
         prog="openai-frontend",
         description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
         epilog="To begin: 'openai-frontend serve ORG/MODEL', or a folder instead of ORG/MODEL.",
@@ -69,7 +69,7 @@ def _add_serve(commands: Commands) -> None:
         help="a folder of weights, a name on Hugging Face's hub (ORG/MODEL), or a model "
         "repository; --model-repository if none",
     )
-    serve.advise = foreign_flags.here
+    serve.advise = flag_hints.here
     _add_settings(serve, options())
 
 

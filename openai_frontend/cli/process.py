@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
-from openai_frontend.cli import announcement
+from openai_frontend.cli import banner
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.keep_up import keep_up
@@ -69,8 +69,8 @@ class GatewayProcess(uvicorn.Server):
         inside: Resources,
         *,
         stop_times: ShutdownTimeouts,
-        progress: announcement.LoadProgress,
-        place: announcement.Place,
+        progress: banner.LoadProgress,
+        place: banner.ListenAddress,
     ) -> None:
         super().__init__(config)
         self._triton = inside.triton
@@ -204,14 +204,14 @@ class GatewayProcess(uvicorn.Server):
         }
         unready = self._registry.unready()
         keys = self.keys is not None
-        sys.stdout.write(announcement.ready(self._place, models, keys=keys, unready=unready))
+        sys.stdout.write(banner.ready(self._place, models, keys=keys, unready=unready))
         sys.stdout.flush()
         if self.ends_without_models and not models:
             self._startup.failure = ModelUnavailable("no model can serve")
             self._stop()
             return
         self._is_announced = True
-        self.manager.ready(announcement.status(models, unready))
+        self.manager.ready(banner.status(models, unready))
 
     def _stop_core(self) -> None:
         """What still runs has had its grace: the core fails it."""

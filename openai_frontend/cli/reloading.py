@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from openai_frontend.metrics.declared import ReloadOutcome
+from openai_frontend.metrics.catalog import ReloadOutcome
 from openai_frontend.setting_sources import InvalidSettings
 from openai_frontend.setting_table import options
 from openai_frontend.settings import Settings

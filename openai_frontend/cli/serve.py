@@ -17,12 +17,12 @@ from typing import Any, Literal
 import uvicorn
 
 from openai_frontend.app import Gateway, change, create_app
-from openai_frontend.cli import announcement, cached_repository, log
+from openai_frontend.cli import banner, cached_repository
 from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.cli.reloading import Reloading
 from openai_frontend.lasting import Lasting
-from openai_frontend.logs import engine_process
-from openai_frontend.logs.core_lines import CoreLines
+from openai_frontend.logs import setup, vllm_log
+from openai_frontend.logs.triton_log import TritonLogPipe
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.security_headers import security_headers
 from openai_frontend.server import gc_tuning, rlimits
@@ -104,7 +104,7 @@ def serve(
     """
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    engine_process.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
+    vllm_log.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
     rlimits.raise_nofile_limit(connection_limits(settings).most_connections)
     server = Server(replace(triton_options(settings), log_file=_core_log(settings)))
     # The pool of prompts bounds the threads that tokenize; the library would add one for each core
@@ -118,7 +118,7 @@ def serve(
         app.router.lifespan_context, app.state.registry
     )
     local = listener.family == socket.AF_UNIX
-    warning = None if local else announcement.exposure_warning(settings.host)
+    warning = None if local else banner.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
         logger.warning("%s", warning)
     process = process_of(app, settings, _place(settings, listener))
@@ -148,14 +148,14 @@ def serve(
     return code
 
 
-def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> GatewayProcess:
+def process_of(app: Gateway, settings: Settings, place: banner.ListenAddress) -> GatewayProcess:
     """The application's process, which has not begun."""
     lasting: Lasting = app.state.lasting
     return GatewayProcess(
         _uvicorn_config(app, settings, lasting.metrics),
         Resources(lasting.server, lasting.registry, lasting.startup, lasting.life),
         stop_times=_stop_times(settings),
-        progress=announcement.LoadProgress(sys.stderr, _loading(settings)),
+        progress=banner.LoadProgress(sys.stderr, _loading(settings)),
         place=place,
     )
 
@@ -163,7 +163,7 @@ def process_of(app: Gateway, settings: Settings, place: announcement.Place) -> G
 async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
     """Other settings while the server runs: those of the table that reload."""
     await asyncio.to_thread(change, app, settings)
-    log.set_level(settings.log_level)
+    setup.set_level(settings.log_level)
     process.stop_times = _stop_times(settings)
     limits = connection_limits(settings)
     rlimits.raise_nofile_limit(limits.most_connections)
@@ -184,20 +184,20 @@ def certificate(settings: Settings) -> Certificate | None:
     return Certificate(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 
-def _place(settings: Settings, listener: socket.socket) -> announcement.Place:
+def _place(settings: Settings, listener: socket.socket) -> banner.ListenAddress:
     if settings.unix_socket is not None:
         url = "http://localhost/v1"
     else:
-        url = announcement.address(settings.host, listener.getsockname()[1])
+        url = banner.address(settings.host, listener.getsockname()[1])
     if settings.tls_certificate is not None:
         url = url.replace("http:", "https:", 1)
-    return announcement.Place(url, settings.unix_socket)
+    return banner.ListenAddress(url, settings.unix_socket)
 
 
 def _core_log(settings: Settings) -> Path | None:
     """Where the core writes its log: as its setting says, or to where its lines become JSON."""
     if settings.log_format == "json" and settings.triton_log_file is None:
-        return CoreLines().path
+        return TritonLogPipe().path
     return settings.triton_log_file
 
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 
-class Context(Protocol):
+class LogContext(Protocol):
     """What a line tells of its request beside the id."""
 
     @property
@@ -24,4 +24,4 @@ class Context(Protocol):
 
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-context: ContextVar[Context | None] = ContextVar("request_context", default=None)
+context: ContextVar[LogContext | None] = ContextVar("request_context", default=None)

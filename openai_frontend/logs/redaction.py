@@ -46,7 +46,7 @@ for _library in ("asyncio", "uvicorn", "vllm"):
     redact_exceptions(logging.getLogger(_library))
 
 
-class Redaction:
+class Redactor:
     """Decides by the operator's word whether texts of exceptions are logged."""
 
     def __init__(self, *, exception_texts: bool = False) -> None:
@@ -80,14 +80,14 @@ class Redaction:
             return error.strerror
         return f"(its text of {len(text)} characters is left out; --log-exception-texts shows it)"
 
-    def exception(self, record: LogRecord, *, of_request: bool) -> "Told | None":
+    def exception(self, record: LogRecord, *, of_request: bool) -> "RedactedException | None":
         """The record's exception; None where there is none."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return None
         quotes = of_request or _is_for_requests(record)
         stack = "".join(self._written(error, quotes))
-        return Told(
+        return RedactedException(
             type=_name(error),
             message=one_line(without_secrets(self.text(error, quotes=quotes))),
             stack=without_secrets(stack),
@@ -104,7 +104,7 @@ class Redaction:
             yield f"{_name(each)}: {one_line(self.text(each, quotes=quotes))}\n"
 
 
-class Told:
+class RedactedException:
     """What a line says of an exception."""
 
     __slots__ = ("message", "stack", "type")

@@ -7,12 +7,12 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricSpec:
     """One row of `docs/metrics.md`, and what `/metrics` says of it."""
 
     name: str  # in full; a counter's samples add `_total`
     kind: Kind
-    says: str  # its help: one sentence
-    hint: str  # what an operator does when it moves
+    help: str  # its help: one sentence
+    runbook: str  # what an operator does when it moves
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()  # of a histogram's buckets

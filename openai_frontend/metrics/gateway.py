@@ -1,6 +1,6 @@
 """What the gateway counts of itself, by `prometheus_client`. Knows no HTTP, no text of Triton's.
 
-What is counted is declared in `declared.py`; nothing here costs anything for a token.
+What is counted is declared in `catalog.py`; nothing here costs anything for a token.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,17 +12,22 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
-from openai_frontend.metrics import declared, registered
-from openai_frontend.metrics.declared import ReloadOutcome, StallPhase, TimeoutKind
-from openai_frontend.metrics.family import Family
-from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics, ModelMetrics, Models
+from openai_frontend.metrics import catalog, registered
+from openai_frontend.metrics.catalog import ReloadOutcome, StallPhase, TimeoutKind
+from openai_frontend.metrics.family import MetricSpec
+from openai_frontend.metrics.model import (
+    GenerationLabels,
+    GenerationMetrics,
+    ModelFamilies,
+    ModelMetrics,
+)
 
 # Counters that somebody else keeps
 _ASKED = (
-    declared.RELAYED_TEXTS,
-    declared.RELAY_WRITES,
-    declared.LOG_LINES_LOST,
-    declared.TRACE_REQUESTS_LOST,
+    catalog.RELAYED_TEXTS,
+    catalog.RELAY_WRITES,
+    catalog.LOG_LINES_LOST,
+    catalog.TRACE_REQUESTS_LOST,
 )
 
 
@@ -35,19 +40,19 @@ class GatewayMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._kept_elsewhere: dict[str, Callable[[], float]] = {}
-        self.registry.register(_KeptElsewhere(self._kept_elsewhere))
-        self._requests = registered.counter(self.registry, declared.REQUESTS)
-        self._request_s = registered.histogram(self.registry, declared.REQUEST_S)
-        self.at_work = registered.gauge(self.registry, declared.AT_WORK)
-        self.streams = registered.gauge(self.registry, declared.STREAMS)
-        self._rejected = registered.counter(self.registry, declared.REJECTED)
-        self._lag_s = registered.histogram(self.registry, declared.LAG_S)
-        self._readers_dropped = registered.counter(self.registry, declared.READERS_DROPPED)
-        self._timeouts = registered.counter(self.registry, declared.TIMEOUTS)
-        self._reloads = registered.counter(self.registry, declared.RELOADS)
-        self._models = Models(self.registry)
+        self.registry.register(_CallbackCounters(self._kept_elsewhere))
+        self._requests = registered.counter(self.registry, catalog.REQUESTS)
+        self._request_s = registered.histogram(self.registry, catalog.REQUEST_S)
+        self.at_work = registered.gauge(self.registry, catalog.AT_WORK)
+        self.streams = registered.gauge(self.registry, catalog.STREAMS)
+        self._rejected = registered.counter(self.registry, catalog.REJECTED)
+        self._lag_s = registered.histogram(self.registry, catalog.LAG_S)
+        self._readers_dropped = registered.counter(self.registry, catalog.READERS_DROPPED)
+        self._timeouts = registered.counter(self.registry, catalog.TIMEOUTS)
+        self._reloads = registered.counter(self.registry, catalog.RELOADS)
+        self._models = ModelFamilies(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
-        self._answers: dict[AnswerLabels, AnswerMetrics] = {}
+        self._answers: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._answers))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # there from the start, at zero
@@ -103,7 +108,7 @@ class GatewayMetrics:
         """The event loop was late by so much."""
         self._lag_s.observe(seconds)
 
-    def ask(self, family: Family, count: Callable[[], float]) -> None:
+    def ask(self, family: MetricSpec, count: Callable[[], float]) -> None:
         """Who keeps this counter; 0 before anybody does. `count` is asked at each scrape."""
         self._kept_elsewhere[family.name] = count
 
@@ -114,17 +119,17 @@ class GatewayMetrics:
             known = self._by_model[model] = ModelMetrics(self._models, model)
         return known
 
-    def answers_of(self, labels: AnswerLabels) -> AnswerMetrics:
+    def generations_of(self, labels: GenerationLabels) -> GenerationMetrics:
         """Those of a version's answers; the same object for the same labels."""
         known = self._answers.get(labels)
         if known is None:
             self.of(labels.model)  # the watchdog and restarts of a model in use begin at zero
-            known = self._answers[labels] = AnswerMetrics(self._models, labels)
+            known = self._answers[labels] = GenerationMetrics(self._models, labels)
         return known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _KeptElsewhere(Collector):
+class _CallbackCounters(Collector):
     """Counters that somebody else keeps."""
 
     counts: Mapping[str, Callable[[], float]]  # family's name -> its count so far
@@ -132,18 +137,18 @@ class _KeptElsewhere(Collector):
     def collect(self) -> Iterable[Metric]:
         for family in _ASKED:
             count = self.counts.get(family.name, int)  # int() is 0
-            yield CounterMetricFamily(family.name, family.says, value=count())
+            yield CounterMetricFamily(family.name, family.help, value=count())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _OutputTokens(Collector):
     """The tokens of the models' answers so far, answers under way among them."""
 
-    answers: Mapping[AnswerLabels, AnswerMetrics]
+    answers: Mapping[GenerationLabels, GenerationMetrics]
 
     def collect(self) -> Iterable[Metric]:
-        family = declared.OUTPUT_TOKENS
-        metric = CounterMetricFamily(family.name, family.says, labels=family.labels)
+        family = catalog.OUTPUT_TOKENS
+        metric = CounterMetricFamily(family.name, family.help, labels=family.labels)
         for labels, answers in [*self.answers.items()]:  # the event loop may add one meanwhile
             metric.add_metric(labels, answers.output_tokens())
         yield metric

@@ -8,33 +8,33 @@ from typing import NamedTuple, get_args
 from prometheus_client import CollectorRegistry
 
 from openai_frontend.generation import CompletionDelta, UsageCounter
-from openai_frontend.metrics import declared, registered
-from openai_frontend.metrics.declared import End, StallPhase
+from openai_frontend.metrics import catalog, registered
+from openai_frontend.metrics.catalog import GenerationEnd, StallPhase
 
 
-class Models:
+class ModelFamilies:
     """The families with a label for the model."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.waiting = registered.gauge(registry, declared.WAITING)
-        self.unreleased = registered.gauge(registry, declared.UNRELEASED)
-        self.queue_s = registered.histogram(registry, declared.QUEUE_S)
-        self.running = registered.gauge(registry, declared.RUNNING)
-        self.ended = registered.counter(registry, declared.ENDED)
-        self.first_token_s = registered.histogram(registry, declared.FIRST_TOKEN_S)
-        self.token_s = registered.histogram(registry, declared.TOKEN_S)
-        self.answer_s = registered.histogram(registry, declared.ANSWER_S)
-        self.prompt_tokens = registered.histogram(registry, declared.PROMPT_TOKENS)
-        self.cached_tokens = registered.counter(registry, declared.CACHED_TOKENS)
-        self.completion_tokens = registered.histogram(registry, declared.COMPLETION_TOKENS)
-        self.stuck = registered.counter(registry, declared.WATCHDOG)
-        self.restarts = registered.counter(registry, declared.ENGINE_RESTARTS)
+        self.waiting = registered.gauge(registry, catalog.WAITING)
+        self.unreleased = registered.gauge(registry, catalog.UNRELEASED)
+        self.queue_s = registered.histogram(registry, catalog.QUEUE_S)
+        self.running = registered.gauge(registry, catalog.RUNNING)
+        self.ended = registered.counter(registry, catalog.ENDED)
+        self.first_token_s = registered.histogram(registry, catalog.FIRST_TOKEN_S)
+        self.token_s = registered.histogram(registry, catalog.TOKEN_S)
+        self.answer_s = registered.histogram(registry, catalog.ANSWER_S)
+        self.prompt_tokens = registered.histogram(registry, catalog.PROMPT_TOKENS)
+        self.cached_tokens = registered.counter(registry, catalog.CACHED_TOKENS)
+        self.completion_tokens = registered.histogram(registry, catalog.COMPLETION_TOKENS)
+        self.stuck = registered.counter(registry, catalog.WATCHDOG)
+        self.restarts = registered.counter(registry, catalog.ENGINE_RESTARTS)
 
 
 class ModelMetrics:
     """What one model's queue and engines are counted by."""
 
-    def __init__(self, families: Models, model: str) -> None:
+    def __init__(self, families: ModelFamilies, model: str) -> None:
         self.waiting = families.waiting.labels(model)
         self.unreleased = families.unreleased.labels(model)
         self.queue_s = families.queue_s.labels(model)
@@ -42,7 +42,7 @@ class ModelMetrics:
         self.stuck = {kind: families.stuck.labels(model, kind) for kind in get_args(StallPhase)}
 
 
-class AnswerLabels(NamedTuple):
+class GenerationLabels(NamedTuple):
     """What makes an answer."""
 
     model: str  # in Triton
@@ -50,12 +50,12 @@ class AnswerLabels(NamedTuple):
     adapter: str = ""
 
 
-class AnswerMetrics:
+class GenerationMetrics:
     """What the answers of one version, with one adapter or none, are counted by; each answer is
-    watched by a `Generation`.
+    watched by a `GenerationTimer`.
     """
 
-    def __init__(self, families: Models, labels: AnswerLabels) -> None:
+    def __init__(self, families: ModelFamilies, labels: GenerationLabels) -> None:
         self.running = families.running.labels(*labels)
         self.first_token_s = families.first_token_s.labels(*labels)
         self.token_s = families.token_s.labels(*labels)
@@ -63,21 +63,21 @@ class AnswerMetrics:
         self.prompt_tokens = families.prompt_tokens.labels(*labels)
         self.cached_tokens = families.cached_tokens.labels(*labels)
         self.completion_tokens = families.completion_tokens.labels(*labels)
-        self._ended = {end: families.ended.labels(*labels, end) for end in get_args(End)}
+        self._ended = {end: families.ended.labels(*labels, end) for end in get_args(GenerationEnd)}
         self._lock = Lock()  # scrapes are answered on a thread
-        self._running: set[Generation] = set()
+        self._running: set[GenerationTimer] = set()
         self._ended_tokens = 0  # of those that have ended
         self._told_tokens = 0  # at the last look: a counter never falls
 
-    def begin(self, usage: UsageCounter) -> "Generation":
+    def begin(self, usage: UsageCounter) -> "GenerationTimer":
         """One more answer is being made; whoever begins it calls `end`."""
         self.running.inc()
-        generation = Generation(self, usage)
+        generation = GenerationTimer(self, usage)
         with self._lock:
             self._running.add(generation)
         return generation
 
-    def ended(self, generation: "Generation", end: End) -> None:
+    def ended(self, generation: "GenerationTimer", end: GenerationEnd) -> None:
         """One answer fewer; `end` is how."""
         self.running.dec()
         self._ended[end].inc()
@@ -94,12 +94,12 @@ class AnswerMetrics:
             return self._told_tokens
 
 
-class Generation:
+class GenerationTimer:
     """One answer in the making."""
 
     __slots__ = ("_failed", "_metrics", "usage")
 
-    def __init__(self, metrics: AnswerMetrics, usage: UsageCounter) -> None:
+    def __init__(self, metrics: GenerationMetrics, usage: UsageCounter) -> None:
         self.usage = usage
         self._metrics = metrics
         self._failed = False
@@ -130,7 +130,7 @@ class Generation:
         if tokens > 1 and (first_ns := usage.first_token_ns) is not None:
             metrics.token_s.observe((now_ns - first_ns) / 1e9 / (tokens - 1))
 
-    def _end(self) -> End:
+    def _end(self) -> GenerationEnd:
         reason = self.usage.finish_reason
         if self._failed or reason == "abort":
             return "error"

@@ -2,21 +2,21 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from openai_frontend.metrics.family import Family
+from openai_frontend.metrics.family import MetricSpec
 
 
-def counter(registry: CollectorRegistry, family: Family) -> Counter:
+def counter(registry: CollectorRegistry, family: MetricSpec) -> Counter:
     """One that only goes up."""
-    return Counter(family.name, family.says, family.labels, registry=registry)
+    return Counter(family.name, family.help, family.labels, registry=registry)
 
 
-def gauge(registry: CollectorRegistry, family: Family) -> Gauge:
+def gauge(registry: CollectorRegistry, family: MetricSpec) -> Gauge:
     """One that goes up and down."""
-    return Gauge(family.name, family.says, family.labels, registry=registry)
+    return Gauge(family.name, family.help, family.labels, registry=registry)
 
 
-def histogram(registry: CollectorRegistry, family: Family) -> Histogram:
+def histogram(registry: CollectorRegistry, family: MetricSpec) -> Histogram:
     """One with buckets."""
     return Histogram(
-        family.name, family.says, family.labels, buckets=family.bounds, registry=registry
+        family.name, family.help, family.labels, buckets=family.bounds, registry=registry
     )

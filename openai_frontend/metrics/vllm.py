@@ -1,7 +1,7 @@
 """vLLM's metrics under the names and labels that NVIDIA's vLLM backend gives them, for the models
 of our own vLLM engine: what the gateway counts anyway, said in vLLM's words when somebody asks.
 
-Which they are is said in `vllm_declared.py`. A version's answers with adapters and without are
+Which they are is said in `vllm_catalog.py`. A version's answers with adapters and without are
 summed here.
 """
 
@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
-from openai_frontend.metrics import declared
-from openai_frontend.metrics.family import Family, Kind
-from openai_frontend.metrics.vllm_declared import (
+from openai_frontend.metrics import catalog
+from openai_frontend.metrics.family import Kind, MetricSpec
+from openai_frontend.metrics.vllm_catalog import (
     BY_SOURCE,
     COUNTERS,
     FINISHED_REASONS,
@@ -68,14 +68,14 @@ def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Me
         yield _from_engine(family, listed)
 
 
-def _counter(family: Family, values: Mapping[Labels, float]) -> Metric:
+def _counter(family: MetricSpec, values: Mapping[Labels, float]) -> Metric:
     metric = _metric(family)
     for labels, value in sorted(values.items()):
         metric.add_sample(f"{family.name}_total", dict(labels), value)
     return metric
 
 
-def _from_engine(family: Family, models: Iterable[VLLMModel]) -> Metric:
+def _from_engine(family: MetricSpec, models: Iterable[VLLMModel]) -> Metric:
     metric = _metric(family)
     sample = f"{family.name}_total" if family.kind == "counter" else family.name
     names = {f"{family.name}{suffix}" for suffix in _SUFFIXES[family.kind]}
@@ -88,8 +88,8 @@ def _from_engine(family: Family, models: Iterable[VLLMModel]) -> Metric:
     return metric
 
 
-def _metric(family: Family) -> Metric:
-    return Metric(family.name, family.says, family.kind)
+def _metric(family: MetricSpec) -> Metric:
+    return Metric(family.name, family.help, family.kind)
 
 
 def _labels(model: VLLMModel) -> Labels:
@@ -108,7 +108,7 @@ def _samples(own: CollectorRegistry, known: Container[Labels]) -> dict[str, dict
 def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labels, float]:
     sums: dict[Labels, float] = defaultdict(float)
     for sample, of in _of_models(own, known):
-        if sample.name == f"{declared.ENDED.name}_total":
+        if sample.name == f"{catalog.ENDED.name}_total":
             reason = FINISHED_REASONS[sample.labels["finish_reason"]]
             sums[*of, ("finished_reason", reason)] += sample.value
     return sums
@@ -116,9 +116,9 @@ def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labe
 
 def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels, float]:
     """Of each model's prompts: what the prefix cache held, and what was computed."""
-    cached = samples[f"{declared.CACHED_TOKENS.name}_total"]
+    cached = samples[f"{catalog.CACHED_TOKENS.name}_total"]
     sums: dict[Labels, float] = {}
-    for labels, tokens in samples[f"{declared.PROMPT_TOKENS.name}_sum"].items():
+    for labels, tokens in samples[f"{catalog.PROMPT_TOKENS.name}_sum"].items():
         held = cached.get(labels, 0)
         sums[*labels, ("source", "local_compute")] = tokens - held
         sums[*labels, ("source", "local_cache_hit")] = held
@@ -135,7 +135,7 @@ def _of_models(own: CollectorRegistry, known: Container[Labels]) -> Iterator[tup
 
 
 def _histogram(
-    family: Family, ours: Family, samples: Mapping[str, Mapping[Labels, float]]
+    family: MetricSpec, ours: MetricSpec, samples: Mapping[str, Mapping[Labels, float]]
 ) -> Metric:
     metric = _metric(family)
     buckets = samples[f"{ours.name}_bucket"]
@@ -155,7 +155,7 @@ def _is_told(bound: float, bounds: tuple[float, ...]) -> bool:
 def _params_n(samples: Mapping[str, Mapping[Labels, float]]) -> Metric:
     """Every request that has ended asked the engine for one choice."""
     metric = _metric(PARAMS_N)
-    for labels, count in samples[f"{declared.ANSWER_S.name}_count"].items():
+    for labels, count in samples[f"{catalog.ANSWER_S.name}_count"].items():
         of = dict(labels)
         for bound in (*map(str, map(float, PARAMS_N.bounds)), "+Inf"):
             metric.add_sample(f"{PARAMS_N.name}_bucket", {**of, "le": bound}, count)

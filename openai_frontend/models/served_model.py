@@ -23,7 +23,7 @@ from openai_frontend.generation import (
     ScoreResult,
 )
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import AnswerLabels, AnswerMetrics
+from openai_frontend.metrics.model import GenerationLabels, GenerationMetrics
 from openai_frontend.models.card import Capabilities, ModelCard
 from openai_frontend.models.core_model import CoreModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
@@ -253,9 +253,11 @@ class ServedModel(CoreModel):
         if (record := request_record.current.get()) is not None:
             record.read(self.model_name, prompt_tokens)
 
-    def _answer_metrics(self) -> AnswerMetrics:
+    def _answer_metrics(self) -> GenerationMetrics:
         adapter = "" if self.adapter is None else self.adapter.name
-        return self.metrics.answers_of(AnswerLabels(self.model_name, self.version_label, adapter))
+        return self.metrics.generations_of(
+            GenerationLabels(self.model_name, self.version_label, adapter)
+        )
 
     def card(self) -> ModelCard:
         """The model as it is now: an engine may have died since it was loaded."""

@@ -38,7 +38,7 @@ _REQUESTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     """Where the server listens."""
 
     host: str
@@ -67,7 +67,7 @@ def error_type(record: RequestRecord) -> str | None:
     return str(record.status) if record.status >= 400 else None
 
 
-def of(record: RequestRecord, address: Address) -> dict[str, Attribute]:
+def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
     """All of them that are known."""
     told: dict[str, Attribute | None] = {
         "http.request.method": record.method,

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from openai_frontend import __version__
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing.attributes import Address
-from openai_frontend.tracing.spans import Spans
+from openai_frontend.tracing.attributes import ServerAddress
+from openai_frontend.tracing.spans import SpanBuilder
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _SEND_S = 3.0  # that one batch may take, with its repetitions
 class Exporter:
     """Takes records until it is closed."""
 
-    def __init__(self, endpoint: str, address: Address, *, send_s: float = _SEND_S) -> None:
+    def __init__(self, endpoint: str, address: ServerAddress, *, send_s: float = _SEND_S) -> None:
         """`endpoint` is a collector's base address; its headers and certificates, and how long a
         batch waits for more, are set by OpenTelemetry's own environment variables.
         """
@@ -44,7 +44,7 @@ class Exporter:
         self._send_s = send_s
         own = {SERVICE_NAME: "openai-frontend", SERVICE_VERSION: __version__}
         resource = Resource(own).merge(OTELResourceDetector().detect())
-        self._spans = Spans(resource, address)
+        self._spans = SpanBuilder(resource, address)
         url = f"{endpoint.rstrip('/')}/v1/traces"
         self._sender: SpanExporter = OTLPSpanExporter(endpoint=url, timeout=send_s)
         self.lost = 0  # requests whose spans reached no collector

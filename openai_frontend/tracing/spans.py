@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from openai_frontend import __version__
 from openai_frontend.request_record import CoreActivity, RequestRecord
 from openai_frontend.tracing import attributes
-from openai_frontend.tracing.attributes import Address
+from openai_frontend.tracing.attributes import ServerAddress
 
 _SCOPE = InstrumentationScope("openai_frontend", __version__)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -26,10 +26,10 @@ _ACTIVITIES = (
 _QUEUE_START, _COMPUTE_START, _COMPUTE_END = 1, 2, 5
 
 
-class Spans:
+class SpanBuilder:
     """Makes them; used on the exporter's thread alone."""
 
-    def __init__(self, resource: Resource, address: Address) -> None:
+    def __init__(self, resource: Resource, address: ServerAddress) -> None:
         self._resource = resource
         self._address = address
 

@@ -14,7 +14,7 @@ _MAX_STATE_BYTES = 8192  # W3C wants 512 at least; a list of 32 members cannot b
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class TraceContext:
     """The span that the request belongs to."""
 
     trace_id: str  # 32 hexadecimal digits
@@ -23,7 +23,7 @@ class Caller:
     state: str  # other vendors' own, as it came and unread
 
 
-def read(headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
+def read(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
     """None where there is no header `traceparent`, several, or one that is malformed."""
     given: bytes | None = None
     states: list[bytes] = []
@@ -37,7 +37,7 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> Caller | None:
     return None if given is None else _read(given.strip(b" \t"), b",".join(states))
 
 
-def _read(parent: bytes, state: bytes) -> Caller | None:
+def _read(parent: bytes, state: bytes) -> TraceContext | None:
     found = _TRACEPARENT.fullmatch(parent)
     if found is None or (found["version"] == b"00" and found["more"] is not None):
         return None
@@ -45,7 +45,7 @@ def _read(parent: bytes, state: bytes) -> Caller | None:
     if not int(trace_id, 16) or not int(span_id, 16):
         return None
     readable = len(state) <= _MAX_STATE_BYTES and state.isascii()
-    return Caller(
+    return TraceContext(
         trace_id,
         span_id,
         sampled=bool(int(found["flags"], 16) & _SAMPLED),

@@ -5,7 +5,7 @@ import random
 from typing import Protocol
 
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing.traceparent import Caller
+from openai_frontend.tracing.traceparent import TraceContext
 
 _HALF = 2**64  # of a trace id, whose lower half decides: as OpenTelemetry's own sampler
 
@@ -18,7 +18,7 @@ _PROBES = frozenset(
 )  # fmt: skip
 
 
-class Spans(Protocol):
+class RecordExporter(Protocol):
     """Where records become spans."""
 
     @property
@@ -35,7 +35,7 @@ class Spans(Protocol):
 class Tracing:
     """`begin` gives a request its ids; `end` takes its record where it is sampled."""
 
-    def __init__(self, spans: Spans) -> None:
+    def __init__(self, spans: RecordExporter) -> None:
         self._spans = spans
         self.set_sampling(ratio=1.0, follows_caller=True)
 
@@ -51,7 +51,7 @@ class Tracing:
         self._bound = round(ratio * _HALF)
         self._follows_caller = follows_caller
 
-    def begin(self, record: RequestRecord, caller: Caller | None) -> None:
+    def begin(self, record: RequestRecord, caller: TraceContext | None) -> None:
         """The request's own span, and what Triton is told of it."""
         # Unique, not secret, as request ids are
         trace_id = caller.trace_id if caller is not None else f"{random.getrandbits(128):032x}"
@@ -72,7 +72,7 @@ class Tracing:
         """There are no more requests. Blocks, for some seconds at most."""
         self._spans.close()
 
-    def _samples(self, trace_id: str, caller: Caller | None) -> bool:
+    def _samples(self, trace_id: str, caller: TraceContext | None) -> bool:
         if caller is not None and self._follows_caller:
             return caller.sampled
         return int(trace_id[16:], 16) < self._bound

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.cli import main
-from openai_frontend.cli.model_folder import find
+from openai_frontend.cli.model_directory import find
 from openai_frontend.errors import ModelUnavailable
 from tests import mock_models
 from tests.adapters.files import write_peft

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from openai_frontend.cli import main, text_format
-from openai_frontend.cli.init_repo import kinds
-from openai_frontend.cli.init_repo.wanted import KINDS, wanted
+from openai_frontend.cli import main, pbtxt
+from openai_frontend.cli.init_repo import presets
+from openai_frontend.cli.init_repo.options import KINDS, wanted
 from tests.gateway_process import ROOT
 from tests.prompting import tiny_tokenizer
 
@@ -62,7 +62,7 @@ def init(repository: Path, model: object, *options: object, code: int = 0) -> Pa
 
 
 def config(folder: Path) -> dict[str, Any]:
-    return text_format.read((folder / "config.pbtxt").read_text())
+    return pbtxt.read((folder / "config.pbtxt").read_text())
 
 
 def parameters(folder: Path) -> dict[str, str]:
@@ -101,7 +101,7 @@ def test_a_pipelines_tensors_are_nvidias(
 
     given = {"model": str(DEMO), "name": "ensemble", "repository": tmp_path}
     asked = wanted({**given, "kind": "tensorrt_llm", "engine_dir": engine})
-    [made] = [each for each in kinds.models(asked) if each.name == model]
+    [made] = [each for each in presets.models(asked) if each.name == model]
     assert by_name(made.config[side]) == facts(model, side)
 
 
@@ -110,7 +110,7 @@ def test_a_pipelines_tensors_are_nvidias(
 def test_a_models_tensors_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
     """Of the vLLM backend and of the LLM-API model alike."""
 
-    [made] = kinds.models(wanted({"model": str(DEMO), "kind": kind, "repository": tmp_path}))
+    [made] = presets.models(wanted({"model": str(DEMO), "kind": kind, "repository": tmp_path}))
     assert by_name(made.config[side]) == facts(kind, side)
 
 
@@ -118,7 +118,7 @@ def test_an_ensemble_connects_what_is_there(tmp_path: Path, engine: Path) -> Non
     """Each step's tensors are its model's, and each tensor between steps is made by one of them."""
 
     given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
-    made = {each.name: each for each in kinds.models(wanted({**given, "kind": "tensorrt_llm"}))}
+    made = {each.name: each for each in presets.models(wanted({**given, "kind": "tensorrt_llm"}))}
     ensemble = made["weights"].config
     known = {tensor["name"] for tensor in ensemble["input"]}
     for step in ensemble["ensemble_scheduling"]["step"]:

@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from openai_frontend.cli import announcement
+from openai_frontend.cli import banner
 from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.lasting import Startup
 from openai_frontend.life import Life
@@ -85,8 +85,8 @@ def process_of(app: Any, core: SlowCore) -> GatewayProcess:
         config,
         Resources(server, models, startup, Life()),
         stop_times=ShutdownTimeouts(delay_s=0, grace_s=0.2),
-        progress=announcement.LoadProgress(sys.stderr, []),
-        place=announcement.Place("http://localhost/v1"),
+        progress=banner.LoadProgress(sys.stderr, []),
+        place=banner.ListenAddress("http://localhost/v1"),
     )
 
 

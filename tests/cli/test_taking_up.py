@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.app import create_app
-from openai_frontend.cli.announcement import Place
+from openai_frontend.cli.banner import ListenAddress
 from openai_frontend.cli.process import GatewayProcess, ShutdownTimeouts
 from openai_frontend.cli.serve import process_of, take_up
 from openai_frontend.server.protocol_limits import ProtocolLimits
@@ -38,7 +38,7 @@ def _own_log() -> Iterator[None]:
 async def after(settings: Settings) -> GatewayProcess:
     """A process of default settings that has taken up others."""
     app = create_app(Settings(), Server(Options(model_repositories=[])))
-    process = process_of(app, Settings(), Place("http://localhost/v1"))
+    process = process_of(app, Settings(), ListenAddress("http://localhost/v1"))
     process.config.load()
     await take_up(app, process, settings)
     app.state.registry.close()

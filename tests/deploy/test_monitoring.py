@@ -13,9 +13,9 @@ import yaml
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import vllm as vllm_metrics
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import AnswerLabels
+from openai_frontend.metrics.model import GenerationLabels
 from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.metrics.vllm_declared import FROM_ENGINE
+from openai_frontend.metrics.vllm_catalog import FROM_ENGINE
 from tests.backends.test_metrics import NVIDIA
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def known() -> dict[str, set[str]]:
     metrics = GatewayMetrics()
     metrics.answered("/v1/models", "m", 200, 0.1)
     metrics.rejected("m", "queue_full")
-    metrics.answers_of(AnswerLabels("m", "1")).begin(UsageCounter()).end()
+    metrics.generations_of(GenerationLabels("m", "1")).begin(UsageCounter()).end()
     model = VLLMModel(
         model="m", version="1",
         gauges=vllm_metrics.vllm_gauges(

@@ -1,6 +1,6 @@
 """docs/metrics.md is what the metrics declare of themselves."""
 
-from openai_frontend.metrics import declared
+from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from scripts.generate_metrics_docs import PAGE, page
 
@@ -15,4 +15,4 @@ def test_what_is_declared_is_there() -> None:
     """A gateway has each family that is declared, of its kind, and none besides."""
     families = {family.name: family.type for family in GatewayMetrics().registry.collect()}
 
-    assert families == {family.name: family.kind for family in declared.ALL}
+    assert families == {family.name: family.kind for family in catalog.ALL}

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from openai_frontend.cli.init_repo import command
-from openai_frontend.cli.init_repo.wanted import KINDS
+from openai_frontend.cli.init_repo.options import KINDS
 from openai_frontend.cli.parser import parser
 from openai_frontend.cli.report import Report
 from tests.gateway_process import ROOT

@@ -10,11 +10,11 @@ import pytest
 
 import openai_frontend
 from openai_frontend import engines, keep_up
-from openai_frontend.cli import log, process
+from openai_frontend.cli import process
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
-from openai_frontend.logs import context, redaction
-from openai_frontend.logs.lines import LogFormat, formatter
+from openai_frontend.logs import context, redaction, setup
+from openai_frontend.logs.formatters import LogFormat, make_formatter
 from openai_frontend.models import engine_life
 from openai_frontend.parsing import guard
 from openai_frontend.serving import error_reply
@@ -60,7 +60,7 @@ def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None
     neither.
     """
     error.add_note(PROMPT)
-    told = formatter(form).format(record("failed: %s", error, error=error))
+    told = make_formatter(form).format(record("failed: %s", error, error=error))
 
     assert PROMPT not in told
     assert type(error).__name__ in told
@@ -81,14 +81,14 @@ def test_tasks_of_requests(name: str) -> None:
     """The same where the logger works for requests in tasks of its own."""
     error = raised(ValueError(PROMPT))
 
-    assert PROMPT not in formatter("json").format(record("failed", error=error, name=name))
+    assert PROMPT not in make_formatter("json").format(record("failed", error=error, name=name))
 
 
 PACKAGE = Path(openai_frontend.__file__).parent
 # They log exceptions, and run in a request's own task or see no request
 IN_REQUEST = {error_reply.logger.name, guard.logger.name}
 WITHOUT_REQUEST = {
-    log.logger.name,  # nothing caught the exception: the operator has only this line
+    setup.logger.name,  # nothing caught the exception: the operator has only this line
     process.logger.name,
     keep_up.logger.name,
     engine_life.logger.name,
@@ -113,7 +113,7 @@ def quoting(names: set[str]) -> set[str]:
     return {
         name
         for name in names
-        if PROMPT in formatter("json").format(record("failed", error=error, name=name))
+        if PROMPT in make_formatter("json").format(record("failed", error=error, name=name))
     }
 
 
@@ -154,8 +154,8 @@ def test_loggers_below_a_marked_one_inherit_the_mark() -> None:
 )
 def test_texts_that_quote_nothing(error: Exception, told: str, in_request: None) -> None:
     """Our own words about a request, and the system's, are told."""
-    assert told in formatter("text").format(record("failed: %s", error))
-    assert PROMPT not in formatter("text").format(record("failed: %s", error))
+    assert told in make_formatter("text").format(record("failed: %s", error))
+    assert PROMPT not in make_formatter("text").format(record("failed: %s", error))
 
 
 def test_start_tells_all() -> None:
@@ -163,13 +163,13 @@ def test_start_tells_all() -> None:
     error = raised(ValueError("no such file"))
     at_start = record("EngineCore failed to start.", error=error, name="vllm.v1.engine.core")
 
-    assert "no such file" in formatter("text").format(record("x", error=error))
-    assert "no such file" in formatter("text").format(at_start)
+    assert "no such file" in make_formatter("text").format(record("x", error=error))
+    assert "no such file" in make_formatter("text").format(at_start)
 
 
 def test_operators_choice(in_request: None) -> None:
     """Where the operator wants the texts, they are told."""
-    line = formatter("json", exception_texts=True).format(
+    line = make_formatter("json", exception_texts=True).format(
         record("failed", error=raised(ValueError("why")))
     )
 
@@ -189,7 +189,7 @@ def test_operators_choice(in_request: None) -> None:
 def test_keys(form: LogFormat, message: str) -> None:
     """A key is told by the first four digits of its digest."""
     secret = message.split()[-1]
-    told = formatter(form, exception_texts=True).format(
+    told = make_formatter(form, exception_texts=True).format(
         record(message, error=raised(ValueError(message)))
     )
 
@@ -205,7 +205,9 @@ class Unprintable(Exception):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_exception_without_words(form: LogFormat) -> None:
     """An exception that cannot say what it is is told all the same."""
-    told = formatter(form).format(record("failed: %s", Unprintable(), error=raised(Unprintable())))
+    told = make_formatter(form).format(
+        record("failed: %s", Unprintable(), error=raised(Unprintable()))
+    )
 
     assert told.count("(no text: RuntimeError)") >= 2
     assert "in raised" in told
@@ -217,7 +219,7 @@ FORGED = "x\r\n2026-01-01 00:00:00,000 INFO openai_frontend: all is well\x1b[2K\
 def test_no_line_is_forged_in_text() -> None:
     """Whatever is logged is one line; what an exception adds is indented."""
     error = raised(ValueError(FORGED))
-    first, *more = formatter("text").format(record("%s", FORGED, error=error)).splitlines()
+    first, *more = make_formatter("text").format(record("%s", FORGED, error=error)).splitlines()
 
     assert first.endswith(r"\x1b[2K\u2028\x9b1A\x00")
     assert more
@@ -226,7 +228,7 @@ def test_no_line_is_forged_in_text() -> None:
 
 def test_no_line_is_forged_in_json() -> None:
     """In JSON a record is one line without any control character."""
-    line = formatter("json").format(record("%s", FORGED, error=raised(ValueError(FORGED))))
+    line = make_formatter("json").format(record("%s", FORGED, error=raised(ValueError(FORGED))))
 
     assert line.isprintable()
     assert json.loads(line)["message"].startswith(r"x\x0d\x0a2026")
@@ -237,4 +239,4 @@ def test_lone_surrogates() -> None:
     made = record("a")
     made.fields = {"model": "\ud800"}
 
-    assert json.loads(formatter("json").format(made))["model"] == "?"
+    assert json.loads(make_formatter("json").format(made))["model"] == "?"

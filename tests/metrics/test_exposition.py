@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 from openai_frontend.generation import UsageCounter
 from openai_frontend.metrics import exposition, vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import AnswerLabels
+from openai_frontend.metrics.model import GenerationLabels
 from openai_frontend.metrics.vllm import VLLMModel
 
 CORE = """\
@@ -40,7 +40,7 @@ def values(families):
 def own():
     metrics = GatewayMetrics()
     metrics.answered("/v1/chat/completions", "demo", 200, 0.02)
-    metrics.answers_of(AnswerLabels("demo", "1")).begin(UsageCounter()).end()
+    metrics.generations_of(GenerationLabels("demo", "1")).begin(UsageCounter()).end()
     return list(metrics.registry.collect())
 
 
@@ -101,7 +101,7 @@ vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="+Inf"} 1
 def test_families_that_both_have(write, read):
     """What NVIDIA's vLLM backend reports stands beside our own engine's models, in one family."""
     metrics = GatewayMetrics()
-    metrics.answers_of(AnswerLabels("ours", "1")).begin(UsageCounter()).end()
+    metrics.generations_of(GenerationLabels("ours", "1")).begin(UsageCounter()).end()
     model = VLLMModel(model="ours", version="1")
     own = [*metrics.registry.collect(), *vllm.families(metrics.registry, [model])]
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
-from openai_frontend.metrics import declared
+from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import AnswerLabels
+from openai_frontend.metrics.model import GenerationLabels
 
-MADE_BY = AnswerLabels(model="m", version="2", adapter="a")
+MADE_BY = GenerationLabels(model="m", version="2", adapter="a")
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def value(metrics):
 
 def test_an_answer(metrics, value):
     """An answer counts its tokens, its first token's time, and how it ended."""
-    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
+    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
     assert value("requests_running", **MADE_BY._asdict()) == 1
 
     generation.add([CompletionDelta("a"), CompletionDelta("b")])
@@ -56,7 +56,7 @@ def test_an_answer(metrics, value):
 )
 def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     """Without a finish reason it was cancelled, unless it failed."""
-    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
+    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
     if deltas:
         generation.add(deltas)
     if fails:
@@ -72,7 +72,7 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
 
 def test_counts_of_parts_add_up(metrics, value):
     """A model that counts in every response adds to its answer's tokens with each."""
-    generation = metrics.answers_of(MADE_BY).begin(UsageCounter())
+    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
     first, last = TokenCounts(5, 2), TokenCounts(5, 3)
     generation.add([CompletionDelta("x", counts=first)])
     generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
@@ -107,7 +107,7 @@ def test_what_is_counted_elsewhere(metrics, value):
     """It is zero until somebody is named, who is then asked at each scrape."""
     counts = [5]
     assert value("fast_path_tokens_total") == 0
-    metrics.ask(declared.RELAYED_TEXTS, lambda: counts[0])
+    metrics.ask(catalog.RELAYED_TEXTS, lambda: counts[0])
 
     assert value("fast_path_tokens_total") == 5
     counts[0] = 6
@@ -124,7 +124,7 @@ def test_the_first_token_of_an_answer_that_comes_whole(metrics, value):
     counts = TokenCounts(7, 3)
     for usage, counted in ((told, replace(counts, first_token_s=0.0)), (untold, counts)):
         usage.follow(Stream(), streamed=False)
-        generation = metrics.answers_of(MADE_BY).begin(usage)
+        generation = metrics.generations_of(MADE_BY).begin(usage)
         generation.add([CompletionDelta("abc", finish_reason="stop", counts=counted)])
         generation.end()
 
@@ -138,7 +138,7 @@ def test_both_times_of_an_answer_begin_together(metrics, value):
     """
     usage = UsageCounter()
     usage.follow(Stream(), streamed=False)
-    generation = metrics.answers_of(MADE_BY).begin(usage)
+    generation = metrics.generations_of(MADE_BY).begin(usage)
     counts = TokenCounts(7, 3, first_token_s=0.0)
     generation.add([CompletionDelta("abc", finish_reason="stop", counts=counts)])
     generation.end()
@@ -152,7 +152,7 @@ def test_tokens_as_they_come(metrics, value):
     counters = [UsageCounter(), UsageCounter()]
     for counter, stream in zip(counters, (first, second), strict=True):
         counter.follow(stream)
-    generation, other = (metrics.answers_of(MADE_BY).begin(counter) for counter in counters)
+    generation, other = (metrics.generations_of(MADE_BY).begin(counter) for counter in counters)
     first.received, second.received = 3, 2
     assert value("output_tokens_total", **MADE_BY._asdict()) == 5
 

@@ -4,9 +4,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from openai_frontend.generation import CompletionDelta, TokenCounts, UsageCounter
 from openai_frontend.metrics import exposition
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.metrics.model import AnswerLabels
+from openai_frontend.metrics.model import GenerationLabels
 from openai_frontend.metrics.vllm import VLLMModel, families, vllm_gauges
-from openai_frontend.metrics.vllm_declared import ALL
+from openai_frontend.metrics.vllm_catalog import ALL
 
 DEMO = VLLMModel(
     model="demo",
@@ -62,7 +62,7 @@ HISTOGRAM_BOUNDS = {
 def metrics():
     metrics = GatewayMetrics()
     for labels in (("demo", "1"), ("demo", "1", "adapter"), ("demo", "2"), ("other", "1")):
-        answer = metrics.answers_of(AnswerLabels(*labels)).begin(UsageCounter())
+        answer = metrics.generations_of(GenerationLabels(*labels)).begin(UsageCounter())
         counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
         answer.add([CompletionDelta("x", finish_reason="stop", counts=counts)])
         answer.end()
@@ -146,4 +146,4 @@ def test_all_that_is_declared(metrics):
         for family in families(metrics.registry, [DEMO])
     }
 
-    assert told == {each.name: (each.kind, each.says, set(each.labels)) for each in ALL}
+    assert told == {each.name: (each.kind, each.help, set(each.labels)) for each in ALL}

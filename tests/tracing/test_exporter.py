@@ -5,11 +5,11 @@ import time
 import pytest
 
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing.attributes import Address
+from openai_frontend.tracing.attributes import ServerAddress
 from openai_frontend.tracing.exporter import MAX_RECORDS, Exporter
 from tests.tracing.collector import Collector
 
-ADDRESS = Address("127.0.0.1", 9000)
+ADDRESS = ServerAddress("127.0.0.1", 9000)
 
 
 def record(number: int = 1) -> RequestRecord:

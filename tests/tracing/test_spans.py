@@ -180,7 +180,7 @@ def test_caller_that_is_not_traced(world: World) -> None:
 
 
 def test_resource(world: World) -> None:
-    """Spans tell the service."""
+    """SpanBuilder tell the service."""
     asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
 
     assert world.collector.resources[0]["service.name"] == "openai-frontend"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.tracing.traceparent import Caller, read
+from openai_frontend.tracing.traceparent import TraceContext, read
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01"
@@ -15,7 +15,9 @@ def headers(*parents: str, states: tuple[bytes, ...] = ()) -> list[tuple[bytes, 
 
 def test_caller():
     """A trace has the ids of the caller, its decision, and what other vendors add."""
-    assert read(headers(GOOD, states=(b"a=1", b"b=2"))) == Caller(TRACE, SPAN, True, "a=1,b=2")
+    assert read(headers(GOOD, states=(b"a=1", b"b=2"))) == TraceContext(
+        TRACE, SPAN, True, "a=1,b=2"
+    )
 
 
 @pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("03", True)])
@@ -56,4 +58,4 @@ def test_malformed(parents):
 @pytest.mark.parametrize("state", [b"x" * 10_000, "a=\xe9".encode()])
 def test_malformed_state(state):
     """What other vendors add is dropped where nobody can read it; the trace goes on."""
-    assert read(headers(GOOD, states=(state,))) == Caller(TRACE, SPAN, True, "")
+    assert read(headers(GOOD, states=(state,))) == TraceContext(TRACE, SPAN, True, "")

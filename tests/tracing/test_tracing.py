@@ -6,14 +6,14 @@ import pytest
 
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
 from openai_frontend.request_record import RequestRecord
-from openai_frontend.tracing.traceparent import Caller
+from openai_frontend.tracing.traceparent import TraceContext
 from openai_frontend.tracing.tracing import Tracing
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Kept:
-    """Spans that go nowhere."""
+    """RecordExporter that go nowhere."""
 
     lost = 0
 
@@ -27,7 +27,7 @@ class Kept:
         self.records.clear()
 
 
-def sampled(tracing: Tracing, caller: Caller | None) -> bool:
+def sampled(tracing: Tracing, caller: TraceContext | None) -> bool:
     record = RequestRecord("req_1")
     tracing.begin(record, caller)
     return record.core_context is not None
@@ -40,7 +40,7 @@ def test_caller_decides(said, ratio):
     tracing = Tracing(Kept())
     tracing.set_sampling(ratio=ratio, follows_caller=True)
 
-    assert sampled(tracing, Caller(TRACE, SPAN, said, "")) is said
+    assert sampled(tracing, TraceContext(TRACE, SPAN, said, "")) is said
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
@@ -49,7 +49,7 @@ def test_caller_is_not_followed(ratio):
     tracing = Tracing(Kept())
     tracing.set_sampling(ratio=ratio, follows_caller=False)
     record = RequestRecord("req_1")
-    tracing.begin(record, Caller(TRACE, SPAN, True, ""))
+    tracing.begin(record, TraceContext(TRACE, SPAN, True, ""))
 
     assert (record.core_context is not None) is (ratio == 1.0)
     assert (record.trace_id, record.parent_id) == (TRACE, SPAN)
@@ -67,7 +67,7 @@ def test_what_triton_is_told():
     """Backends find the request's own span as the parent of theirs, in W3C's words."""
     tracing = Tracing(Kept())
     record = RequestRecord("req_1")
-    tracing.begin(record, Caller(TRACE, SPAN, True, "a=1"))
+    tracing.begin(record, TraceContext(TRACE, SPAN, True, "a=1"))
 
     assert record.span_id not in (None, SPAN)
     assert json.loads(record.core_context or "") == {
@@ -82,7 +82,7 @@ def test_only_what_is_sampled_is_handed_over(said):
     kept = Kept()
     tracing = Tracing(kept)
     record = RequestRecord("req_1")
-    tracing.begin(record, Caller(TRACE, SPAN, said, ""))
+    tracing.begin(record, TraceContext(TRACE, SPAN, said, ""))
     tracing.end(record)
 
     assert kept.records == ([record] if said else [])

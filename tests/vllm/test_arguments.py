@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import cached_repository, engine_check, foreign_flags, main
+from openai_frontend.cli import cached_repository, engine_check, flag_hints, main
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.setting_sources import InvalidSettings, load
@@ -94,7 +94,7 @@ def test_an_unknown_engine_argument_of_serve_is_named_with_one_that_is_near() ->
 
 def test_every_engine_argument_that_serve_advises_exists() -> None:
     """The table of other servers' flags follows vLLM."""
-    advised = {*foreign_flags._ENGINE_ARGUMENTS.values(), *foreign_flags._SAME_ARGUMENTS}
+    advised = {*flag_hints._ENGINE_ARGUMENTS.values(), *flag_hints._SAME_ARGUMENTS}
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     assert advised - {field.name for field in dataclasses.fields(AsyncEngineArgs)} == set()

@@ -11,7 +11,7 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm import request_state
 from openai_frontend.engines.vllm import step_loop as step_loop_module
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.logs.lines import formatter
+from openai_frontend.logs.formatters import make_formatter
 from openai_frontend.triton import error_codes
 from tests.gateway_process import ROOT
 
@@ -160,7 +160,7 @@ async def test_text_of_a_request_is_not_logged(monkeypatch, caplog):
     loop._step(SimpleNamespace(scheduler_stats=None, outputs=[]))
 
     (record,) = caplog.records
-    assert PROMPT not in formatter("text").format(record)
+    assert PROMPT not in make_formatter("text").format(record)
     assert isinstance(sink.error, EngineError)
 
 

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo.wanted import read_json
+from openai_frontend.cli.init_repo.options import read_json
 
 MAX_LORA_RANK = 64  # TensorRT-LLM's own, where an engine does not say
 
 _DATATYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 
 
-class BuiltEngine:
+class EngineConfig:
     """What an engine's own config.json says of it."""
 
     def __init__(self, folder: Path) -> None:

@@ -7,10 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo import nvidia, writing
-from openai_frontend.cli.init_repo.kinds import models
-from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import DTYPES, KINDS, Wanted, mistyped_folder, wanted
+from openai_frontend.cli.init_repo import nvidia, writer
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import (
+    DTYPES,
+    KINDS,
+    RepositoryOptions,
+    mistyped_folder,
+    wanted,
+)
+from openai_frontend.cli.init_repo.presets import models
 
 # Exit codes beside the command's own: written, but files of NVIDIA's are still to be put there
 INCOMPLETE = 3
@@ -75,7 +81,7 @@ def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
         sys.stderr.write(f"openai-frontend: warning: {warning}\n")
     made = models(asked)
     if not asked.force:
-        writing.refuse_existing(asked.repository, made)
+        writer.refuse_existing(asked.repository, made)
     programs = asked.nvidia_models or nvidia.IMAGE_MODELS
     lacking = [line for model in made for line in _write(asked, model, programs)]
     if lacking:
@@ -90,11 +96,11 @@ def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
     return check(asked.name, asked.repository)
 
 
-def _write(asked: Wanted, model: Model, programs: Path) -> list[str]:
+def _write(asked: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
     """Which folder is still to be copied to which."""
     copied = nvidia.programs(model, programs)
-    files = {**writing.contents(model), **copied}
-    for path in writing.write(asked.repository, model, files):
+    files = {**writer.contents(model), **copied}
+    for path in writer.write(asked.repository, model, files):
         sys.stdout.write(f"wrote {path}\n")
     for line in nvidia.differences(model, programs):
         sys.stdout.write(f"note: {line}\n")

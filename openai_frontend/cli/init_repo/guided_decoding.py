@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo.wanted import InvalidOption, read_json
+from openai_frontend.cli.init_repo.options import InvalidOption, read_json
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.prompting import tokenizer
 from openai_frontend.prompting.tokenizer import Tokenizer

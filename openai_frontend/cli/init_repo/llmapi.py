@@ -4,10 +4,10 @@ from typing import Any
 
 import yaml
 
-from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import RepositoryOptions
 from openai_frontend.cli.init_repo.tensors import parameters, tensors
 from openai_frontend.cli.init_repo.vllm import highest_rank
-from openai_frontend.cli.init_repo.wanted import Wanted
 
 # triton_backend/all_models/llmapi/tensorrt_llm/config.pbtxt of NVIDIA/TensorRT-LLM
 _INPUTS = """
@@ -54,7 +54,7 @@ total_draft_tokens INT32 1
 """
 
 
-def models(wanted: Wanted) -> list[Model]:
+def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
     """One model. Its batch size and whether it is decoupled stand in model.yaml: NVIDIA's program
     reads them there, and sets them when the model is loaded.
     """
@@ -68,7 +68,7 @@ def models(wanted: Wanted) -> list[Model]:
     if wanted.instances > 1:  # which needs to be told which GPUs are whose
         config["parameters"] = parameters({"gpu_device_ids": _gpus(wanted)})
     return [
-        Model(
+        RepositoryModel(
             name=wanted.name,
             config=config,
             files={"1/model.yaml": yaml.safe_dump(_arguments(wanted), sort_keys=False)},
@@ -78,7 +78,7 @@ def models(wanted: Wanted) -> list[Model]:
     ]
 
 
-def _gpus(wanted: Wanted) -> str:
+def _gpus(wanted: RepositoryOptions) -> str:
     """As the program reads them: "0,1;2,3" are two instances of two GPUs each."""
     each = wanted.tensor_parallel_size
     return ";".join(
@@ -87,7 +87,7 @@ def _gpus(wanted: Wanted) -> str:
     )
 
 
-def _arguments(wanted: Wanted) -> dict[str, Any]:
+def _arguments(wanted: RepositoryOptions) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": wanted.model,
         "tokenizer": wanted.tokenizer,

@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class RepositoryModel:
     """A model's folder: what is ours in it, and what is NVIDIA's."""
 
     name: str

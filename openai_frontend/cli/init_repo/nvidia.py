@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from openai_frontend.cli import text_format
-from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli import pbtxt
+from openai_frontend.cli.init_repo.model import RepositoryModel
 
 IMAGE_MODELS = Path("/app/all_models")
 IMAGE = "nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3"
@@ -13,7 +13,7 @@ IMAGE = "nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3"
 _OPEN_VALUE = re.compile(r"\$\{\w+\}")
 
 
-def programs(model: Model, models: Path | None) -> dict[str, bytes]:
+def programs(model: RepositoryModel, models: Path | None) -> dict[str, bytes]:
     """Path within the model's folder -> NVIDIA's program there, with all that lies beside it."""
     folder = _folder(model, models)
     if folder is None:
@@ -25,12 +25,12 @@ def programs(model: Model, models: Path | None) -> dict[str, bytes]:
     }
 
 
-def missing(model: Model, here: Sequence[str]) -> list[str]:
+def missing(model: RepositoryModel, here: Sequence[str]) -> list[str]:
     """The programs that the model cannot be loaded without, of those that are not `here`."""
     return [name for name in model.nvidia_files if name not in here]
 
 
-def differences(model: Model, models: Path | None) -> Iterator[str]:
+def differences(model: RepositoryModel, models: Path | None) -> Iterator[str]:
     """A sentence for each side of the config whose tensors are not those of NVIDIA's template."""
     folder = _folder(model, models)
     template = None if folder is None else folder / "config.pbtxt"
@@ -38,7 +38,7 @@ def differences(model: Model, models: Path | None) -> Iterator[str]:
         return
     text = _OPEN_VALUE.sub("0", template.read_text(encoding="utf-8"))
     try:
-        theirs = text_format.read(text)
+        theirs = pbtxt.read(text)
     except ValueError as error:
         yield f"{template} cannot be read: {error}"
         return
@@ -49,7 +49,7 @@ def differences(model: Model, models: Path | None) -> Iterator[str]:
             yield f"{template} differs in {side} {', '.join(odd)}"
 
 
-def _folder(model: Model, models: Path | None) -> Path | None:
+def _folder(model: RepositoryModel, models: Path | None) -> Path | None:
     if model.nvidia_folder is None or models is None:
         return None
     return models / model.nvidia_folder

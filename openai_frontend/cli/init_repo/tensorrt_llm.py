@@ -8,11 +8,11 @@ from typing import Any
 
 from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
 from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
-from openai_frontend.cli.init_repo.built_engine import MAX_LORA_RANK, BuiltEngine
+from openai_frontend.cli.init_repo.built_engine import MAX_LORA_RANK, EngineConfig
 from openai_frontend.cli.init_repo.guided_decoding import tokenizer_info
-from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import InvalidOption, RepositoryOptions
 from openai_frontend.cli.init_repo.tensors import parameters, tensors
-from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted
 
 _FAMILY = "inflight_batcher_llm"
 _PREPROCESSING, _ENGINE, _POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
@@ -82,11 +82,11 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 
-def models(wanted: Wanted) -> list[Model]:
+def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
     """What needs no name of NVIDIA's comes first: it is what requests ask for."""
     if wanted.name in PARTS:
         raise InvalidOption("--name", f"'{wanted.name}' is the name of one of the ensemble's parts")
-    engine = BuiltEngine(wanted.engine())
+    engine = EngineConfig(wanted.engine())
     size = _max_batch_size(wanted, engine)
     _check_loras(wanted, engine)
     return [
@@ -98,7 +98,7 @@ def models(wanted: Wanted) -> list[Model]:
     ]
 
 
-def _max_batch_size(wanted: Wanted, engine: BuiltEngine) -> int:
+def _max_batch_size(wanted: RepositoryOptions, engine: EngineConfig) -> int:
     built = engine.count("max_batch_size")
     if wanted.max_batch_size is None:
         return built or _MAX_BATCH_SIZE
@@ -109,7 +109,7 @@ def _max_batch_size(wanted: Wanted, engine: BuiltEngine) -> int:
     return wanted.max_batch_size
 
 
-def _check_loras(wanted: Wanted, engine: BuiltEngine) -> None:
+def _check_loras(wanted: RepositoryOptions, engine: EngineConfig) -> None:
     """They lie as TensorRT-LLM's own conversion writes them."""
     if wanted.loras and engine.max_lora_rank() is None:
         raise InvalidOption("--lora", f"the engine in {wanted.engine()} was built without LoRA")
@@ -123,7 +123,7 @@ def _batching(size: int) -> dict[str, Any]:
     return {"preferred_batch_size": [size], **_QUEUE}
 
 
-def _ensemble(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
+def _ensemble(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
     config = {
         "name": wanted.name,
         "platform": "ensemble",
@@ -138,7 +138,7 @@ def _ensemble(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
             ]
         },
     }
-    return Model(name=wanted.name, config=config, options=_options(engine))
+    return RepositoryModel(name=wanted.name, config=config, options=_options(engine))
 
 
 def _step(model: str, maps: Mapping[str, str]) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _pair(line: str) -> tuple[str, str]:
     return inner, outer or inner
 
 
-def _bls(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
+def _bls(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
     config = {
         "name": _BLS,
         "backend": "python",
@@ -173,7 +173,7 @@ def _bls(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
         # an instance of it has one request at a time
         "instance_group": [{"count": max(size, wanted.instances), "kind": "KIND_CPU"}],
     }
-    return Model(
+    return RepositoryModel(
         name=_BLS,
         config=config,
         options=_options(engine),
@@ -182,7 +182,7 @@ def _bls(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
     )
 
 
-def _preprocessing(wanted: Wanted, size: int) -> Model:
+def _preprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
     config = {
         "name": _PREPROCESSING,
         "backend": "python",
@@ -206,7 +206,7 @@ def _preprocessing(wanted: Wanted, size: int) -> Model:
     return _around(_PREPROCESSING, config)
 
 
-def _postprocessing(wanted: Wanted, size: int) -> Model:
+def _postprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
     config = {
         "name": _POSTPROCESSING,
         "backend": "python",
@@ -222,8 +222,8 @@ def _postprocessing(wanted: Wanted, size: int) -> Model:
     return _around(_POSTPROCESSING, config)
 
 
-def _around(name: str, config: Mapping[str, Any]) -> Model:
-    return Model(
+def _around(name: str, config: Mapping[str, Any]) -> RepositoryModel:
+    return RepositoryModel(
         name=name,
         config=config,
         serves=False,
@@ -232,7 +232,7 @@ def _around(name: str, config: Mapping[str, Any]) -> Model:
     )
 
 
-def _engine_model(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
+def _engine_model(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
     said = {
         "gpt_model_path": str(wanted.engine()),
         "tokenizer_dir": wanted.tokenizer,
@@ -256,16 +256,16 @@ def _engine_model(wanted: Wanted, engine: BuiltEngine, size: int) -> Model:
         "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
         "parameters": parameters({**_DEFAULTS, **said}),
     }
-    return Model(name=_ENGINE, config=config, serves=False, files=files)
+    return RepositoryModel(name=_ENGINE, config=config, serves=False, files=files)
 
 
-def _guided_decoding(wanted: Wanted) -> dict[str, str]:
+def _guided_decoding(wanted: RepositoryOptions) -> dict[str, str]:
     """What structured outputs need beside the engine; nothing where the tokenizer is on a hub."""
     folder = wanted.tokenizer_folder()
     info = None if folder is None else tokenizer_info(Path(folder))
     return {} if info is None else {_TOKENIZER_INFO: info}
 
 
-def _options(engine: BuiltEngine) -> dict[str, Any]:
+def _options(engine: EngineConfig) -> dict[str, Any]:
     length = engine.count("max_seq_len")
     return {} if length is None else {"max_model_len": length}

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from openai_frontend.cli.init_repo.model import Model
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import InvalidOption, RepositoryOptions, read_json
 from openai_frontend.cli.init_repo.tensors import parameters, tensors
-from openai_frontend.cli.init_repo.wanted import InvalidOption, Wanted, read_json
 
 # src/model.py of triton-inference-server/vllm_backend, auto_complete_config
 _INPUTS = """
@@ -35,7 +35,7 @@ num_output_tokens UINT32 -1
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes for max_lora_rank
 
 
-def inprocess(wanted: Wanted) -> list[Model]:
+def inprocess(wanted: RepositoryOptions) -> list[RepositoryModel]:
     """The engine runs in the gateway's process, and knows more tensors than NVIDIA's."""
     config = {
         "name": wanted.name,
@@ -47,7 +47,7 @@ def inprocess(wanted: Wanted) -> list[Model]:
     return [_model(wanted, completed_inprocess(config))]
 
 
-def nvidias(wanted: Wanted) -> list[Model]:
+def nvidias(wanted: RepositoryOptions) -> list[RepositoryModel]:
     """The engine runs in the python backend's stub process."""
     config = {
         "name": wanted.name,
@@ -84,7 +84,7 @@ def _with(declared: list[dict[str, Any]], table: list[dict[str, Any]]) -> list[d
     return declared + [tensor for tensor in table if tensor["name"] not in names]
 
 
-def _instances(wanted: Wanted) -> dict[str, Any]:
+def _instances(wanted: RepositoryOptions) -> dict[str, Any]:
     """One that takes all GPUs it sees, or several of one GPU each."""
     if wanted.instances == 1:
         return {"count": 1, "kind": "KIND_MODEL"}
@@ -95,15 +95,15 @@ def _instances(wanted: Wanted) -> dict[str, Any]:
     return {"count": 1, "kind": "KIND_GPU", "gpus": list(range(wanted.instances))}
 
 
-def _model(wanted: Wanted, config: dict[str, Any]) -> Model:
+def _model(wanted: RepositoryOptions, config: dict[str, Any]) -> RepositoryModel:
     files = {"1/model.json": _json(engine_arguments(wanted))}
     if wanted.loras:
         paths = {name: str(path) for name, path in wanted.loras.items()}
         files["1/multi_lora.json"] = _json(paths)
-    return Model(name=wanted.name, config=config, files=files)
+    return RepositoryModel(name=wanted.name, config=config, files=files)
 
 
-def engine_arguments(wanted: Wanted) -> dict[str, Any]:
+def engine_arguments(wanted: RepositoryOptions) -> dict[str, Any]:
     """vLLM's, by its own names."""
     arguments: dict[str, Any] = {
         "model": wanted.model,
@@ -129,7 +129,7 @@ def engine_arguments(wanted: Wanted) -> dict[str, Any]:
     return {**arguments, **wanted.engine_arguments}
 
 
-def highest_rank(wanted: Wanted) -> int:
+def highest_rank(wanted: RepositoryOptions) -> int:
     """Of the adapters, as PEFT's adapter_config.json says them."""
     ranks = []
     for name, path in wanted.loras.items():

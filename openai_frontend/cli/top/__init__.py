@@ -1,1 +1,1 @@
-"""`top`: how a running gateway is doing, model by model, in the terminal."""
+"""`top`: a live view of a running gateway, model by model."""

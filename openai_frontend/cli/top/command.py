@@ -1,53 +1,53 @@
-"""Runs `top`: asks, compares, shows, and waits."""
+"""Runs `top`: scrapes the gateway, computes rates, shows them and repeats."""
 
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from openai_frontend.cli.top import screen
-from openai_frontend.cli.top.figures import Figures, figures
+from rich.console import Console
+from rich.live import Live
+
+from openai_frontend.cli.top.client import GatewayAddress, Unreachable, parse_address
 from openai_frontend.cli.top.options import KEY_VARIABLE
-from openai_frontend.cli.top.reading import Reading, read
-from openai_frontend.cli.top.source import Place, Unreachable, place
+from openai_frontend.cli.top.rates import GatewayStats, compute_stats
+from openai_frontend.cli.top.scrape import Scrape, scrape
+from openai_frontend.cli.top.view import view
 
-_WINDOW_S = 10.0  # what rates and quantiles are of: one second alone has too few requests
-_ONCE_S = 1.0  # between the two looks of --once
-
-_OPEN = "\x1b[?1049h\x1b[?25l"  # another screen, without a cursor
-_CLOSE = "\x1b[?25h\x1b[?1049l"
-_HOME, _TO_LINE_END, _TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
+_WINDOW_S = 10.0  # of rates and quantiles: one second alone has too few requests
+_ONCE_S = 1.0  # between the two scrapes of --once
 
 
-def run(given: Mapping[str, Any]) -> str | None:
-    """Does what the command line says; returns what was wrong, on one line, or None."""
+def run(arguments: Mapping[str, Any]) -> str | None:
+    """Returns the error on one line, or None."""
     try:
-        asked = place(
-            given["url"],
-            key=_key(given["key_file"]),
-            unix_socket=given["unix_socket"],
-            ca=given["ca"],
-            certificate=given["certificate"],
+        address = parse_address(
+            arguments["url"],
+            key=_key(arguments["key_file"]),
+            unix_socket=arguments["unix_socket"],
+            ca=arguments["ca"],
+            certificate=arguments["certificate"],
         )
     except OSError as error:
-        files = [str(given[each]) for each in ("ca", "certificate") if given[each] is not None]
-        return f"top: {error.filename or ', '.join(files)}: {error.strerror}"  # ssl names none
+        files = [str(path) for name in ("ca", "certificate") if (path := arguments[name])]
+        return f"top: {error.filename or ', '.join(files)}: {error.strerror}"  # ssl names no file
     except ValueError as error:
         return f"top: {error}"
-    try:
-        if given["once"]:
-            return _once(asked, as_json=given["as_json"])
-        _live(asked, given["interval"], as_json=given["as_json"])
-    except (KeyboardInterrupt, BrokenPipeError):  # how one leaves it
-        pass
+    console = Console(markup=False, highlight=False, emoji=False)
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):  # the usual ways to leave it
+        if arguments["once"]:
+            return _once(address, console, as_json=arguments["as_json"])
+        if console.is_terminal and not arguments["as_json"]:
+            _show_live(address, console, arguments["interval"])
+        else:
+            _write_each(address, console, arguments["interval"], as_json=arguments["as_json"])
     return None
 
 
@@ -55,85 +55,80 @@ def _key(file: Path | None) -> str | None:
     key = os.environ.get(KEY_VARIABLE, "") if file is None else file.read_text()
     key = key.strip()
     if not key.isascii() or not key.isprintable():
-        raise ValueError("the key holds what no key has")
+        raise ValueError("the API key contains invalid characters")
     return key or None
 
 
-def _once(asked: Place, *, as_json: bool) -> str | None:
+def _once(address: GatewayAddress, console: Console, *, as_json: bool) -> str | None:
     try:
-        first = read(asked)
+        first = scrape(address)
         time.sleep(_ONCE_S)
-        told = figures(first, read(asked))
+        stats = compute_stats(first, scrape(address))
     except Unreachable as error:
-        return f"top: {asked}: {error}"
-    _write(sys.stdout, told, asked, as_json=as_json)
+        return f"top: {address}: {error}"
+    _write(stats, address, console, as_json=as_json)
     return None
 
 
-def _write(output: TextIO, told: Figures, asked: Place, *, as_json: bool) -> None:
+def _write(
+    stats: GatewayStats, address: GatewayAddress, console: Console, *, as_json: bool
+) -> None:
     if as_json:
-        output.write(json.dumps(asdict(told)) + "\n")
+        sys.stdout.write(json.dumps(asdict(stats)) + "\n")
     else:
-        width = shutil.get_terminal_size().columns
-        output.write("\n".join(screen.lines(told, str(asked), width)) + "\n")
-    output.flush()
-
-
-def _live(asked: Place, interval_s: float, *, as_json: bool) -> None:
-    """Until it is interrupted. A gateway that goes is waited for."""
-    on_terminal = sys.stdout.isatty() and not as_json
-    readings: deque[Reading] = deque()
-    failure: str | None = None
-    with _full_screen() if on_terminal else contextlib.nullcontext():
-        while True:
-            began_s, before = time.monotonic(), failure
-            failure = _turn(asked, readings, on_terminal=on_terminal, as_json=as_json)
-            if failure is not None and (on_terminal or failure != before):
-                _show_failure(failure, on_terminal=on_terminal)
-            time.sleep(max(0.0, began_s + interval_s - time.monotonic()))
-
-
-def _turn(
-    asked: Place, readings: deque[Reading], *, on_terminal: bool, as_json: bool
-) -> str | None:
-    """One look, and what it says; returns why there was nothing to show."""
-    try:
-        readings.append(read(asked))
-    except Unreachable as error:
-        readings.clear()
-        return f"{asked}: {error}; trying again"
-    now = readings[-1]
-    while len(readings) > 2 and readings[1].at_s <= now.at_s - _WINDOW_S:
-        readings.popleft()
-    told = figures(readings[0], now)
-    if on_terminal:
-        size = shutil.get_terminal_size()
-        _paint(screen.lines(told, str(asked), size.columns, size.lines))
-    else:
-        _write(sys.stdout, told, asked, as_json=as_json)
-    return None
-
-
-def _show_failure(message: str, *, on_terminal: bool) -> None:
-    if on_terminal:
-        _paint([message[: shutil.get_terminal_size().columns]])
-    else:
-        sys.stderr.write(f"openai-frontend: top: {message}\n")
-
-
-def _paint(lines: list[str]) -> None:
-    """Over what stands there: a screen that is cleared first flickers."""
-    sys.stdout.write(_HOME + f"{_TO_LINE_END}\n".join(lines) + _TO_LINE_END + _TO_END)
+        console.print(view(stats, str(address), console.width))
     sys.stdout.flush()
 
 
-@contextlib.contextmanager
-def _full_screen() -> Iterator[None]:
-    """The terminal is as it was in the end, however it ends."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.stdout.write(_OPEN)
-    try:
-        yield
-    finally:
-        sys.stdout.write(_CLOSE)
-        sys.stdout.flush()
+def _show_live(address: GatewayAddress, console: Console, interval_s: float) -> None:
+    """Full screen until interrupted. Retries a gateway that does not answer."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave the screen as it was
+    window = _Window(address)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            started_s = time.monotonic()
+            try:
+                stats = window.next_stats()
+                shown = view(stats, str(address), console.width, console.height)
+                live.update(shown, refresh=True)
+            except Unreachable as error:
+                live.update(f"{address}: {error}; retrying", refresh=True)
+            time.sleep(max(0.0, started_s + interval_s - time.monotonic()))
+
+
+def _write_each(
+    address: GatewayAddress, console: Console, interval_s: float, *, as_json: bool
+) -> None:
+    """One table or object per update; one line on stderr for each new reason of failure."""
+    window, last_failure = _Window(address), ""
+    while True:
+        started_s = time.monotonic()
+        try:
+            _write(window.next_stats(), address, console, as_json=as_json)
+            last_failure = ""
+        except Unreachable as error:
+            failure = f"openai-frontend: top: {address}: {error}; retrying\n"
+            if failure != last_failure:
+                sys.stderr.write(failure)
+            last_failure = failure
+        time.sleep(max(0.0, started_s + interval_s - time.monotonic()))
+
+
+class _Window:
+    """The scrapes of the last `_WINDOW_S` seconds."""
+
+    def __init__(self, address: GatewayAddress) -> None:
+        self._address = address
+        self._scrapes: deque[Scrape] = deque()
+
+    def next_stats(self) -> GatewayStats:
+        """Raises Unreachable, and then starts over."""
+        try:
+            latest = scrape(self._address)
+        except Unreachable:
+            self._scrapes.clear()
+            raise
+        self._scrapes.append(latest)
+        while len(self._scrapes) > 2 and self._scrapes[1].at_s <= latest.at_s - _WINDOW_S:
+            self._scrapes.popleft()
+        return compute_stats(self._scrapes[0], latest)

@@ -34,7 +34,7 @@ ARGUMENTS: dict[str, Any] = {
 TESTED_VERSIONS = ("0.32",)
 # With any other version vLLM's own scheduler keeps one grammar engine for all requests.
 UNTESTED_BACKEND = "xgrammar"
-# Set where the process' log is (logs/engine_process.py)
+# Set where the process' log is (logs/vllm_log.py)
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
 CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from openai_frontend.cli import text_format
+from openai_frontend.cli import pbtxt as model_config_text
 from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
 from tests.gateway_process import ROOT
 
@@ -41,7 +41,7 @@ def pbtxt(
     `decoupled` None leaves the policy to the model.
     """
     policy = {} if decoupled is None else {"model_transaction_policy": {"decoupled": decoupled}}
-    return text_format.write(
+    return model_config_text.write(
         {
             "backend": "python",
             "max_batch_size": max_batch_size,
@@ -57,7 +57,7 @@ def pbtxt(
 
 def ensemble(max_batch_size: int) -> str:
     """The config.pbtxt of NVIDIA's ensemble."""
-    return text_format.write(
+    return model_config_text.write(
         {
             "platform": "ensemble",
             "max_batch_size": max_batch_size,

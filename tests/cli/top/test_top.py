@@ -16,10 +16,10 @@ import pytest
 
 from openai_frontend.cli import main
 from openai_frontend.cli.top import command
-from openai_frontend.cli.top.source import Unreachable
+from openai_frontend.cli.top.client import Unreachable
 from tests.auth.key_files import bearer, key, write
 from tests.cli.certificates import Authority
-from tests.cli.top.told import ANSWERS, telling
+from tests.cli.top.fake_gateway import ANSWERS, fake_gateway
 from tests.gateway_process import COMMAND, ROOT, GatewayProcess
 from tests.routers.mock_gateway import mock_gateway
 
@@ -28,35 +28,33 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second between two looks is not what is tested; and no key of the user's is sent."""
+    """No second between scrapes, and no API key of the user."""
     monkeypatch.setattr("openai_frontend.cli.top.command._ONCE_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
 
 def once(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit code, and what was written."""
+    """Exit code and output."""
     code = main(["top", "--once", *arguments])
     written = capsys.readouterr()
     return code, written.out or written.err
 
 
-def test_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table without control sequences."""
-
-    with telling() as port:
+def test_output_to_a_file_has_no_control_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--once` writes one table."""
+    with fake_gateway() as port:
         code, text = once(capsys, f"http://127.0.0.1:{port}")
     assert code == 0
     assert "\x1b" not in text
     demo, tired = text.splitlines()[-2:]
     assert demo.split()[:2] == ["demo", "3"]
-    assert tired.endswith("it sleeps")
+    assert tired.rstrip().endswith("still loading")
 
 
-def test_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
-    """One object on one line."""
-
-    with telling() as port:
+def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Models without a value have null."""
+    with fake_gateway() as port:
         _, text = once(capsys, "--json", f"http://127.0.0.1:{port}/v1")
     told = json.loads(text)
     assert told["status"] == "not ready"
@@ -66,25 +64,24 @@ def test_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_other_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """Aliases, versions and adapters stand in the row of their model in Triton."""
+def test_aliases_share_the_row_of_their_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """So do versions and LoRA adapters: rows are models in Triton."""
     listed = [
         {"id": "demo", "root": "demo", "parent": None},
         {"id": "alias", "root": "demo", "parent": None},
         {"id": "demo@1", "root": "demo", "parent": None},
         {"id": "demo:adapter", "root": "adapter", "parent": "demo"},
     ]
-    with telling({**ANSWERS, "/v1/models": (200, json.dumps({"data": listed}))}) as port:
+    with fake_gateway({**ANSWERS, "/v1/models": (200, json.dumps({"data": listed}))}) as port:
         _, text = once(capsys, "--json", f"http://127.0.0.1:{port}")
 
     assert [model["model"] for model in json.loads(text)["models"]] == ["demo", "tired"]
 
 
-def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The certificate is checked against the authority that is given, and without one refused."""
-
+def test_ca_verifies_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without `--ca`, a certificate of a private CA is rejected."""
     authority = Authority(tmp_path, "authority")
-    with telling(certificate=authority.certificate("server")) as port:
+    with fake_gateway(certificate=authority.certificate("server")) as port:
         url = f"https://127.0.0.1:{port}"
         assert once(capsys, url, f"--ca={authority.file}")[0] == 0
         code, text = once(capsys, url)
@@ -92,33 +89,30 @@ def test_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "certificate verify failed" in text
 
 
-def test_a_certificate_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the gateway lets those in alone who have one."""
-
+def test_client_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A gateway that requires client certificates is reached with `--certificate`."""
     authority = Authority(tmp_path, "authority")
     server, client = authority.certificate("server"), authority.certificate("client")
-    with telling(certificate=server, client_ca=authority.file) as port:
+    with fake_gateway(certificate=server, client_ca=authority.file) as port:
         asked = (f"https://127.0.0.1:{port}", f"--ca={authority.file}")
         assert once(capsys, *asked)[0] == 1
         assert once(capsys, *asked, f"--certificate={client}")[0] == 0
 
 
-def test_a_unix_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The gateway may listen there alone."""
-
-    with telling(unix_socket=tmp_path / "socket"):
+def test_unix_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--unix-socket` connects to a gateway without a port."""
+    with fake_gateway(unix_socket=tmp_path / "socket"):
         code, text = once(capsys, f"--unix-socket={tmp_path / 'socket'}")
     assert code == 0
     assert "demo" in text
 
 
-def test_keys(
+def test_api_key_from_environment_or_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the environment or a file; without one it says which key is wanted."""
-
+    """Without a key, the error names the scope that it needs."""
     (tmp_path / "key").write_text("sk-file\n")
-    with telling(key="sk-file") as port:
+    with fake_gateway(key="sk-file") as port:
         url = f"http://127.0.0.1:{port}"
         code, text = once(capsys, url)
         assert code == 1
@@ -129,21 +123,19 @@ def test_keys(
 
 
 @pytest.mark.parametrize("body", ["<html>{", "\udcff\udcfe"])
-def test_another_server(capsys: pytest.CaptureFixture[str], body: str) -> None:
-    """What is no text of Prometheus', or none at all, is said to be so in one line."""
-
-    with telling({"/metrics": (200, body)}) as port:
+def test_metrics_in_another_format(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """A server that is not a gateway gives an error of one line."""
+    with fake_gateway({"/metrics": (200, body)}) as port:
         code, text = once(capsys, f"http://127.0.0.1:{port}")
     assert code == 1
     assert text.endswith("is this a gateway?\n")
     assert text.count("\n") == 1
 
 
-def test_names_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """A name cannot tell the terminal what to do."""
-
+def test_control_characters_are_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model's name cannot send commands to the terminal."""
     evil = {**ANSWERS, "/v1/models": (200, json.dumps({"data": [{"id": "\x1b]0;owned\x07"}]}))}
-    with telling(evil) as port:
+    with fake_gateway(evil) as port:
         _, text = once(capsys, f"http://127.0.0.1:{port}")
     assert "?]0;owned?" in text
     assert "\x1b" not in text
@@ -152,54 +144,51 @@ def test_names_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ftp://example.org"], "'ftp://example.org' is no http or https URL"),
-        (["http://127.0.0.1:1/v2"], "'http://127.0.0.1:1/v2' has a path"),
+        (["ftp://example.org"], "'ftp://example.org' is not an http or https URL"),
+        (["http://127.0.0.1:1/v2"], "'http://127.0.0.1:1/v2' has a path other than /v1"),
         (["--key-file=/nowhere"], "/nowhere: No such file or directory"),
         (["https://127.0.0.1", "--ca=/nowhere"], "/nowhere: No such file or directory"),
         (
             ["https://127.0.0.1", f"--certificate={__file__}"],
-            f"{__file__} holds no certificate with its key, as PEM",
+            f"{__file__} does not contain a PEM certificate and its key",
         ),
-        (["https://127.0.0.1", f"--ca={__file__}"], f"{__file__} holds no certificate, as PEM"),
+        (["https://127.0.0.1", f"--ca={__file__}"], f"{__file__} contains no PEM certificate"),
         (["http://127.0.0.1:1"], "http://127.0.0.1:1: Connection refused"),
     ],
 )
-def test_what_is_wrong(
+def test_errors_are_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, and exit code 1."""
-
+    """The exit code is 1."""
     assert once(capsys, *arguments) == (1, f"openai-frontend: top: {message}\n")
 
 
-# Ctrl-C reaches those whose controlling terminal it is, and who do not ignore it because whoever
-# started the tests did.
+# Ctrl-C needs a controlling terminal, and a SIGINT that the parent process did not ignore.
 _ON_A_TERMINAL = ("/usr/bin/env", "--default-signal=INT", "/usr/bin/setsid", "--ctty")
 
 
-def test_a_gateway_that_is_not_there_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal each line stays; another reason is another line."""
-
+def test_output_to_a_file_reports_each_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same failure is not repeated; another reason is another line."""
     reasons = iter(["refused"] * 3 + ["reset"] * 2)
 
-    def read(asked: object) -> None:
+    def scrape(address: object) -> None:
         reason = next(reasons, None)
         if reason is None:
             raise KeyboardInterrupt
         raise Unreachable(reason)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "read", read)
+        patch.setattr(command, "scrape", scrape)
         main(["top", "http://127.0.0.1:1", "--interval=0.1"])
 
     assert capsys.readouterr().err.splitlines() == [
-        f"openai-frontend: top: http://127.0.0.1:1: {reason}; trying again"
+        f"openai-frontend: top: http://127.0.0.1:1: {reason}; retrying"
         for reason in ("refused", "reset")
     ]
 
 
 class Terminal:
-    """The command on a terminal of its own."""
+    """The command on its own pseudo-terminal."""
 
     def __init__(self, *arguments: str, key: str | None = None) -> None:
         self._screen, at_child = pty.openpty()
@@ -217,7 +206,7 @@ class Terminal:
         self.written = ""
 
     def wait_for(self, text: str) -> None:
-        """Return once it has been written, from here on."""
+        """Waits until the text has been written after this call."""
         deadline, begin = time.monotonic() + DEADLINE_S, len(self.written)
         while text not in self.written[begin:]:
             assert time.monotonic() < deadline, self.written[begin:]
@@ -259,7 +248,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One that wants keys: `watch` may look, `chat` may ask."""
+    """A gateway with API keys: `watch` may read metrics, `chat` may send requests."""
     write(secrets, key("watch", scopes=frozenset({"metrics", "models"})), key("chat"))
     folder = tmp_path_factory.mktemp("gateway")
     with mock_gateway(folder, f"--keys-file={secrets}", "--public-health") as process:
@@ -268,7 +257,6 @@ def gateway(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def terminals() -> Iterator[list[Terminal]]:
-    """Those that a test opens are closed in the end."""
     opened: list[Terminal] = []
     yield opened
     for terminal in opened:
@@ -281,25 +269,23 @@ def ask(gateway: GatewayProcess, model: str) -> int:
     return httpx.post(url, json=body, headers=bearer("chat"), timeout=60).status_code
 
 
-def test_a_gateway(gateway: GatewayProcess, terminals: list[Terminal]) -> None:
-    """On a terminal the figures of a real gateway come and change; Ctrl-C gives the screen back."""
-
+def test_live_view(gateway: GatewayProcess, terminals: list[Terminal]) -> None:
+    """The view of a real gateway updates; Ctrl-C restores the screen."""
     terminal = Terminal(gateway.url, key="watch")
     terminals.append(terminal)
     terminal.wait_for("ready")
     assert [ask(gateway, "mock") for _ in range(3)] == [200] * 3
-    terminal.wait_for(" ms")  # the time to a first token, since there was one
+    terminal.wait_for(" ms")  # the time to first token
     assert terminal.ctrl_c() == 0
     assert terminal.written.startswith("\x1b[?1049h")
     assert terminal.written.rstrip().endswith("\x1b[?25h\x1b[?1049l")
     assert "Traceback" not in terminal.written
 
 
-def test_the_figures_of_a_gateway(
+def test_every_metric_exists_in_a_gateway(
     gateway: GatewayProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every name that is asked for is one that the gateway has."""
-
+    """All fields have values after some requests."""
     monkeypatch.setenv("OPENAI_API_KEY", "watch")
     monkeypatch.setattr("openai_frontend.cli.top.command._ONCE_S", 0.5)
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -310,18 +296,17 @@ def test_the_figures_of_a_gateway(
     [mock] = told["models"]
     assert code == 0
     assert {name for name, value in told.items() if value is None} <= {"tokens_per_write"}
-    lacking = {"engine_waiting", "cache", "queue_p99_s"}  # the mock engine has none, nothing waited
-    assert {name for name, value in mock.items() if value is None} <= lacking
+    missing = {"engine_waiting", "kv_cache_usage", "queue_p99_s"}  # mock engine, empty queue
+    assert {name for name, value in mock.items() if value is None} <= missing
 
 
-def test_a_gateway_that_goes(terminals: list[Terminal]) -> None:
-    """It is waited for, and shown again once another one is there."""
-
-    with telling() as port:
+def test_live_view_survives_a_restart_of_the_gateway(terminals: list[Terminal]) -> None:
+    """It retries until the gateway answers again."""
+    with fake_gateway() as port:
         terminal = Terminal(f"http://127.0.0.1:{port}")
         terminals.append(terminal)
-        terminal.wait_for("it sleeps")
-    terminal.wait_for("Connection refused; trying again")
-    with telling(port=port):
-        terminal.wait_for("it sleeps")
+        terminal.wait_for("still loading")
+    terminal.wait_for("Connection refused; retrying")
+    with fake_gateway(port=port):
+        terminal.wait_for("still loading")
     assert terminal.ctrl_c() == 0

@@ -105,7 +105,7 @@ class BackgroundWriter:
             self.lost += count
 
 
-class LineHandler(logging.Handler):
+class NonBlockingHandler(logging.Handler):
     """Makes each record a line where it is logged, for an exception holds all that it saw; another
     thread writes it.
     """
@@ -131,10 +131,10 @@ class LineHandler(logging.Handler):
         return self.format(_record(logging.WARNING, "%d lines of the log were lost", count)) + "\n"
 
 
-def lost_lines() -> int:
+def dropped_lines() -> int:
     """Of the process' log, since it was set up."""
     handlers = logging.getLogger().handlers
-    return sum(each.writer.lost for each in handlers if isinstance(each, LineHandler))
+    return sum(each.writer.lost for each in handlers if isinstance(each, NonBlockingHandler))
 
 
 def _record(level: int, message: str, *args: object) -> logging.LogRecord:

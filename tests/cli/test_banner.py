@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from openai_frontend.cli import announcement
+from openai_frontend.cli import banner
 
 
 class Terminal(io.StringIO):
@@ -33,7 +33,7 @@ def test_the_log_gets_a_line_every_few_seconds(
 
     caplog.set_level("INFO")
     out = io.StringIO()
-    progress = announcement.LoadProgress(out, ["a", "b"])
+    progress = banner.LoadProgress(out, ["a", "b"])
     for clock[0] in (1.0, 5.0, 6.0, 10.0):
         progress.tick()
     progress.clear()
@@ -45,7 +45,7 @@ def test_a_terminal_gets_one_line_that_changes(clock: list[float]) -> None:
     """The spinner turns in place and goes away."""
 
     out = Terminal()
-    progress = announcement.LoadProgress(out, ["a"])
+    progress = banner.LoadProgress(out, ["a"])
     for clock[0] in (1.0, 2.0):
         progress.tick()
     progress.clear()
@@ -64,7 +64,7 @@ def test_a_terminal_gets_one_line_that_changes(clock: list[float]) -> None:
 def test_the_address_is_one_that_clients_can_use(host: str, url: str) -> None:
     """A wildcard is no address to connect to."""
 
-    assert announcement.address(host, 9) == url
+    assert banner.address(host, 9) == url
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_the_address_is_one_that_clients_can_use(host: str, url: str) -> None:
 def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
     """Whoever can reach the port can use the models, so it is said."""
 
-    assert (announcement.exposure_warning(host) is not None) == warned
+    assert (banner.exposure_warning(host) is not None) == warned
 
 
 def test_a_server_without_models_says_so() -> None:
     """There is nothing to try then."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {})
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {})
     assert text == "Listening on http://h:9/v1, but no model can serve.\n"
 
 
@@ -97,7 +97,7 @@ def test_a_server_whose_models_failed_says_why() -> None:
     """Each on a line, for the log may be far above."""
 
     unready = {"b": "there is no /nope", "a": "out of memory"}
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {}, unready=unready)
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {}, unready=unready)
     assert text.splitlines() == [
         "Listening on http://h:9/v1, but no model can serve:",
         "  a: out of memory",
@@ -108,7 +108,7 @@ def test_a_server_whose_models_failed_says_why() -> None:
 def test_a_model_name_with_quotes_stays_one_word() -> None:
     """The curl line is quoted for the shell, whatever the model is called."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {'it\'s "m"': ["chat"]})
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {'it\'s "m"': ["chat"]})
     [line] = [line for line in text.splitlines() if line.startswith("curl")]
     shown = subprocess.run(
         ["/bin/sh", "-c", line.replace("curl", "printf '%s\\n'", 1)],
@@ -122,7 +122,7 @@ def test_a_model_name_with_quotes_stays_one_word() -> None:
 def test_the_snippet_is_python() -> None:
     """Three lines that compile."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {"m": ["chat"]})
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]})
     snippet = "\n".join(text.splitlines()[-3:])
     assert len(ast.parse(snippet).body) == 3
 
@@ -143,7 +143,7 @@ def test_each_endpoint_has_an_example_with_a_model_that_can_answer(
 ) -> None:
     """The ready message asks the first model of each kind, from a shell and from Python."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), models)
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), models)
 
     shown = re.findall(r'^curl http://h:9/v1/(\S+) .*"model": "(\w+)"', text, re.M)
     called = re.findall(r'client\.(\S+)\.create\(model="(\w+)"', text)
@@ -154,7 +154,7 @@ def test_each_endpoint_has_an_example_with_a_model_that_can_answer(
 def test_where_a_key_is_asked_for_the_example_has_one() -> None:
     """It is in the environment, where OpenAI's SDK finds it by itself."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {"m": ["chat"]}, keys=True)
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]}, keys=True)
     assert ' -H "Authorization: Bearer $OPENAI_API_KEY" -d ' in text
     assert 'client = OpenAI(base_url="http://h:9/v1")\n' in text
 
@@ -162,5 +162,5 @@ def test_where_a_key_is_asked_for_the_example_has_one() -> None:
 def test_a_model_that_no_example_is_for() -> None:
     """It is named, and that is all."""
 
-    text = announcement.ready(announcement.Place("http://h:9/v1"), {"a": ["rerank"]})
+    text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"a": ["rerank"]})
     assert text == "Ready on http://h:9/v1 with a.\n"

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from openai_frontend.logs import engine_process
+from openai_frontend.logs import vllm_log
 
 # As vLLM configures itself in each of its processes, and then logs
 ENGINE = """
@@ -29,7 +29,7 @@ logging.shutdown()
 def logged(monkeypatch, *, exception_texts=False):
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     before = dict(os.environ)
-    engine_process.inherit("json", exception_texts=exception_texts)
+    vllm_log.inherit("json", exception_texts=exception_texts)
     environment = dict(os.environ)
     os.environ.clear()
     os.environ.update(before)

@@ -6,9 +6,9 @@ the words listed here. A client cannot make one.
 
 from typing import Literal
 
-from openai_frontend.metrics.family import Family, Kind
+from openai_frontend.metrics.family import Kind, MetricSpec
 
-End = Literal["stop", "length", "cancelled", "error"]
+GenerationEnd = Literal["stop", "length", "cancelled", "error"]
 ReloadOutcome = Literal["taken_up", "refused"]
 StallPhase = Literal["first_token", "inter_token"]
 TimeoutKind = Literal["head", "body", "total"]
@@ -25,15 +25,15 @@ _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _MODEL = ("model",)  # its name in Triton, whatever name requests give it
 _ANSWER = ("model", "version", "adapter")  # the version's number; `adapter` is empty without one
 
-ALL: list[Family] = []
+ALL: list[MetricSpec] = []
 
 
 def _declare(
-    name: str, kind: Kind, says: str, hint: str, *, labels: tuple[str, ...] = (),
+    name: str, kind: Kind, help: str, runbook: str, *, labels: tuple[str, ...] = (),
     bounds: tuple[float, ...] = (),
-) -> Family:  # fmt: skip
-    family = Family(
-        name=f"openai_frontend_{name}", kind=kind, says=says, hint=hint, labels=labels,
+) -> MetricSpec:  # fmt: skip
+    family = MetricSpec(
+        name=f"openai_frontend_{name}", kind=kind, help=help, runbook=runbook, labels=labels,
         bounds=bounds,
     )  # fmt: skip
     ALL.append(family)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.logs.background import BackgroundWriter, LineHandler
-from openai_frontend.logs.lines import formatter
+from openai_frontend.logs.formatters import make_formatter
+from openai_frontend.logs.handler import BackgroundWriter, NonBlockingHandler
 
 
 def notice(count: int) -> str:
@@ -77,7 +77,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             return write(fd, data[:3])  # what was left
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("openai_frontend.logs.background.os.write", short)
+    monkeypatch.setattr("openai_frontend.logs.handler.os.write", short)
     writer.put("first\n")
     assert writer.flush(10)
     assert writer.lost == 1
@@ -92,7 +92,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_dev_full() -> None:
     """The same with a device that is always full."""
     with open("/dev/full", "wb", buffering=0) as full:
-        handler = LineHandler(full.fileno(), formatter("json"))
+        handler = NonBlockingHandler(full.fileno(), make_formatter("json"))
         for _ in range(5):
             handler.handle(logging.LogRecord("x", 20, __file__, 1, "line", (), None))
         assert handler.writer.flush(10)
@@ -103,7 +103,7 @@ def test_dev_full() -> None:
 def test_record_that_cannot_be_written(tmp_path: Path) -> None:
     """A wrong call of the log ends no request: a line tells its place, and nothing it held."""
     with (tmp_path / "log").open("wb") as file:
-        handler = LineHandler(file.fileno(), formatter("json"))
+        handler = NonBlockingHandler(file.fileno(), make_formatter("json"))
         handler.handle(logging.LogRecord("x", 20, "here.py", 7, "%d", ("canary",), None))
         assert handler.writer.flush(10)
 

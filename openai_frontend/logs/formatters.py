@@ -7,7 +7,7 @@ from typing import Any, Literal
 import orjson
 
 from openai_frontend.logs.context import context, request_id
-from openai_frontend.logs.redaction import Redaction, one_line
+from openai_frontend.logs.redaction import Redactor, one_line
 
 LogFormat = Literal["text", "json"]
 
@@ -15,12 +15,12 @@ LogFormat = Literal["text", "json"]
 Line = dict[str, Any]
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     """`time level [request] logger: message`; what an exception adds is indented, so that each
     line that begins at the margin is a record's.
     """
 
-    def __init__(self, redaction: Redaction) -> None:
+    def __init__(self, redaction: Redactor) -> None:
         super().__init__()
         self._redaction = redaction
 
@@ -34,10 +34,10 @@ class TextLines(logging.Formatter):
         return line if told is None else line + _indented(told.stack)
 
 
-class JsonLines(logging.Formatter):
+class JSONFormatter(logging.Formatter):
     """One object a line: docs/tracing-and-logs.md lists its members."""
 
-    def __init__(self, redaction: Redaction, process: str | None = None) -> None:
+    def __init__(self, redaction: Redactor, process: str | None = None) -> None:
         """`process` is the name of another process than the gateway's own."""
         super().__init__()
         self._redaction = redaction
@@ -66,12 +66,12 @@ class JsonLines(logging.Formatter):
         return _dumped({name: value for name, value in line.items() if value is not None})
 
 
-def formatter(
+def make_formatter(
     form: LogFormat, *, exception_texts: bool = False, process: str | None = None
 ) -> logging.Formatter:
     """The formatter of one of the two forms."""
-    redaction = Redaction(exception_texts=exception_texts)
-    return JsonLines(redaction, process) if form == "json" else TextLines(redaction)
+    redaction = Redactor(exception_texts=exception_texts)
+    return JSONFormatter(redaction, process) if form == "json" else TextFormatter(redaction)
 
 
 def _indented(stack: str) -> str:

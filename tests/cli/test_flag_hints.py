@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from openai_frontend.cli import foreign_flags, main
+from openai_frontend.cli import flag_hints, main
 from openai_frontend.setting_table import options
 
 FLAGS = {option.flag for option in options()}
@@ -48,15 +48,12 @@ def test_only_serve_gives_this_advice(capsys: pytest.CaptureFixture[str]) -> Non
 def test_every_option_that_is_advised_exists() -> None:
     """The table has no names of its own."""
 
-    named = set(re.findall(r"--[a-z-]+", " ".join(foreign_flags._OTHER.values())))
+    named = set(re.findall(r"--[a-z-]+", " ".join(flag_hints._OTHER.values())))
     assert named - FLAGS == set()
 
 
 def test_no_option_of_ours_is_in_the_table() -> None:
     """Nobody would ever see its row."""
 
-    same = {f"--{name.replace('_', '-')}" for name in foreign_flags._SAME_ARGUMENTS}
-    assert (
-        FLAGS & (foreign_flags._OTHER.keys() | foreign_flags._ENGINE_ARGUMENTS.keys() | same)
-        == set()
-    )
+    same = {f"--{name.replace('_', '-')}" for name in flag_hints._SAME_ARGUMENTS}
+    assert FLAGS & (flag_hints._OTHER.keys() | flag_hints._ENGINE_ARGUMENTS.keys() | same) == set()

@@ -9,7 +9,7 @@ from typing import Any
 
 from openai_frontend import model_options
 from openai_frontend.cli import model_config
-from openai_frontend.cli.init_repo.wanted import holds_weights
+from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.cli.model_config import Config
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
@@ -18,7 +18,7 @@ from openai_frontend.models.folder_facts import ModelFacts, ModelSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFolder:
+class ModelDirectory:
     """One model of a repository, or a bare folder of weights (`config` is None)."""
 
     name: str
@@ -91,14 +91,14 @@ class ModelFolder:
 
 def find(
     name_or_path: str, repositories: Sequence[Path], options: Mapping[str, ModelOptions]
-) -> ModelFolder:
+) -> ModelDirectory:
     """A model by its name in a repository or by its path. ModelUnavailable where there is none."""
     for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
         if is_model(path):
             return read(path, options)
         if holds_weights(path):
             own = model_options.of_model(path.resolve().name, None, options)
-            return ModelFolder(name=path.resolve().name, path=path, options=own)
+            return ModelDirectory(name=path.resolve().name, path=path, options=own)
     known = {path.name: path for path in folders(repositories)}
     if (folder := known.get(name_or_path)) is not None:
         raise ModelUnavailable(
@@ -122,13 +122,13 @@ def is_model(path: Path) -> bool:
     return (path / "config.pbtxt").is_file() or bool(_numbers(path))
 
 
-def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelFolder:
+def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelDirectory:
     """All that the folder says. ModelUnavailable where a file cannot be read, with its name."""
     numbers = _numbers(path)
     latest = path / str(numbers[-1]) if numbers else None
     name = path.resolve().name
     config = model_config.read(path, latest)
-    return ModelFolder(
+    return ModelDirectory(
         name=name,
         path=path,
         options=model_options.of_model(name, path, options),

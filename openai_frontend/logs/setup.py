@@ -6,8 +6,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from openai_frontend.logs.background import LineHandler
-from openai_frontend.logs.lines import LogFormat, formatter
+from openai_frontend.logs.formatters import LogFormat, make_formatter
+from openai_frontend.logs.handler import NonBlockingHandler
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ _STDERR = 2
 
 def log_to_stderr(level: str, form: LogFormat = "text", *, exception_texts: bool = False) -> None:
     """Sets the process's logging up; uvicorn's loggers end here too."""
-    handler = LineHandler(_STDERR, formatter(form, exception_texts=exception_texts))
+    handler = NonBlockingHandler(_STDERR, make_formatter(form, exception_texts=exception_texts))
     logging.basicConfig(handlers=[handler])
     set_level(level)
     logging.captureWarnings(True)

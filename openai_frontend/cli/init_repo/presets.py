@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from openai_frontend.cli.init_repo import llmapi, tensorrt_llm, vllm
-from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import Wanted
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import RepositoryOptions
 
-_MODELS: Mapping[str, Callable[[Wanted], list[Model]]] = {
+_MODELS: Mapping[str, Callable[[RepositoryOptions], list[RepositoryModel]]] = {
     "inprocess": vllm.inprocess,
     "vllm": vllm.nvidias,
     "tensorrt_llm": tensorrt_llm.models,
@@ -16,14 +16,14 @@ _MODELS: Mapping[str, Callable[[Wanted], list[Model]]] = {
 }
 
 
-def models(wanted: Wanted) -> list[Model]:
+def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
     """All models of a kind; the first is what requests are meant to name. Raises InvalidOption."""
     first, *others = _MODELS[wanted.kind](wanted)
     first = replace(first, options={**_aliases(wanted), **first.options})
     return [_completed(wanted, model) for model in (first, *others)]
 
 
-def _aliases(wanted: Wanted) -> dict[str, Any]:
+def _aliases(wanted: RepositoryOptions) -> dict[str, Any]:
     """The other names that were asked for, or else the one on the hub."""
     if wanted.served_names:
         others = [name for name in dict.fromkeys(wanted.served_names) if name != wanted.name]
@@ -32,7 +32,7 @@ def _aliases(wanted: Wanted) -> dict[str, Any]:
     return {"aliases": [wanted.model]} if on_hub else {}
 
 
-def _completed(wanted: Wanted, model: Model) -> Model:
+def _completed(wanted: RepositoryOptions, model: RepositoryModel) -> RepositoryModel:
     """An engine in this process tells its tokenizer and context itself; others do not."""
     if not model.serves or wanted.kind == "inprocess":
         return model

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import text_format
+from openai_frontend.cli import pbtxt
 
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "nothing": ("", {}),
@@ -37,7 +37,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_reads_what_triton_reads(text: str, expected: dict[str, Any]) -> None:
     """Lists, maps, numbers and escapes have the values that Triton's JSON has."""
 
-    assert picked(text_format.read(text), expected) == expected
+    assert picked(pbtxt.read(text), expected) == expected
 
 
 def picked(found: Any, wanted: Any) -> Any:
@@ -52,7 +52,7 @@ def picked(found: Any, wanted: Any) -> Any:
 def test_unset_fields_have_their_defaults() -> None:
     """A message or a choice that the text does not set is absent, as in Triton's JSON."""
 
-    config = text_format.read("input { name: 'a' }")
+    config = pbtxt.read("input { name: 'a' }")
     assert config["max_batch_size"] == 0
     assert config["input"][0]["data_type"] == "TYPE_INVALID"
     assert "dynamic_batching" not in config
@@ -62,7 +62,7 @@ def test_unset_fields_have_their_defaults() -> None:
 def test_what_is_written_reads_the_same(text: str, expected: dict[str, Any]) -> None:
     """Writing a config and reading it again changes nothing."""
 
-    assert text_format.read(text_format.write(expected)) == text_format.read(text)
+    assert pbtxt.read(pbtxt.write(expected)) == pbtxt.read(text)
 
 
 @pytest.mark.parametrize(
@@ -83,5 +83,5 @@ def test_an_error_says_where(text: str, message: str) -> None:
     """Text that Triton refuses is a ValueError of one line with line and column."""
 
     with pytest.raises(ValueError, match=f"^{message}") as error:
-        text_format.read(text)
+        pbtxt.read(text)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A server that says of itself what a test wants: the three addresses that `top` asks."""
+"""A server that answers the three paths that `top` scrapes as a test wants."""
 
 import json
 import socketserver
@@ -19,7 +19,10 @@ openai_frontend_output_tokens_total{model="demo"} 100
 ANSWERS: Mapping[str, tuple[int, str]] = {
     "/metrics": (200, METRICS),
     "/v1/models": (200, json.dumps({"data": [{"id": "demo"}, {"id": "tired"}]})),
-    "/health/ready": (503, json.dumps({"status": "not ready", "models": {"tired": "it sleeps"}})),
+    "/health/ready": (
+        503,
+        json.dumps({"status": "not ready", "models": {"tired": "still loading"}}),
+    ),
 }
 
 
@@ -33,7 +36,7 @@ class _Unix(socketserver.ThreadingUnixStreamServer):
 
 
 @contextmanager
-def telling(
+def fake_gateway(
     answers: Mapping[str, tuple[int, str]] = ANSWERS,
     *,
     port: int = 0,
@@ -42,7 +45,7 @@ def telling(
     client_ca: Path | None = None,
     key: str | None = None,
 ) -> Iterator[int]:
-    """Serves the answers; gives the port. With a key, who does not send it gets 401."""
+    """Yields the port. With a key, requests without it get 401."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -58,10 +61,10 @@ def telling(
             self.wfile.write(sent)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """No log."""
 
         def address_string(self) -> str:
-            """A Unix socket has none."""
+            """A Unix socket's client has no address."""
             return "client"
 
     server: socketserver.BaseServer

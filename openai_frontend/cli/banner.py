@@ -59,7 +59,7 @@ def address(host: str, port: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where the server listens, as clients on this machine reach it."""
 
     url: str  # the base URL
@@ -93,7 +93,7 @@ class _Example:
     fields: Mapping[str, Any]
     shown: str
 
-    def curl(self, place: "Place", model: str, *, keys: bool) -> str:
+    def curl(self, place: "ListenAddress", model: str, *, keys: bool) -> str:
         body = json.dumps({"model": model, **self.fields})
         headers = "-H 'Content-Type: application/json'" + (_KEY if keys else "")
         return f"curl {place.curl_option}{place.url}/{self.path} {headers} -d {shlex.quote(body)}"
@@ -116,7 +116,7 @@ _EXAMPLES = {
 
 
 def ready(
-    place: Place,
+    place: ListenAddress,
     models: Mapping[str, Collection[str]],
     *,
     keys: bool = False,

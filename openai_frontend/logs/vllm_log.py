@@ -1,6 +1,6 @@
 """vLLM's own log, in the gateway's process and in its EngineCore's, as lines of ours.
 
-vLLM configures its logger from a file in each of its processes: `engine_process.json`, which calls
+vLLM configures its logger from a file in each of its processes: `vllm_log.json`, which calls
 `handler` there. Environment variables of ours name it and say the form. Not vLLM's own variable:
 the Python backend's stubs would inherit it, and a vLLM there may not find this module.
 """
@@ -10,8 +10,8 @@ import multiprocessing
 import os
 from pathlib import Path
 
-from openai_frontend.logs.background import LineHandler
-from openai_frontend.logs.lines import LogFormat, formatter
+from openai_frontend.logs.formatters import LogFormat, make_formatter
+from openai_frontend.logs.handler import NonBlockingHandler
 
 _LEVEL = "VLLM_LOGGING_LEVEL"
 # Read where the engine's arguments are made (engines/vllm/arguments.py)
@@ -33,9 +33,9 @@ def handler() -> logging.Handler:
     """The gateway's own handler in its process; in another one its like."""
     logging.getLogger("vllm").setLevel(os.environ.get(_LEVEL, "ERROR").upper())
     for each in logging.getLogger().handlers:
-        if isinstance(each, LineHandler):
+        if isinstance(each, NonBlockingHandler):
             return each
     form: LogFormat = "json" if os.environ.get(_FORM) == "json" else "text"
     name = multiprocessing.current_process().name
-    made = formatter(form, exception_texts=bool(os.environ.get(_TEXTS)), process=name)
-    return LineHandler(_STDERR, made)
+    made = make_formatter(form, exception_texts=bool(os.environ.get(_TEXTS)), process=name)
+    return NonBlockingHandler(_STDERR, made)

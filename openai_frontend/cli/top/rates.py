@@ -1,55 +1,53 @@
-"""What two looks at a gateway say of the time between them. Pure."""
+"""Computes rates and quantiles of the time between two scrapes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from openai_frontend.cli.top.reading import ADDRESSES, Reading, Series
+from openai_frontend.cli.top.scrape import PATHS, Scrape, Series
 
 _OWN = "openai_frontend"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFigures:
-    """One model. None: nothing was said of it."""
+class ModelStats:
+    """None: the gateway does not report it."""
 
     model: str
     state: str
-    running: float | None = None  # answers being made
-    queued: float | None = None  # requests in the gateway's queue
-    engine_waiting: float | None = None  # requests in the engine's
+    running: float | None = None  # generations
+    queued: float | None = None  # in the gateway's queue
+    engine_waiting: float | None = None  # in the engine's queue
     tokens_per_s: float | None = None
     ttft_p50_s: float | None = None
     ttft_p99_s: float | None = None
-    token_p50_s: float | None = None
+    tpot_p50_s: float | None = None
     queue_p99_s: float | None = None
-    cache: float | None = None  # 1 is all of it
+    kv_cache_usage: float | None = None  # 1: full
     rejected_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The gateway."""
-
+class GatewayStats:
     status: str
     requests_per_s: float | None
-    at_work: float | None
-    streams: float | None
+    requests_in_progress: float | None
+    streams_open: float | None
     tokens_per_write: float | None
     loop_lag_p99_s: float | None
     rejected_per_s: float | None
-    models: tuple[ModelFigures, ...]
+    models: tuple[ModelStats, ...]
 
 
-def figures(earlier: Reading, now: Reading) -> Figures:
-    """Rates and quantiles are those of the time between the two."""
+def compute_stats(earlier: Scrape, now: Scrape) -> GatewayStats:
+    """Gauges are those of `now`; rates and quantiles cover the time between the scrapes."""
     between = _Between(earlier, now)
-    texts = between.grown(f"{_OWN}_fast_path_tokens_total")
-    writes = between.grown(f"{_OWN}_fast_path_writes_total")
-    return Figures(
+    texts = between.increase(f"{_OWN}_fast_path_tokens_total")
+    writes = between.increase(f"{_OWN}_fast_path_writes_total")
+    return GatewayStats(
         status=now.status,
-        requests_per_s=between.others_per_s(),
-        at_work=now.value(f"{_OWN}_requests_in_progress"),
-        streams=now.value(f"{_OWN}_streams_open"),
+        requests_per_s=between.requests_per_s(),
+        requests_in_progress=now.value(f"{_OWN}_requests_in_progress"),
+        streams_open=now.value(f"{_OWN}_streams_open"),
         tokens_per_write=texts / writes if texts and writes else None,
         loop_lag_p99_s=between.quantile(0.99, f"{_OWN}_event_loop_lag_seconds"),
         rejected_per_s=between.rate(f"{_OWN}_requests_rejected_total") or 0.0,
@@ -57,17 +55,17 @@ def figures(earlier: Reading, now: Reading) -> Figures:
     )
 
 
-def _names(now: Reading) -> set[str]:
-    """Those that are served, those that were used, and the engines of pipelines."""
+def _names(now: Scrape) -> set[str]:
+    """Served models, models with requests, and engines that are part of an ensemble."""
     engines = now.label_values("vllm:num_requests_running", "model")
     engines |= now.label_values("nv_trt_llm_request_metrics", "model")
     used = now.label_values(f"{_OWN}_requests_running", "model")
     return {*now.models, *now.unready, *used, *engines}
 
 
-def _model(name: str, between: "_Between") -> ModelFigures:
+def _model(name: str, between: "_Between") -> ModelStats:
     now, ttft = between.now, f"{_OWN}_time_to_first_token_seconds"
-    return ModelFigures(
+    return ModelStats(
         model=name,
         state=_state(name, now),
         running=now.value(f"{_OWN}_requests_running", model=name),
@@ -79,9 +77,9 @@ def _model(name: str, between: "_Between") -> ModelFigures:
         tokens_per_s=between.rate(f"{_OWN}_output_tokens_total", model=name),
         ttft_p50_s=between.quantile(0.5, ttft, model=name),
         ttft_p99_s=between.quantile(0.99, ttft, model=name),
-        token_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
+        tpot_p50_s=between.quantile(0.5, f"{_OWN}_time_per_output_token_seconds", model=name),
         queue_p99_s=between.quantile(0.99, f"{_OWN}_queue_wait_seconds", model=name),
-        cache=_first(
+        kv_cache_usage=_first(
             now.value("vllm:kv_cache_usage_perc", model=name),
             now.value(
                 "nv_trt_llm_kv_cache_block_metrics", model=name, kv_cache_block_type="fraction"
@@ -91,11 +89,11 @@ def _model(name: str, between: "_Between") -> ModelFigures:
     )
 
 
-def _state(name: str, now: Reading) -> str:
+def _state(name: str, now: Scrape) -> str:
     if name in now.unready:
         return now.unready[name]
     if now.models and name not in now.models:
-        return ""  # a part of a pipeline, or gone
+        return ""  # part of an ensemble, or unloaded
     return now.status
 
 
@@ -105,12 +103,12 @@ def _first(*values: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """What has been counted between two looks. A counter that fell began again at zero."""
+    """Differences of counters. A counter that fell was reset to zero in between."""
 
-    earlier: Reading
-    now: Reading
+    earlier: Scrape
+    now: Scrape
 
-    def grown(self, name: str, **labels: str) -> float | None:
+    def increase(self, name: str, **labels: str) -> float | None:
         now = self.now.value(name, **labels)
         if now is None:
             return None
@@ -118,19 +116,19 @@ class _Between:
         return now - before if now >= before else now
 
     def rate(self, name: str, **labels: str) -> float | None:
-        """In a second."""
-        seconds, grown = self.now.at_s - self.earlier.at_s, self.grown(name, **labels)
-        return None if grown is None or seconds <= 0 else grown / seconds
+        """Per second."""
+        seconds, increase = self.now.at_s - self.earlier.at_s, self.increase(name, **labels)
+        return None if increase is None or seconds <= 0 else increase / seconds
 
-    def others_per_s(self) -> float | None:
-        """Requests in a second, without those that a look takes itself."""
+    def requests_per_s(self) -> float | None:
+        """Requests per second without those of the scrapes themselves."""
         name = f"{_OWN}_requests_total"
-        rates = [self.rate(name), *(self.rate(name, route=path) for path in ADDRESSES)]
-        all_of_them, *own = (rate or 0.0 for rate in rates)
-        return None if rates[0] is None else max(all_of_them - sum(own), 0.0)
+        rates = [self.rate(name), *(self.rate(name, route=path) for path in PATHS)]
+        total, *own = (rate or 0.0 for rate in rates)
+        return None if rates[0] is None else max(total - sum(own), 0.0)
 
     def quantile(self, share: float, name: str, **labels: str) -> float | None:
-        """Of a histogram, within its bucket as far as the rank is; None where nothing was seen."""
+        """Of a histogram, linear within a bucket; None without observations."""
         buckets = sorted(self._buckets(f"{name}_bucket", labels))
         total = buckets[-1][1] if buckets else 0.0
         if total <= 0:
@@ -145,10 +143,10 @@ class _Between:
         return floor
 
     def _buckets(self, name: str, labels: dict[str, str]) -> Iterator[tuple[float, float]]:
-        """Upper bound, and how many came to lie at or below it."""
+        """Upper bound, and the number of observations at or below it."""
         bounds = {dict(of)["le"] for of in self._of(name, labels)}
         for bound in bounds:
-            yield float(bound), self.grown(name, **labels, le=bound) or 0.0
+            yield float(bound), self.increase(name, **labels, le=bound) or 0.0
 
     def _of(self, name: str, labels: dict[str, str]) -> Series:
         wanted = set(labels.items())

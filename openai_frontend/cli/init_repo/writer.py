@@ -8,22 +8,22 @@ from pathlib import Path
 
 import yaml
 
-from openai_frontend.cli import text_format
-from openai_frontend.cli.init_repo.model import Model
-from openai_frontend.cli.init_repo.wanted import ModelExists
+from openai_frontend.cli import pbtxt
+from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.options import ModelExists
 
 FILE = "openai_frontend.yaml"
 _WRITTEN_BY = "# Written by `openai-frontend init-repo`; yours to change.\n"
 
 
-def refuse_existing(repository: Path, models: Sequence[Model]) -> None:
+def refuse_existing(repository: Path, models: Sequence[RepositoryModel]) -> None:
     """Raises ModelExists if a model's folder is there already."""
     for model in models:
         if (repository / model.name).exists():
             raise ModelExists(repository / model.name)
 
 
-def write(repository: Path, model: Model, files: Mapping[str, bytes]) -> Iterator[Path]:
+def write(repository: Path, model: RepositoryModel, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Each file that has been written. OSError where one cannot be."""
     folder = repository / model.name
     (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton loads no model without a version
@@ -34,9 +34,9 @@ def write(repository: Path, model: Model, files: Mapping[str, bytes]) -> Iterato
         yield path
 
 
-def contents(model: Model, *, written_by: str = _WRITTEN_BY) -> dict[str, bytes]:
+def contents(model: RepositoryModel, *, written_by: str = _WRITTEN_BY) -> dict[str, bytes]:
     """What is ours in the model's folder, by path; `written_by` is the first line of each file."""
-    texts = {"config.pbtxt": written_by + text_format.write(model.config), **model.files}
+    texts = {"config.pbtxt": written_by + pbtxt.write(model.config), **model.files}
     if model.options:
         options = yaml.safe_dump(dict(model.options), sort_keys=False, allow_unicode=True)
         texts[FILE] = written_by + options

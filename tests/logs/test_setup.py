@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from openai_frontend.cli.log import log_to_stderr
-from openai_frontend.logs.lines import LogFormat
+from openai_frontend.logs.formatters import LogFormat
+from openai_frontend.logs.setup import log_to_stderr
 from openai_frontend.middleware.request_id import RequestId
 from tests.middleware.asgi import call, echo
 from tests.process_state import log_restored
@@ -117,9 +117,9 @@ def test_stray_exceptions(capfd: pytest.CaptureFixture[str]) -> None:
 
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [(line["logger"], line.get("exception", {}).get("type")) for line in lines] == [
-        ("openai_frontend.cli.log", "ZeroDivisionError"),
-        ("openai_frontend.cli.log", "KeyError"),
+        ("openai_frontend.logs.setup", "ZeroDivisionError"),
+        ("openai_frontend.logs.setup", "KeyError"),
         ("py.warnings", None),
-        ("openai_frontend.cli.log", "OSError"),
+        ("openai_frontend.logs.setup", "OSError"),
     ]
     assert "worker" in lines[0]["message"]

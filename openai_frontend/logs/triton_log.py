@@ -18,7 +18,7 @@ _LEVELS = {"V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITIC
 _PIPE_BYTES = 1024 * 1024
 
 
-class CoreLines:
+class TritonLogPipe:
     """The pipe, and the thread that reads it. One for a process: the core has one log."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where `top` asks: a gateway, over TCP, TLS or a Unix socket. Understands no answer."""
+"""HTTP client of `top`: TCP, TLS or a Unix socket."""
 
 import http.client
 import socket
@@ -10,17 +10,15 @@ from typing import Self
 from urllib.parse import urlsplit
 
 _TIMEOUT_S = 5.0
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 
 
 class Unreachable(Exception):
-    """There is no answer; the message is one line."""
+    """The gateway did not answer. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the gateway is, and how it is spoken to."""
-
+class GatewayAddress:
     host: str
     port: int
     key: str | None = None
@@ -33,44 +31,46 @@ class Place:
         return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
 
 
-def place(
+def parse_address(
     url: str,
     *,
     key: str | None = None,
     unix_socket: Path | None = None,
     ca: Path | None = None,
     certificate: Path | None = None,
-) -> Place:
-    """Of a URL as clients have it, with `/v1` or without. Raises ValueError, OSError."""
+) -> GatewayAddress:
+    """Accepts clients' base URLs, with or without `/v1`. Raises ValueError, OSError."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{url}' is no http or https URL")
+        raise ValueError(f"'{url}' is not an http or https URL")
     if parts.path.rstrip("/") not in ("", "/v1"):
-        raise ValueError(f"'{url}' has a path")
+        raise ValueError(f"'{url}' has a path other than /v1")
     tls = _tls(ca, certificate) if parts.scheme == "https" else None
     port = parts.port or (80 if tls is None else 443)
-    return Place(host=parts.hostname, port=port, key=key, unix_socket=unix_socket, tls=tls)
+    return GatewayAddress(host=parts.hostname, port=port, key=key, unix_socket=unix_socket, tls=tls)
 
 
 def _tls(ca: Path | None, certificate: Path | None) -> ssl.SSLContext:
     try:
         tls = ssl.create_default_context(cafile=ca)
     except ssl.SSLError:
-        raise ValueError(f"{ca} holds no certificate, as PEM") from None
+        raise ValueError(f"{ca} contains no PEM certificate") from None
     if certificate is not None:
         try:
-            tls.load_cert_chain(certificate, password="")  # never asks for one
+            tls.load_cert_chain(certificate, password="")  # no prompt for a passphrase
         except ssl.SSLError:
-            raise ValueError(f"{certificate} holds no certificate with its key, as PEM") from None
+            raise ValueError(
+                f"{certificate} does not contain a PEM certificate and its key"
+            ) from None
     return tls
 
 
 class Connection:
-    """One connection, for a few requests; to be used with `with`."""
+    """One connection for a few requests; a context manager."""
 
-    def __init__(self, place: Place) -> None:
-        self._http = _connection(place)
-        self._headers = {} if place.key is None else {"authorization": f"Bearer {place.key}"}
+    def __init__(self, address: GatewayAddress) -> None:
+        self._http = _connection(address)
+        self._headers = {} if address.key is None else {"authorization": f"Bearer {address.key}"}
 
     def __enter__(self) -> Self:
         return self
@@ -88,7 +88,7 @@ class Connection:
         try:
             self._http.request("GET", path, headers=self._headers)
             response = self._http.getresponse()
-            return response.status, response.read(_MOST_BYTES)
+            return response.status, response.read(_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(getattr(error, "strerror", None) or str(error)) from error
 
@@ -104,11 +104,11 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _connection(place: Place) -> http.client.HTTPConnection:
-    if place.unix_socket is not None:
-        return _UnixConnection(place.unix_socket)
-    if place.tls is not None:
+def _connection(address: GatewayAddress) -> http.client.HTTPConnection:
+    if address.unix_socket is not None:
+        return _UnixConnection(address.unix_socket)
+    if address.tls is not None:
         return http.client.HTTPSConnection(
-            place.host, place.port, timeout=_TIMEOUT_S, context=place.tls
+            address.host, address.port, timeout=_TIMEOUT_S, context=address.tls
         )
-    return http.client.HTTPConnection(place.host, place.port, timeout=_TIMEOUT_S)
+    return http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)

@@ -42,7 +42,7 @@ class ModelExists(InvalidOption):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RepositoryOptions:
     """One model, and how it is to be served."""
 
     model: str  # an absolute path, or a name on a hub, which is not looked at
@@ -76,7 +76,7 @@ class Wanted:
         return self.tokenizer if Path(self.tokenizer).is_absolute() else None
 
 
-def wanted(given: Mapping[str, Any]) -> Wanted:
+def wanted(given: Mapping[str, Any]) -> RepositoryOptions:
     """The options as argparse gives them; those that nobody gave are None. Raises InvalidOption."""
     said = {name: value for name, value in given.items() if value is not None}
     kind = _one_of("--kind", said.pop("kind", "inprocess"), KINDS)
@@ -89,7 +89,7 @@ def wanted(given: Mapping[str, Any]) -> Wanted:
         said["engine_dir"] = _folder("--engine-dir", said["engine_dir"], holds="config.json")
     if "nvidia_models" in said:
         said["nvidia_models"] = _folder("--nvidia-models", said["nvidia_models"])
-    return Wanted(
+    return RepositoryOptions(
         model=model,
         folder=folder,
         kind=kind,

@@ -8,8 +8,8 @@ from typing import Any
 
 import chat_templates
 from openai_frontend.cli import adapters, engine_check, installation
-from openai_frontend.cli.init_repo.wanted import is_hub_name
-from openai_frontend.cli.model_folder import ModelFolder
+from openai_frontend.cli.init_repo.options import is_hub_name
+from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.cli.report import Report
 from openai_frontend.contracts import choice
 from openai_frontend.contracts.choice import Chosen, ContractOptions
@@ -48,7 +48,7 @@ _TASKS = {
 _UNKNOWN = "unknown until its files are here"
 
 
-def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = None) -> None:
+def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None = None) -> None:
     """Raises ModelUnavailable where the model could not be served, NotServable where only no
     request is for it; the report has the rest.
     """
@@ -72,7 +72,7 @@ def fill(report: Report, folder: ModelFolder, backend_directory: Path | None = N
         report.will_not_work.append(lacking)
 
 
-def _check_version(folder: ModelFolder) -> None:
+def _check_version(folder: ModelDirectory) -> None:
     """Without it Triton does not even look at the model."""
     if folder.config is None:
         return
@@ -84,7 +84,7 @@ def _check_version(folder: ModelFolder) -> None:
         raise ModelUnavailable(f"{program} is missing")
 
 
-def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Tokenizer | None:
+def _tokenizer(report: Report, folder: ModelDirectory, place: Path | None) -> Tokenizer | None:
     """One that only a backend's own files name may be out of reach here, as it is when serving."""
     report.tool_calls = report.reasoning = "none"
     if place is not None and place.is_dir():
@@ -103,7 +103,7 @@ def _tokenizer(report: Report, folder: ModelFolder, place: Path | None) -> Token
     return None
 
 
-def _loaded(report: Report, folder: ModelFolder, place: Path) -> Tokenizer | None:
+def _loaded(report: Report, folder: ModelDirectory, place: Path) -> Tokenizer | None:
     """One that only another backend's files name may be broken; it is served without, then."""
     report.tokenizer = str(place)
     try:
@@ -116,7 +116,7 @@ def _loaded(report: Report, folder: ModelFolder, place: Path) -> Tokenizer | Non
 
 
 def _fill_in_reading(
-    report: Report, folder: ModelFolder, place: Path, loaded: Tokenizer
+    report: Report, folder: ModelDirectory, place: Path, loaded: Tokenizer
 ) -> PromptBuilder:
     """How the model is asked, and how its answers are read."""
     report.chat_template, template = _template(loaded, folder.options)
@@ -149,7 +149,9 @@ def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None
     return f"the tokenizer's own ({purpose})", template
 
 
-def _fill_in_contract(report: Report, folder: ModelFolder, prompts: PromptBuilder | None) -> None:
+def _fill_in_contract(
+    report: Report, folder: ModelDirectory, prompts: PromptBuilder | None
+) -> None:
     if folder.config is None:
         report.contract = "unknown: a folder of weights, no model of a repository"
         report.constraints = []
@@ -176,7 +178,7 @@ def _fill_in_contract(report: Report, folder: ModelFolder, prompts: PromptBuilde
         _fill_in_generation(report, folder, chosen.generation)
 
 
-def _fill_in_generation(report: Report, folder: ModelFolder, contract: Contract) -> None:
+def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contract) -> None:
     streams = contract.supports("stream")
     report.streams = "yes" if streams else "as one chunk at the end: the model answers once"
     report.derived = [DERIVED[name] for name in DERIVED if name in contract.derives]
@@ -192,7 +194,7 @@ def _fill_in_generation(report: Report, folder: ModelFolder, contract: Contract)
     report.will_not_work += problems
 
 
-def _tasks(folder: ModelFolder) -> Sequence[str] | None:
+def _tasks(folder: ModelDirectory) -> Sequence[str] | None:
     """What an engine in this process will say that it does, as far as its files tell."""
     if folder.engine != "vllm":
         return folder.arguments.get("tasks") if folder.engine == "mock" else None
@@ -233,7 +235,7 @@ def _refused(contract: Contract) -> list[str]:
     return [_REQUEST_FIELDS.get(name, name) for name in refused]
 
 
-def _constraints(folder: ModelFolder, contract: Contract) -> list[str]:
+def _constraints(folder: ModelDirectory, contract: Contract) -> list[str]:
     """Those that reach the engine; those of our mock are taken, and change nothing."""
     if folder.engine == "mock" or not contract.supports("structured_outputs"):
         return []

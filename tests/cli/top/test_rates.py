@@ -1,0 +1,98 @@
+import pytest
+from prometheus_client import CollectorRegistry, Histogram
+
+from openai_frontend.cli.top.rates import ModelStats, compute_stats
+from openai_frontend.cli.top.scrape import Scrape
+
+NAME = "openai_frontend_time_to_first_token_seconds"
+
+
+def scraped(at_s, samples, **more):
+    """Samples are (name, labels, value)."""
+    by_name: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for name, labels, value in samples:
+        by_name.setdefault(name, {})[tuple(sorted(labels.items()))] = value
+    return Scrape(at_s=at_s, samples=by_name, **more)
+
+
+def observed(*seconds):
+    """The samples of a histogram with these observations."""
+    registry = CollectorRegistry()
+    histogram = Histogram(NAME, "x", ["model"], buckets=(0.1, 0.2, 0.4), registry=registry)
+    child = histogram.labels("m")
+    for each in seconds:
+        child.observe(each)
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in registry.collect()
+        for sample in family.samples
+    ]
+
+
+def only(earlier, now) -> ModelStats:
+    [model] = compute_stats(earlier, now).models
+    return model
+
+
+def output_tokens(value):
+    return [("openai_frontend_output_tokens_total", {"model": "m"}, value)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rate"),
+    [(100, 150, 25), (100, 100, 0), (100, 30, 15)],  # the last one: a reset to zero
+)
+def test_rate_is_the_increase_per_second(before, after, rate):
+    """A counter that fell was reset by a restart, and counts from zero."""
+    earlier = scraped(10, output_tokens(before), models=("m",))
+    now = scraped(12, output_tokens(after), models=("m",))
+
+    assert only(earlier, now).tokens_per_s == rate
+
+
+def test_quantiles_cover_only_observations_between_scrapes():
+    """A quantile is interpolated within its bucket."""
+    earlier = scraped(0, observed(0.05, 0.05, 0.05), models=("m",))
+    now = scraped(1, observed(0.05, 0.05, 0.05, 0.15, 0.15, 0.3, 9.0), models=("m",))
+
+    model = only(earlier, now)
+    assert model.ttft_p50_s == pytest.approx(0.2)
+    assert model.ttft_p99_s == 0.4  # the last finite bound
+    assert only(now, now).ttft_p50_s is None
+
+
+def test_requests_of_top_itself_are_not_counted():
+    """The request rate leaves out the routes that `top` scrapes."""
+    routes = {"/metrics": 9, "/v1/models": 9, "/health/ready": 9, "/v1/chat/completions": 4}
+    samples = [
+        ("openai_frontend_requests_total", {"route": route, "status": "200"}, value)
+        for route, value in routes.items()
+    ]
+
+    assert compute_stats(scraped(0, []), scraped(2, samples)).requests_per_s == 2
+
+
+def test_engines_share_columns():
+    """vLLM's and TensorRT-LLM's queues and KV caches are in the same fields."""
+    samples = [
+        ("vllm:num_requests_running", {"model": "a", "version": "1"}, 4),
+        ("vllm:num_requests_waiting", {"model": "a", "version": "1"}, 2),
+        ("vllm:kv_cache_usage_perc", {"model": "a", "version": "1"}, 0.5),
+        ("nv_trt_llm_request_metrics", {"model": "b", "request_type": "waiting"}, 7),
+        ("nv_trt_llm_request_metrics", {"model": "b", "request_type": "max"}, 8),
+        ("nv_trt_llm_kv_cache_block_metrics", {"model": "b", "kv_cache_block_type": "max"}, 99),
+        ("nv_trt_llm_kv_cache_block_metrics", {"model": "b", "kv_cache_block_type": "fraction"}, 1),
+    ]
+    now = scraped(1, samples, models=("a",), status="ready")
+
+    [first, second] = compute_stats(now, now).models
+    assert (first.engine_waiting, first.kv_cache_usage, first.state) == (2, 0.5, "ready")
+    assert (second.engine_waiting, second.kv_cache_usage, second.state) == (7, 1, "")
+
+
+def test_state_of_an_unavailable_model_is_its_reason():
+    """Other models have the state of the gateway."""
+    now = scraped(1, [], models=("m", "n"), status="not ready", unready={"m": "its engine died"})
+
+    states = [model.state for model in compute_stats(now, now).models]
+    assert states == ["its engine died", "not ready"]

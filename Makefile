@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint format typecheck fuzz soak audit sbom wheel proto check-native bench demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel proto check-native bench demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -34,6 +34,14 @@ lint: typecheck ## ruff, mypy, the import contracts, clang-format
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/clang-format --dry-run -Werror native/*.cc native/*.h
+
+docs: setup ## build/site: the documentation site; fails on any warning
+	@$(PYTHON) -m scripts.setup --tool docs
+	@$(BIN)/python -m scripts.docs_site build
+
+docs-serve: setup ## the documentation site on http://127.0.0.1:8000, rebuilt on changes
+	@$(PYTHON) -m scripts.setup --tool docs
+	@$(BIN)/python -m scripts.docs_site serve
 
 typecheck: setup ## mypy, strict
 	$(BIN)/mypy

@@ -88,8 +88,9 @@ class Access(BaseModel):
 
     keys_file: Path | None = Field(
         default=None,
-        description="YAML or JSON file of API keys (docs/access.md), written by `openai-frontend "
-        "keys add`. Without a key, anyone who can reach the port can use the server.",
+        description="YAML or JSON file of API keys (docs/authentication.md), written by "
+        "`openai-frontend keys add`. Without a key, anyone who can reach the port can use the "
+        "server.",
     )
     api_key: ApiKeys = Field(
         default=[],

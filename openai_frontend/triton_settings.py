@@ -90,7 +90,7 @@ class Models(BaseModel):
     lora_poll_interval_s: float = Field(
         default=5.0,
         gt=0,
-        description="Seconds between two looks at the folders of LoRA adapters (docs/adapters.md).",
+        description="Seconds between two looks at the folders of LoRA adapters (docs/lora.md).",
     )
     repository_poll_s: float = Field(
         default=15.0, gt=0, description="Seconds between two looks at the folder, in mode poll."

@@ -22,7 +22,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHOWABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 _HEAD = """\
-# The API keys of openai-frontend: `openai-frontend keys add|list|revoke`, docs/access.md.
+# The API keys of openai-frontend: `openai-frontend keys add|list|revoke`, docs/authentication.md.
 # It holds no key: sha256 is the digest of one.
 """
 

@@ -163,5 +163,6 @@ def exposure_warning(host: str) -> str | None:
         return None
     return (
         f"listening on {host or 'every address'} without API keys: "
-        "whoever reaches this port can use the models (--api-key, --keys-file, docs/access.md)"
+        "anyone who can reach the port can use the models "
+        "(--api-key, --keys-file, docs/authentication.md)"
     )

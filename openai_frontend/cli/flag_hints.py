@@ -3,7 +3,7 @@
 _WEIGHTS = "give MODEL without a flag: openai-frontend serve ORG/MODEL, or a folder"
 _ADAPTERS = (
     "use --engine-arg enable_lora=true, and --model-option NAME:adapters=ADAPTER=FOLDER "
-    "(docs/adapters.md)"
+    "(docs/lora.md)"
 )
 _NOT_NEEDED = "it is not needed: "
 _SAMPLING = "requests say it; use --engine-arg override_generation_config={...} for a default"
@@ -89,7 +89,7 @@ _OTHER = {
     "--jinja": _NOT_NEEDED + "the model's own template is always rendered",
     "--chat-template-file": "use --chat-template",
     "--reasoning-format": "use --reasoning-parser",
-    "--api-key-file": "use --keys-file (docs/access.md)",
+    "--api-key-file": "use --keys-file (docs/authentication.md)",
     "--ssl-key-file": "use --tls-key",
     "--ssl-cert-file": "use --tls-certificate",
     "-to": "use --request-timeout-s",

@@ -21,8 +21,8 @@ class UnsupportedFastAPI(Exception):
 class DirectRoute(APIRoute):
     """FastAPI's route without its reading of parameters and bodies.
 
-    Its subclasses say what it is about, which decides whose key opens it (docs/access.md); one that
-    does not say opens to no key.
+    Each subclass names the scope that opens it (docs/authentication.md). A subclass that names
+    none opens to no key.
     """
 
     area: ClassVar[RouteScope | None] = None

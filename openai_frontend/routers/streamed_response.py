@@ -42,7 +42,7 @@ class StreamedResponse(Response, ABC):
     """
 
     # A comment in the silence before the first event decides for status 200
-    # (docs/decisions/0024-keep-alive-comments.md)
+    # (docs/decisions/0024-sse-keep-alive.md)
     comments: ClassVar[bool] = True
 
     def __init__(self, limits: StreamLimits, headers: Headers = ()) -> None:

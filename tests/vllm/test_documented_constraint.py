@@ -1,4 +1,4 @@
-"""The constraint of docs/constraints.md, as a reader would install it."""
+"""The constraint of docs/structured-output.md, as a reader would install it."""
 
 import importlib
 import json
@@ -25,7 +25,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     installed = tmp_path / "characters-1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: characters\nVersion: 1\n")
-    _, shown = (ROOT / "docs" / "constraints.md").read_text().split("```toml\n", 1)
+    _, shown = (ROOT / "docs" / "structured-output.md").read_text().split("```toml\n", 1)
     line = shown.split("```")[0].splitlines()[1].replace('"', "")
     (installed / "entry_points.txt").write_text(f"[{plugin.GROUP}]\n{line}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -40,7 +40,7 @@ async def masked(tmp_path: Path, package, aside):
     """The demo model with the logits processor that the page names."""
     repository = tmp_path / "repository"
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
-    _, shown = (ROOT / "docs" / "constraints.md").read_text().split("```json\n", 1)
+    _, shown = (ROOT / "docs" / "structured-output.md").read_text().split("```json\n", 1)
     asked = json.loads(shown.split("```")[0])
     path = repository / "demo" / "1" / "model.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **asked}))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 # What depends on packages of others, without an engine: over fakes and over the mock engine.
 TESTS = (
-    "tests/access",
+    "tests/auth",
     "tests/middleware",
     "tests/prompting",
     "tests/routers",

@@ -21,7 +21,7 @@ State = dict[str, object]
 _OWN = "openai_frontend"
 _PYTESTS = ("PYTEST_CURRENT_TEST",)
 # vLLM runs in the process itself there; its libraries set variables when they are imported.
-_WITH_ENGINES = Path(__file__).parent / "engine"
+_WITH_ENGINES = Path(__file__).parent / "vllm"
 _SET_BY_ENGINES = ("$", "sys.path:")
 
 

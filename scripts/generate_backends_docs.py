@@ -10,8 +10,8 @@ from typing import Any
 
 from openai_frontend import model_options
 from openai_frontend.cli import model_config
-from openai_frontend.contracts.choice import Chosen, ContractOptions, choose
-from openai_frontend.contracts.derived import DERIVED
+from openai_frontend.contracts.derived_outputs import DERIVED
+from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from tests.backends import repository
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +85,7 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def kinds() -> dict[str, Chosen]:
+def kinds() -> dict[str, SelectedContracts]:
     """The models of the tests by name."""
     with tempfile.TemporaryDirectory() as scratch:
         models = repository.write_quick(Path(scratch) / "models")
@@ -94,12 +94,12 @@ def kinds() -> dict[str, Chosen]:
         return {name: chosen(models / name) for name in KINDS}
 
 
-def chosen(folder: Path) -> Chosen:
+def chosen(folder: Path) -> SelectedContracts:
     """The contracts of a model with a tokenizer. Raises ModelUnavailable where it has none."""
     said = model_options.read(folder)
     config = model_config.read(folder, folder / "1")
     steps = config.get("ensemble_scheduling", {}).get("step", ())
-    return choose(
+    return select_contracts(
         config,
         options=ContractOptions(name=said.contract, tensors=said.tensors),
         decoupled=any(map(_decoupled, (config, *(_beside(folder, step) for step in steps)))),
@@ -118,7 +118,7 @@ def _decoupled(config: Mapping[str, Any]) -> bool:
     return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
-def honours(kind: Chosen, field: str) -> bool:
+def honours(kind: SelectedContracts, field: str) -> bool:
     """Whether models of this kind honour a field of FIELDS or BESIDE."""
     contract = kind.generation
     return contract is not None and contract.supports({**FIELDS, **BESIDE}[field])
@@ -132,7 +132,7 @@ def page() -> str:
     )
 
 
-def _table(made: Mapping[str, Chosen]) -> str:
+def _table(made: Mapping[str, SelectedContracts]) -> str:
     names = [*(f"`{field}`" for field in FIELDS), *BESIDE]
     rows = [
         [name, *("yes" if honours(kind, field) else "no" for kind in made.values())]
@@ -141,14 +141,14 @@ def _table(made: Mapping[str, Chosen]) -> str:
     return _rows(["", *KINDS.values()], rows)
 
 
-def _contracts(made: Mapping[str, Chosen]) -> str:
+def _contracts(made: Mapping[str, SelectedContracts]) -> str:
     return _rows(
         ["model", "contract", "chosen because"],
-        [[KINDS[name], f"`{kind.name}`", kind.because] for name, kind in made.items()],
+        [[KINDS[name], f"`{kind.name}`", kind.reason] for name, kind in made.items()],
     )
 
 
-def _derived(made: Mapping[str, Chosen]) -> str:
+def _derived(made: Mapping[str, SelectedContracts]) -> str:
     users = {
         what: [
             KINDS[name]

@@ -11,10 +11,9 @@ from openai_frontend.cli import adapters, engine_check, installation
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.cli.report import Report
-from openai_frontend.contracts import choice
-from openai_frontend.contracts.choice import Chosen, ContractOptions
 from openai_frontend.contracts.contract import Contract
-from openai_frontend.contracts.derived import DERIVED
+from openai_frontend.contracts.derived_outputs import DERIVED
+from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
 from openai_frontend.model_options import ModelOptions
@@ -158,7 +157,7 @@ def _fill_in_contract(
         return
     tasks = _tasks(folder)
     try:
-        chosen = choice.choose(
+        chosen = select_contracts(
             folder.config,
             tasks=tasks,
             options=ContractOptions(name=folder.options.contract, tensors=folder.options.tensors),
@@ -167,7 +166,7 @@ def _fill_in_contract(
         )
     except ModelUnavailable as error:
         raise NotServable(error.message) from error
-    report.contract = f"{chosen.name}. {chosen.because}"
+    report.contract = f"{chosen.name}. {chosen.reason}"
     if folder.engine is not None and tasks is None:
         report.contract += " Its engine will say which of the following it does."
     if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
@@ -219,7 +218,7 @@ def _architecture(weights: Path | None) -> str:
     return str(names[0]) if isinstance(names, list) and names else ""
 
 
-def _serves(chosen: Chosen, *, chats: bool) -> list[str]:
+def _serves(chosen: SelectedContracts, *, chats: bool) -> list[str]:
     texts = ["chat completions"] if chats and chosen.generation else []
     return [
         *texts,

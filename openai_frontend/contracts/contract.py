@@ -1,4 +1,4 @@
-"""What every tensor contract does, and the tensors that it makes. Never does I/O."""
+"""The interface of every tensor contract, and the tensors that contracts make. Never does I/O."""
 
 import struct
 from array import array
@@ -48,7 +48,7 @@ class Contract(Protocol):
 
     @property
     def derives(self) -> frozenset[str]:
-        """What of an answer the model does not report; names of `derived.DERIVED`."""
+        """What of an answer the model does not report; names of `derived_outputs.DERIVED`."""
 
     @property
     def extra_args(self) -> frozenset[str] | None:
@@ -154,3 +154,19 @@ def _element(text: str) -> bytes:
     """One BYTES element: its length as four little-endian bytes, then its bytes."""
     encoded = text.encode()
     return len(encoded).to_bytes(4, "little") + encoded
+
+
+class Vocabulary(Protocol):
+    """The tokens of one model, as the gateway's copy of its tokenizer knows them."""
+
+    def ids(self, text: str, /) -> Sequence[int]:
+        """The tokens of a text, without special tokens around it."""
+
+    def token_text(self, token_id: int, /) -> str | None:
+        """The text of one token; None where it is no text of its own, or there is no such token."""
+
+    def unprefixed(self, text: str, /) -> str:
+        """The text without what the tokenizer would put before it once more, such as BOS."""
+
+    def plain(self, text: str, /) -> str:
+        """The text as it is detokenized: without special tokens."""

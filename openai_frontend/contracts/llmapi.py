@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.field_tensors import FieldTensors
-from openai_frontend.contracts.layout import Known, Layout, Values
-from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.contract import Vocabulary
+from openai_frontend.contracts.tensor_fields import TensorFields
+from openai_frontend.contracts.tensor_map import EncodingContext, TensorMap, Values
+from openai_frontend.contracts.tensorrt_llm import encode_sampling
 from openai_frontend.generation import GenerationRequest
 
 _PROCESSOR = "sampling_param_logits_post_processor_name"
@@ -19,16 +19,16 @@ def llmapi(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
-) -> FieldTensors:
-    """The contract of one model, not yet completed by `Derived`."""
-    return FieldTensors(
-        config, _LAYOUT, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
+) -> TensorFields:
+    """The contract of one model, not yet completed by `DerivedOutputs`."""
+    return TensorFields(
+        config, _TENSOR_MAP, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
     )
 
 
-def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
+def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
     """What does not go as it is."""
-    tell_sampling(request.sampling_params, values, known.inputs, prefix="sampling_param_")
+    encode_sampling(request.sampling_params, values, context.inputs, prefix="sampling_param_")
     adapter = request.adapter
     if adapter is not None:
         values["lora_id"] = [adapter.id]
@@ -36,7 +36,7 @@ def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
         values["lora_path"] = [str(adapter.path or "")]
 
 
-_LAYOUT = Layout(
+_TENSOR_MAP = TensorMap(
     fields={
         each: f"sampling_param_{each}"
         for each in (
@@ -50,11 +50,11 @@ _LAYOUT = Layout(
             "stop",
         )
     },
-    told={
+    custom_fields={
         "adapter": ("lora_id", "lora_name", "lora_path"),
         "adapter_path": ("lora_path",),
     },
-    tell=_tell,
+    encode_custom=_encode_custom,
     flags=(
         "sampling_param_exclude_input_from_output",
         "return_finish_reason",
@@ -63,7 +63,7 @@ _LAYOUT = Layout(
     stream="streaming",
     # a stop text is matched by its tokens, and missed where the answer spells it by others
     derives=frozenset({"deltas", "stop"}),
-    keeps_stop_texts=False,
+    can_include_stop=False,
     # a constraint's plug-in says `logits_processor`, and the model knows what goes by that name
     extra_args={
         "logits_processor": (_PROCESSOR, str),

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from openai_frontend.contracts.field_tensors import FieldTensors
-from openai_frontend.contracts.layout import Layout
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.contract import Vocabulary
+from openai_frontend.contracts.tensor_fields import TensorFields
+from openai_frontend.contracts.tensor_map import TensorMap
 from openai_frontend.errors import ModelUnavailable
 
 # Fields that go to an input of their own name, or of that which an operator says
@@ -33,17 +33,18 @@ def python(
     tensors: Mapping[str, str] = MappingProxyType({}),
     decoupled: bool,
     vocabulary: Vocabulary | None,
-) -> FieldTensors:
-    """The contract of one model, not yet completed by `Derived`. Raises ModelUnavailable where
-    the tensors of its prompt and its answer cannot be told from others.
+) -> TensorFields:
+    """The contract of one model, without `DerivedOutputs` around it.
+
+    Raises ModelUnavailable if it is not clear which tensors are the prompt and the answer.
     """
     named = {
         "text_input": text_tensor(config, "input", tensors),
         "text_output": text_tensor(config, "output", tensors),
     }
-    return FieldTensors(
+    return TensorFields(
         config,
-        _LAYOUT,
+        _TENSOR_MAP,
         tensors={**tensors, **named},
         decoupled=decoupled,
         vocabulary=vocabulary,
@@ -69,4 +70,4 @@ def text_tensor(config: Mapping[str, Any], side: str, tensors: Mapping[str, str]
     return str(texts[0])
 
 
-_LAYOUT = Layout(fields={each: each for each in FIELDS}, derives=frozenset({"stop"}))
+_TENSOR_MAP = TensorMap(fields={each: each for each in FIELDS}, derives=frozenset({"stop"}))

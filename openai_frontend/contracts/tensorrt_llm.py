@@ -8,15 +8,12 @@ from typing import Any
 
 import orjson
 
-from openai_frontend.contracts import tensorrt_llm_lora
-from openai_frontend.contracts.contract import DeclaredInputs, TensorInput
-from openai_frontend.contracts.field_tensors import FieldTensors
-from openai_frontend.contracts.layout import Known, Layout, Values
-from openai_frontend.contracts.tensorrt_llm_prompt_table import ARGUMENT, prompt_table
-from openai_frontend.contracts.tensorrt_llm_sampling import tell_sampling
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.contract import DeclaredInputs, TensorInput, Vocabulary
+from openai_frontend.contracts.tensor_fields import TensorFields
+from openai_frontend.contracts.tensor_map import EncodingContext, TensorMap, Values
+from openai_frontend.contracts.tensorrt_llm_arrays import ARGUMENT, lora_weights, prompt_table
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import GenerationRequest, StructuredOutputs
+from openai_frontend.generation import GenerationRequest, SamplingParams, StructuredOutputs
 
 _GUIDE = ("guided_decoding_guide_type", "guided_decoding_guide")
 
@@ -28,40 +25,42 @@ def tensorrt_llm(
     decoupled: bool,
     vocabulary: Vocabulary | None,
     prompt_embedding_tables: Mapping[str, Any] = MappingProxyType({}),
-) -> FieldTensors:
-    """The contract of one pipeline, not yet completed by `Derived`."""
-    layout = _ACCUMULATING if _accumulates(config) else _LAYOUT
+) -> TensorFields:
+    """The contract of one pipeline, not yet completed by `DerivedOutputs`."""
+    tensor_map = _ACCUMULATING if _accumulates(config) else _TENSOR_MAP
     if prompt_embedding_tables:
-        layout = _with_tables(layout, prompt_embedding_tables)
-    return FieldTensors(config, layout, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary)
+        tensor_map = _with_tables(tensor_map, prompt_embedding_tables)
+    return TensorFields(
+        config, tensor_map, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
+    )
 
 
-def _with_tables(layout: Layout, tables: Mapping[str, Any]) -> Layout:
+def _with_tables(tensor_map: TensorMap, tables: Mapping[str, Any]) -> TensorMap:
     """The same for a pipeline that has tables which requests may name."""
 
     def arrays(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
         return {
-            **tensorrt_llm_lora.weights(request, inputs),
+            **lora_weights(request, inputs),
             **prompt_table(request, inputs, tables),
         }
 
-    arguments = {**layout.extra_args, ARGUMENT: (ARGUMENT, str)}
-    return replace(layout, arrays=arrays, extra_args=arguments)
+    arguments = {**tensor_map.extra_args, ARGUMENT: (ARGUMENT, str)}
+    return replace(tensor_map, encode_arrays=arrays, extra_args=arguments)
 
 
-def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
+def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
     """What does not go as it is."""
     values.pop(ARGUMENT, None)  # the name of a table, which goes as an array
     params = request.sampling_params
-    tell_sampling(params, values, known.inputs)
+    encode_sampling(params, values, context.inputs)
     if params.ignore_eos:
         values["end_id"] = [-1]  # no token ends the answer
     if params.bad_words:  # a word is other tokens where a space stands before it
         values["bad_words"] = [form for word in params.bad_words for form in (word, f" {word}")]
     if params.logprobs is not None:
         values["return_log_probs"] = [True]
-    if params.logit_bias and known.vocabulary is not None:
-        _tell_bias(params.logit_bias, values, known.vocabulary)
+    if params.logit_bias and context.vocabulary is not None:
+        _encode_bias(params.logit_bias, values, context.vocabulary)
     if params.structured_outputs is not None:
         kind, guide = _guide(params.structured_outputs, request.field_names)
         values["guided_decoding_guide_type"] = [kind]
@@ -72,7 +71,7 @@ def _tell(request: GenerationRequest, values: Values, known: Known) -> None:
         values["lora_task_id"] = [request.adapter.id]
 
 
-def _tell_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabulary) -> None:
+def _encode_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabulary) -> None:
     """The model takes texts, and gives the weight to each token that it reads in one."""
     words = [_word(token_id, vocabulary) for token_id in bias]
     # Its tokenizer reads BOS before each of them: the empty text takes from BOS what that gave.
@@ -121,7 +120,7 @@ _SAME_NAME = (
     "frequency_penalty", "repetition_penalty", "beam_width", "length_penalty", "seed", "bad_words",
 )  # fmt: skip
 
-_TOLD = {
+_CUSTOM_FIELDS = {
     "ignore_eos": ("end_id",),
     "logprobs": ("return_log_probs",),
     "logit_bias": ("embedding_bias_words", "embedding_bias_weights"),
@@ -147,22 +146,38 @@ _EXTRA_ARGS = {
 }
 
 
-def _layout(*derives: str) -> Layout:
-    return Layout(
+def _tensor_map(*derives: str) -> TensorMap:
+    return TensorMap(
         fields={"stop": "stop_words", **{name: name for name in _SAME_NAME}},
-        told=_TOLD,
-        tell=_tell,
-        arrays=tensorrt_llm_lora.weights,
-        answers={"logprobs": "output_log_probs"},
+        custom_fields=_CUSTOM_FIELDS,
+        encode_custom=_encode_custom,
+        encode_arrays=lora_weights,
+        required_outputs={"logprobs": "output_log_probs"},
         flags=("exclude_input_in_output", "return_num_input_tokens", "return_num_output_tokens"),
-        leaves_prompt_out="exclude_input_in_output",
-        log_probabilities="output_log_probs",
+        exclude_prompt_flag="exclude_input_in_output",
+        logprobs_output="output_log_probs",
         derives=frozenset({"finish_reason", "stop", "logprobs", *derives}),
-        with_vocabulary=frozenset({"logit_bias", "logprobs"}),
+        needs_vocabulary=frozenset({"logit_bias", "logprobs"}),
         extra_args={name: (name, kind) for name, kind in _EXTRA_ARGS.items()},
         adds_special_tokens=True,
     )
 
 
-_LAYOUT = _layout()
-_ACCUMULATING = _layout("deltas")
+_TENSOR_MAP = _tensor_map()
+_ACCUMULATING = _tensor_map("deltas")
+
+
+def encode_sampling(
+    params: SamplingParams, values: Values, declared: DeclaredInputs, *, prefix: str = ""
+) -> None:
+    """The engine is greedy unless top_k or top_p says more, whatever the temperature."""
+    temperature, top_k, top_p = (f"{prefix}{name}" for name in ("temperature", "top_k", "top_p"))
+    if params.seed is not None:
+        values[f"{prefix}seed"] = [params.seed % 2**64]
+    if params.top_k is not None:
+        values[top_k] = [max(params.top_k, 0)]  # all tokens
+    if params.temperature == 0 and top_k in declared:
+        del values[temperature]
+        values[top_k] = [1]
+    elif params.temperature and params.top_p is None and not values.get(top_k, [0])[0]:
+        values[top_p] = [1.0]

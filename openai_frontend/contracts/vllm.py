@@ -10,10 +10,10 @@ from openai_frontend.contracts.contract import (
     DeclaredInputs,
     Outputs,
     TensorInput,
+    Vocabulary,
     declared_names,
 )
 from openai_frontend.contracts.sampling_parameters import SamplingParameters
-from openai_frontend.contracts.vocabulary import Vocabulary
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     CompletionDelta,

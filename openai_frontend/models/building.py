@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.admission.triton_queue import triton_queue
-from openai_frontend.contracts import choice
-from openai_frontend.contracts.choice import Chosen, ContractOptions
+from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.model_options import ModelOptions
@@ -178,10 +177,10 @@ def _chosen(
     vocabulary: PromptBuilder | None,
     *,
     decoupled: bool,
-) -> Chosen:
+) -> SelectedContracts:
     """The model's contracts; NotServable where none fits that nobody asked for."""
     try:
-        return choice.choose(
+        return select_contracts(
             config,
             tasks=said.get("tasks"),
             options=ContractOptions(

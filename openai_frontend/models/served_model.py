@@ -9,8 +9,8 @@ from openai_frontend import request_record
 from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.embedding import GenericEmbeddingContract
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
-from openai_frontend.contracts.vectors import VectorContract
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
@@ -44,7 +44,7 @@ class ServedModel(CoreModel):
     contract: Contract | None  # None where the model's tensors are no text generation
     prompts: PromptBuilder | None  # None where no tokenizer is known
     pool: TokenizerPool
-    embedding_contract: EmbeddingContract | VectorContract | None = (
+    embedding_contract: EmbeddingContract | GenericEmbeddingContract | None = (
         None  # None where the model makes no vectors
     )
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder

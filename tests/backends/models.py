@@ -11,7 +11,7 @@ import pytest
 
 from openai_frontend import model_options
 from openai_frontend.cli import model_config
-from openai_frontend.contracts.choice import Chosen
+from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models import folder_facts
 from scripts.generate_backends_docs import FIELDS, chosen, kinds
@@ -24,7 +24,7 @@ class Model(NamedTuple):
     """A model, and what its contract says of it."""
 
     name: str
-    chosen: Chosen
+    chosen: SelectedContracts
 
     def honours(self, field: str) -> bool:
         """Whether it honours a field of the API, by the table of docs/backends.md."""

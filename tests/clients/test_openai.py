@@ -1,4 +1,4 @@
-"""What openai-python does beyond `tests/contract`: async, parse, events, raw answers, retries."""
+"""What openai-python does beyond `tests/api`: async, parse, events, raw answers, retries."""
 
 import asyncio
 import math

@@ -6,7 +6,7 @@
 | aiperf | probes, `X-Request-ID`, `uuid` in a part, `object`, `ignore_eos` at the top | here |
 | genai-perf | its runs, the list of one prompt | `test_genai_perf.py` |
 | genai-perf | no empty `choices` unasked, `data: ` with its space, one write for one event | here |
-| openai | parse, stream, base64, retries, context overflow | `test_openai.py`, `tests/contract` |
+| openai | parse, stream, base64, retries, context overflow | `test_openai.py`, `tests/api` |
 | openai | no `tool_calls` where there are none | here |
 | LangChain | tiktoken's tokens, an empty text, `developer`, objects | `test_langchain.py` |
 | LangChain | a switch to `/v1/responses`: comes with the Responses API | here: 404 today |
@@ -17,7 +17,7 @@
 | Open WebUI | the list of models, stray fields | here |
 | Open WebUI | images, CORS and audio: come later | here: a named refusal today |
 | Continue | long `stop` lists, `api-key`, a space as content, `suffix`, raw prompts | here |
-| Continue | a fast end at a disconnect | `tests/contract/test_faults.py` |
+| Continue | a fast end at a disconnect | `tests/api/test_faults.py` |
 | instructor | its modes, those with tools too | `test_instructor.py` |
 | Codex, Claude Code | `/v1/responses`, `/v1/messages`: come later | here: 404 today |
 """

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.choice import choose
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.select import select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import (
     Adapter,
@@ -34,7 +34,7 @@ ALWAYS = {
 
 def contract(config: dict[str, Any] = LLMAPI) -> Contract:
     """The contract that is chosen for a config."""
-    chosen = choose(config, vocabulary=Letters())
+    chosen = select_contracts(config, vocabulary=Letters())
     assert chosen.name == "llmapi"
     assert chosen.generation is not None
     return chosen.generation

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.choice import Chosen, ContractOptions, choose
+from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     CompletionDelta,
@@ -24,14 +24,14 @@ from tests.contracts.recorded import (
 
 def chosen(
     inputs: str, outputs: str = "text_output:STRING", *, decoupled: bool = False, **named: Any
-) -> Chosen:
+) -> SelectedContracts:
     """The contract of a model whose inputs are optional but for its texts."""
     declared = [
         {**each, "optional": each["data_type"] != "TYPE_STRING"} for each in tensors(inputs)
     ]
     config = {"backend": "python", "input": declared, "output": tensors(outputs)}
     options = ContractOptions(tensors=named)
-    return choose(config, options=options, decoupled=decoupled, vocabulary=Letters())
+    return select_contracts(config, options=options, decoupled=decoupled, vocabulary=Letters())
 
 
 def request(**params: Any) -> GenerationRequest:
@@ -44,7 +44,7 @@ def request(**params: Any) -> GenerationRequest:
     )
 
 
-def told(model: Chosen, **params: Any) -> dict[str, Any]:
+def told(model: SelectedContracts, **params: Any) -> dict[str, Any]:
     assert model.generation is not None
     inputs = model.generation.encode(request(**params))
     return {name: values(tensor) for name, tensor in inputs.items()}
@@ -71,7 +71,7 @@ def told(model: Chosen, **params: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_named_is_sent(model: Chosen, expected: dict[str, Any]) -> None:
+def test_what_is_named_is_sent(model: SelectedContracts, expected: dict[str, Any]) -> None:
     """By the usual name, by the operator's, or as the only text that there is."""
 
     assert (model.name, told(model, temperature=0.5)) == ("python", expected)
@@ -80,7 +80,9 @@ def test_what_is_named_is_sent(model: Chosen, expected: dict[str, Any]) -> None:
 def test_inputs_that_a_model_insists_on_are_filled() -> None:
     """With a value that asks for nothing, where the request says none; but for max_tokens."""
 
-    model = choose(PYTHON, options=ContractOptions(tensors=PYTHON_TENSORS), vocabulary=Letters())
+    model = select_contracts(
+        PYTHON, options=ContractOptions(tensors=PYTHON_TENSORS), vocabulary=Letters()
+    )
     assert told(model, max_tokens=3) == {"PROMPT": ["Hi"], "HEAT": [1.0], "LONGEST": [3]}
     with pytest.raises(InvalidRequest) as refused:
         told(model)
@@ -112,7 +114,7 @@ def test_an_input_that_nothing_fills_makes_a_model_useless() -> None:
     """Each request would fail."""
 
     with pytest.raises(ModelUnavailable, match="'HEAT' is required"):
-        choose(PYTHON)
+        select_contracts(PYTHON)
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "temperature", "seed", "logprobs", "adapter"])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.contracts.choice import ContractOptions, choose
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
@@ -42,7 +42,7 @@ ALWAYS = {
 
 def contract(config: dict[str, Any] = ENSEMBLE, **options: Any) -> Contract:
     """The contract that is chosen for a config."""
-    chosen = choose(config, vocabulary=options.pop("vocabulary", Letters()), **options)
+    chosen = select_contracts(config, vocabulary=options.pop("vocabulary", Letters()), **options)
     assert chosen.name == "tensorrt_llm"
     assert chosen.generation is not None
     return chosen.generation
@@ -382,7 +382,7 @@ def test_the_engine_itself_takes_no_text() -> None:
 
     config = {"input": tensors("input_ids:INT32"), "output": tensors("output_ids:INT32")}
     with pytest.raises(ModelUnavailable, match="ensemble or the BLS model"):
-        choose(config)
+        select_contracts(config)
 
 
 @given(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.contracts import choice
+from openai_frontend.contracts.select import select_contracts
 from openai_frontend.engines.engine import Engine, ModelFacts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import EmbedRequest, GenerationRequest, ScorePairRequest
@@ -70,11 +70,11 @@ def test_tensors_speak_for_a_model_whose_backend_does_not() -> None:
     """Of a model behind another backend only the tensors are known."""
 
     plain = {"input": tensors("text_input:STRING"), "output": tensors("text_output:STRING")}
-    found = [choice.choose(config) for config in (NVIDIA_VLLM, plain)]
+    found = [select_contracts(config) for config in (NVIDIA_VLLM, plain)]
     assert [chosen.generation is not None for chosen in found] == [True, True]
     assert [chosen.embedding is not None for chosen in found] == [True, False]
     with pytest.raises(ModelUnavailable):
-        choice.choose({"input": tensors("x:FP32"), "output": tensors("y:FP32")})
+        select_contracts({"input": tensors("x:FP32"), "output": tensors("y:FP32")})
 
 
 async def test_what_a_model_does_not_do_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What a request's fields say reaches the model: as the engine's parameters, or in its template.
 
-That the engines then do what these parameters say is shown in tests/vllm and tests/contract.
+That the engines then do what these parameters say is shown in tests/vllm and tests/api.
 """
 
 import json

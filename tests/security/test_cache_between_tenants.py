@@ -1,7 +1,7 @@
 """Who shares no cache cannot tell what others have sent (CVE-2025-46570, CVE-2025-46722): a key
 with `isolate_prefix_cache` has a salt of its own in every request, which no request can leave.
 
-tests/contract/test_request_fields.py shows with vLLM that a salt keeps prefixes apart: no cached
+tests/api/test_request_fields.py shows with vLLM that a salt keeps prefixes apart: no cached
 token, and so no time that would tell.
 """
 

@@ -1,6 +1,6 @@
 """No number, list or text of a request is without a bound (CVE-2026-34756, CVE-2024-8939).
 
-tests/contract/test_limits.py tries every limit that OpenAI's API has, one below and one beyond it,
+tests/api/test_limits.py tries every limit that OpenAI's API has, one below and one beyond it,
 and what a refusal costs; here are the fields that nobody thinks of, and the edges of machines.
 """
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.choice import ContractOptions, choose
 from openai_frontend.contracts.contract import Contract
+from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
@@ -162,7 +162,9 @@ CHATS = ChatCompletions(LIMITS, FieldPolicy("reject"), ConcurrencyLimiter(99))
 
 def contract_of(name: str) -> Contract:
     config, tensors = CONFIGS[name]
-    chosen = choose(config, options=ContractOptions(tensors=tensors), vocabulary=Letters())
+    chosen = select_contracts(
+        config, options=ContractOptions(tensors=tensors), vocabulary=Letters()
+    )
     assert chosen.generation is not None
     return chosen.generation
 

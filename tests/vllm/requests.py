@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.contracts.contract import Contract
-from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
@@ -34,7 +34,7 @@ def request(prompt: str | Sequence[int], **options: Any) -> GenerationRequest:
 
 def contract(server: Server, model: str) -> Contract:
     """The contract that the gateway would serve the model by."""
-    return PromptOnly(VLLMContract(server.model_config(model)))
+    return ZeroTokens(VLLMContract(server.model_config(model)))
 
 
 def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.contracts.choice import NAMES, ContractOptions, choose
+from openai_frontend.contracts.select import NAMES, ContractOptions, select_contracts
 from openai_frontend.errors import ModelUnavailable
 from tests.contracts.recorded import BLS, ENSEMBLE, INPROCESS, LLMAPI, NVIDIA_VLLM, Letters, tensors
 
@@ -27,7 +27,7 @@ def test_the_tensors_and_the_engine_choose(
 ) -> None:
     """A model has the contracts that its tensors allow and its engine says it serves."""
 
-    chosen = choose(config, tasks=tasks)
+    chosen = select_contracts(config, tasks=tasks)
 
     kinds = {kind for kind in ("generation", "embedding", "score") if getattr(chosen, kind)}
     assert (chosen.name, kinds) == expected
@@ -37,7 +37,7 @@ def test_a_model_of_other_tensors_has_none() -> None:
     """Tensors that no request of ours has make a model that cannot be served here, with reason."""
 
     with pytest.raises(ModelUnavailable, match="no request of the gateway"):
-        choose({"input": tensors("IMAGE:FP32"), "output": tensors("CLASS:FP32")})
+        select_contracts({"input": tensors("IMAGE:FP32"), "output": tensors("CLASS:FP32")})
 
 
 def test_what_an_early_release_of_the_backend_does_not_say_is_derived() -> None:
@@ -50,7 +50,7 @@ def test_what_an_early_release_of_the_backend_does_not_say_is_derived() -> None:
     }
     derived = {"finish_reason", "prompt_tokens", "completion_tokens", "prompt"}
     for config, expected in ((early, derived), (NVIDIA_VLLM, set()), (INPROCESS, set())):
-        contract = choose(config, vocabulary=Letters()).generation
+        contract = select_contracts(config, vocabulary=Letters()).generation
         assert contract is not None
         assert contract.derives == expected
 
@@ -66,7 +66,7 @@ def test_an_operator_may_choose(name: str) -> None:
         ],
         "output": tensors("text_output:STRING"),
     }
-    chosen = choose(config, options=ContractOptions(name=name))
-    assert (chosen.name, chosen.because) == (name, "The model's options say so.")
+    chosen = select_contracts(config, options=ContractOptions(name=name))
+    assert (chosen.name, chosen.reason) == (name, "The model's options say so.")
     with pytest.raises(ModelUnavailable, match="there is no contract 'vlm'"):
-        choose(config, options=ContractOptions(name="vlm"))
+        select_contracts(config, options=ContractOptions(name="vlm"))

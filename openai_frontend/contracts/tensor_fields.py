@@ -1,4 +1,4 @@
-"""The contracts of models that have a tensor for each field; which one is whose is a `Layout`."""
+"""Contracts of models that have one tensor for each field, as a `TensorMap` describes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -7,12 +7,12 @@ from typing import Any
 from openai_frontend.contracts.contract import (
     DeclaredInputs,
     TensorInput,
+    Vocabulary,
     declared_names,
     is_writable,
 )
-from openai_frontend.contracts.field_outputs import FieldOutputs
-from openai_frontend.contracts.layout import OUTPUTS, Known, Layout, Values
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.output_fields import OutputFields
+from openai_frontend.contracts.tensor_map import OUTPUTS, EncodingContext, TensorMap, Values
 from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest, SamplingParams
 
@@ -37,13 +37,13 @@ _NOTHING_SAID: Mapping[str, Any] = {
 _OF_WHOLE_ANSWERS = {"return_context_logits", "return_generation_logits"}
 
 
-class FieldTensors:
-    """Encodes for, and reads, one model; not yet completed by `Derived`."""
+class TensorFields:
+    """Encodes for, and reads, one model; not yet completed by `DerivedOutputs`."""
 
     def __init__(
         self,
         config: Mapping[str, Any],
-        layout: Layout,
+        tensor_map: TensorMap,
         *,
         tensors: Mapping[str, str],
         decoupled: bool,
@@ -52,27 +52,27 @@ class FieldTensors:
         """`tensors`: our name -> the model's. Raises ModelUnavailable for a model that cannot be
         asked so.
         """
-        _check_named(tensors, layout, config)
-        self._layout = layout
+        _check_named(tensors, tensor_map, config)
+        self._map = tensor_map
         self._inputs = DeclaredInputs(config, tensors)
-        self._outputs = FieldOutputs(config, layout, tensors)
+        self._outputs = OutputFields(config, tensor_map, tensors)
         self.decoder = self._outputs.decoder
         self._decoupled = decoupled
         self._vocabulary = vocabulary
-        self._known = Known(self._inputs, vocabulary)
+        self._context = EncodingContext(self._inputs, vocabulary)
         self._flags = {
-            name: self._inputs.true(name) for name in layout.flags if name in self._inputs
+            name: self._inputs.true(name) for name in tensor_map.flags if name in self._inputs
         }
         self.extra_args: frozenset[str] | None = frozenset(
-            name for name, (tensor, _) in layout.extra_args.items() if tensor in self._inputs
+            name for name, (tensor, _) in tensor_map.extra_args.items() if tensor in self._inputs
         )
-        self.derives = layout.derives | self._outputs.derived()
-        if layout.leaves_prompt_out and layout.leaves_prompt_out not in self._inputs:
+        self.derives = tensor_map.derives | self._outputs.derived()
+        if tensor_map.exclude_prompt_flag and tensor_map.exclude_prompt_flag not in self._inputs:
             self.derives |= {"prompt"}
-        self._check_datatypes({"text_input", *layout.fields.values(), *layout.flags})
+        self._check_datatypes({"text_input", *tensor_map.fields.values(), *tensor_map.flags})
         self._unsaid = self._required()
         self._needs_max_tokens = (
-            self._inputs.name(layout.fields.get("max_tokens", "")) in self._inputs.required()
+            self._inputs.name(tensor_map.fields.get("max_tokens", "")) in self._inputs.required()
         )
         self._carried = self._declared_fields()
 
@@ -82,9 +82,9 @@ class FieldTensors:
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
         """Prompt, flags, and what the request says, each in its own tensor."""
-        layout, params = self._layout, request.sampling_params
+        tensor_map, params = self._map, request.sampling_params
         values: Values = {**self._unsaid, "text_input": [self._prompt(request)]}
-        for each, name in layout.fields.items():
+        for each, name in tensor_map.fields.items():
             value = getattr(params, each)
             if value is not None and value != _DEFAULTS[each]:
                 values[name] = value if isinstance(value, (list, tuple)) else [value]
@@ -92,14 +92,16 @@ class FieldTensors:
             raise _unbounded()
         values.update(self._extra(params.extra_args or {}, stream=request.stream))
         if self._streams(request):
-            values[layout.stream] = [True]
-        if layout.tell is not None:
-            layout.tell(request, values, self._known)
+            values[tensor_map.stream] = [True]
+        if tensor_map.encode_custom is not None:
+            tensor_map.encode_custom(request, values, self._context)
         inputs = {self._inputs.name(name): tensor for name, tensor in self._flags.items()}
         for name, elements in values.items():
             if name in self._inputs:
                 inputs[self._inputs.name(name)] = self._tensor(name, elements)
-        return inputs if layout.arrays is None else inputs | layout.arrays(request, self._inputs)
+        if tensor_map.encode_arrays is not None:
+            inputs |= tensor_map.encode_arrays(request, self._inputs)
+        return inputs
 
     def text_output(self, request: GenerationRequest) -> str | None:
         """None: nothing promises that a response holds its text alone."""
@@ -114,7 +116,7 @@ class FieldTensors:
         if request.prompt is None:
             message = "This model takes prompts as text only."
             raise InvalidRequest(message, param="prompt")
-        if self._vocabulary is None or not self._layout.adds_special_tokens:
+        if self._vocabulary is None or not self._map.adds_special_tokens:
             return request.prompt
         return self._vocabulary.unprefixed(request.prompt)
 
@@ -122,7 +124,7 @@ class FieldTensors:
         try:
             return self._inputs.tensor(name, elements)
         except OverflowError:
-            field = {name: each for each, name in self._layout.fields.items()}.get(name, name)
+            field = {name: each for each, name in self._map.fields.items()}.get(name, name)
             message = f"Invalid '{field}': {elements[0]} is more than the model can be told."
             raise InvalidRequest(message, param=field) from None
 
@@ -134,7 +136,7 @@ class FieldTensors:
             if self.extra_args is None or name not in self.extra_args:
                 message = f"Unsupported parameter: '{param}' is not supported with this model."
                 raise InvalidRequest(message, param=param, code="unsupported_parameter")
-            tensor, kind = self._layout.extra_args[name]
+            tensor, kind = self._map.extra_args[name]
             values[tensor] = [_of_type(value, kind, param)]
             if stream and name in _OF_WHOLE_ANSWERS and value:
                 message = f"Unsupported parameter: '{param}' cannot be used with 'stream'."
@@ -143,19 +145,22 @@ class FieldTensors:
 
     def _declared_fields(self) -> frozenset[str]:
         """The fields for which the model has every tensor that they need."""
-        layout = self._layout
-        needs = {each: (name,) for each, name in layout.fields.items()} | dict(layout.told)
+        tensor_map = self._map
+        needs = {
+            **{each: (name,) for each, name in tensor_map.fields.items()},
+            **tensor_map.custom_fields,
+        }
         carried = {
             each
             for each, names in needs.items()
             if all(name in self._inputs for name in names)
-            and layout.answers.get(each, "text_output") in self._outputs
+            and tensor_map.required_outputs.get(each, "text_output") in self._outputs
         }
         if self._vocabulary is None:
-            carried -= layout.with_vocabulary
-        if "stop" in layout.derives:
+            carried -= tensor_map.needs_vocabulary
+        if "stop" in tensor_map.derives:
             carried |= {"stop", "include_stop_str_in_output"}
-        if not layout.keeps_stop_texts:
+        if not tensor_map.can_include_stop:
             carried -= {"include_stop_str_in_output"}
         carried |= {"stream"} if self._decoupled else set()
         carried |= {"extra_args"} if self.extra_args else set()
@@ -164,15 +169,15 @@ class FieldTensors:
 
     def _required(self) -> Values:
         """Values for the inputs that the model insists on and a request may say nothing of."""
-        fields = {self._inputs.name(name): each for each, name in self._layout.fields.items()}
+        fields = {self._inputs.name(name): each for each, name in self._map.fields.items()}
         filled = {self._inputs.name(name) for name in ("text_input", *self._flags)}
         values: Values = {}
         for name in sorted(self._inputs.required() - filled):
             each = fields.get(name, "")
-            if name == self._inputs.name(self._layout.stream):
-                values[self._layout.stream] = [False]
+            if name == self._inputs.name(self._map.stream):
+                values[self._map.stream] = [False]
             elif each in _NOTHING_SAID:
-                values[self._layout.fields[each]] = [_NOTHING_SAID[each]]
+                values[self._map.fields[each]] = [_NOTHING_SAID[each]]
             elif each != "max_tokens":
                 raise ModelUnavailable(
                     f"its input '{name}' is required, and nothing of a request fills it"
@@ -188,10 +193,13 @@ class FieldTensors:
                 )
 
 
-def _check_named(tensors: Mapping[str, str], layout: Layout, config: Mapping[str, Any]) -> None:
+def _check_named(
+    tensors: Mapping[str, str], tensor_map: TensorMap, config: Mapping[str, Any]
+) -> None:
     """Raises for a name that an operator gives to no tensor of ours, or of no tensor there is."""
-    told = {name for names in layout.told.values() for name in names}
-    inputs = {"text_input", layout.stream, *layout.fields.values(), *layout.flags, *told}
+    inputs = {"text_input", tensor_map.stream, *tensor_map.fields.values(), *tensor_map.flags}
+    for names in tensor_map.custom_fields.values():
+        inputs.update(names)
     sides = {**dict.fromkeys(inputs, "input"), **dict.fromkeys(OUTPUTS, "output")}
     for ours, name in tensors.items():
         if ours not in sides:

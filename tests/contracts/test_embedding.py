@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_frontend.contracts.choice import ContractOptions, choose
-from openai_frontend.contracts.vectors import VectorContract
+from openai_frontend.contracts.embedding import GenericEmbeddingContract
+from openai_frontend.contracts.select import ContractOptions, select_contracts
 from openai_frontend.errors import InferenceFailed, InvalidRequest, ModelUnavailable
 from openai_frontend.generation import EmbedRequest
 from tests.contracts.recorded import RecordedOutputs, tensors, values
@@ -39,7 +39,7 @@ def test_a_prompt_goes_in_as_the_model_takes_it(
     """As text, or as token ids with what encoders take beside them."""
 
     options = ContractOptions(name="embeddings", tensors=named)
-    chosen = choose(config(inputs, "v:FP32"), options=options)
+    chosen = select_contracts(config(inputs, "v:FP32"), options=options)
     assert chosen.embedding is not None
     sent = chosen.embedding.encode(REQUEST)
     assert {name: values(tensor) for name, tensor in sent.items()} == expected
@@ -48,16 +48,16 @@ def test_a_prompt_goes_in_as_the_model_takes_it(
 def test_a_model_that_batches_gets_one_row() -> None:
     """As Triton declares its shapes without the batch."""
 
-    sent = VectorContract(config("input_ids:INT64", "v:FP32", batch=8)).encode(REQUEST)
+    sent = GenericEmbeddingContract(config("input_ids:INT64", "v:FP32", batch=8)).encode(REQUEST)
     assert sent["input_ids"][1] == (1, 2)
 
 
 def test_names_that_say_it_are_chosen() -> None:
     """No setting is needed for them."""
 
-    chosen = choose(config("text_input:STRING", "embedding:FP32 other:FP32"))
+    chosen = select_contracts(config("text_input:STRING", "embedding:FP32 other:FP32"))
     assert (chosen.name, chosen.generation) == ("embeddings", None)
-    assert isinstance(chosen.embedding, VectorContract)
+    assert isinstance(chosen.embedding, GenericEmbeddingContract)
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])
@@ -65,7 +65,7 @@ def test_the_vector_is_the_responses_own_memory(shape: tuple[int, ...]) -> None:
     """With or without the batch's dimension; nothing is copied."""
 
     vector = np.array([1.0, 2.0, 0.5], dtype="<f4").reshape(shape)
-    contract = VectorContract(config("text_input:STRING", "v:FP32"))
+    contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
     result = contract.decode(RecordedOutputs(final=True, v=vector))
     assert (result.embedding.tolist(), result.embedding.format) == ([1.0, 2.0, 0.5], "f")
     vector[..., 0] = 4.0
@@ -76,7 +76,7 @@ def test_the_vector_is_the_responses_own_memory(shape: tuple[int, ...]) -> None:
 def test_several_vectors_are_no_answer(length: int) -> None:
     """A model that gives one for each token must pool them itself."""
 
-    contract = VectorContract(config("text_input:STRING", "v:FP32", length=length))
+    contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32", length=length))
     vectors = np.zeros((1, 4, 3), dtype="<f4")
     with pytest.raises(InferenceFailed, match="not with one vector"):
         contract.decode(RecordedOutputs(final=True, v=vectors))
@@ -87,7 +87,7 @@ def test_several_vectors_are_no_answer(length: int) -> None:
 def test_other_dimensions_are_refused() -> None:
     """Its own are not: they ask for nothing."""
 
-    contract = VectorContract(config("text_input:STRING", "v:FP32"))
+    contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
     assert contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=3))
     with pytest.raises(InvalidRequest) as refused:
         contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=2))
@@ -98,7 +98,7 @@ def test_other_dimensions_are_refused() -> None:
 def test_a_prompt_of_the_other_kind_is_refused(inputs: str) -> None:
     """Where only the one is known."""
 
-    contract = VectorContract(config(inputs, "v:FP32"))
+    contract = GenericEmbeddingContract(config(inputs, "v:FP32"))
     known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}
     with pytest.raises(InvalidRequest, match="only"):
         contract.encode(EmbedRequest(request_id="r", **known))
@@ -121,4 +121,4 @@ def test_a_model_that_cannot_be_asked_says_why(
     """The reason names the tensor."""
 
     with pytest.raises(ModelUnavailable, match=reason):
-        VectorContract(config(inputs, outputs), named)
+        GenericEmbeddingContract(config(inputs, outputs), named)

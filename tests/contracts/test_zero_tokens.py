@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.vllm import VLLMContract
+from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
@@ -15,7 +15,7 @@ from openai_frontend.generation import (
 )
 from tests.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
 
-CONTRACTS = [PromptOnly(VLLMContract(config)) for config in (INPROCESS, NVIDIA_VLLM)]
+CONTRACTS = [ZeroTokens(VLLMContract(config)) for config in (INPROCESS, NVIDIA_VLLM)]
 every = pytest.mark.parametrize("contract", CONTRACTS, ids=["in-process", "NVIDIA's"])
 
 
@@ -35,7 +35,7 @@ def last(**values: Any) -> RecordedOutputs:
 
 
 @every
-def test_one_token_is_asked_for(contract: PromptOnly) -> None:
+def test_one_token_is_asked_for(contract: ZeroTokens) -> None:
     """And no more than one, whatever else the request wants of its tokens."""
 
     inputs = contract.encode(request(max_tokens=0, min_tokens=4, seed=1))
@@ -43,7 +43,7 @@ def test_one_token_is_asked_for(contract: PromptOnly) -> None:
 
 
 @every
-def test_the_token_is_dropped(contract: PromptOnly) -> None:
+def test_the_token_is_dropped(contract: ZeroTokens) -> None:
     """Its text, id and logprobs are no part of the answer, nor is what ended it."""
 
     decode = contract.decoder(request(max_tokens=0, logprobs=0))
@@ -57,7 +57,7 @@ def test_the_token_is_dropped(contract: PromptOnly) -> None:
 
 
 @every
-def test_nothing_ends_before_the_end(contract: PromptOnly) -> None:
+def test_nothing_ends_before_the_end(contract: ZeroTokens) -> None:
     """A response before the last one has no finish reason."""
 
     decode = contract.decoder(request(max_tokens=0))
@@ -74,7 +74,7 @@ def test_what_is_told_of_the_prompt_stays() -> None:
 
 @every
 @pytest.mark.parametrize("max_tokens", [None, 1, 5])
-def test_other_requests_pass_as_they_are(contract: PromptOnly, max_tokens: int | None) -> None:
+def test_other_requests_pass_as_they_are(contract: ZeroTokens, max_tokens: int | None) -> None:
     """An answer that may have tokens is decoded by the contract itself, at no cost more."""
 
     inner = contract._contract
@@ -84,7 +84,7 @@ def test_other_requests_pass_as_they_are(contract: PromptOnly, max_tokens: int |
 
 
 @every
-def test_support_is_the_contracts_own(contract: PromptOnly) -> None:
+def test_support_is_the_contracts_own(contract: ZeroTokens) -> None:
     """What the model can honour does not change."""
 
     for field in ("prompt_logprobs", "logit_bias", "stop"):

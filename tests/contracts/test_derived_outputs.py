@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.contracts.contract import Contract
-from openai_frontend.contracts.derived import DERIVED, UNKNOWN_TOKEN, Derived
+from openai_frontend.contracts.derived_outputs import DERIVED, UNKNOWN_TOKEN, DerivedOutputs
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
     CompletionDelta,
@@ -54,7 +54,7 @@ def answers(
         sampling_params=SamplingParams(**params),
     )
     contract: Contract = Told(frozenset(derives), supported={"max_tokens"})
-    read = Derived(contract, Letters()).decoder(request)
+    read = DerivedOutputs(contract, Letters()).decoder(request)
     last = len(deltas) - (not empty_end)
     outputs = [RecordedOutputs(final=at == last, delta=each) for at, each in enumerate(deltas)]
     end = [RecordedOutputs(final=True)] if empty_end else []

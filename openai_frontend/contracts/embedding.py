@@ -1,4 +1,4 @@
-"""The tensors of any other model of embeddings: a text or token ids in, one vector out."""
+"""The tensors of any embedding model that is not vLLM's: a text or token ids in, one vector out."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -16,7 +16,7 @@ _PROMPTS = {"text_input": ("text_input",), "prompt_token_ids": ("prompt_token_id
 _VECTORS = ("embedding", "embeddings", "sentence_embedding", "text_embedding")
 
 
-class VectorContract:
+class GenericEmbeddingContract:
     """One prompt a request. Raises ModelUnavailable for a model that cannot be asked so."""
 
     def __init__(
@@ -78,7 +78,7 @@ def _flat(view: Any) -> memoryview:
     return view.cast("B").cast("f")  # type: ignore[no-any-return]
 
 
-def is_vector_model(config: Mapping[str, Any]) -> bool:
+def is_embedding_model(config: Mapping[str, Any]) -> bool:
     """Whether a model's own names say that it is asked so."""
     inputs = {tensor["name"] for tensor in config.get("input", ())}
     outputs = {tensor["name"] for tensor in config.get("output", ())}

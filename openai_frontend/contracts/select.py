@@ -1,21 +1,20 @@
-"""Which tensor contract a model has: an operator says so, or its config does. Reads no file."""
+"""Selects a model's tensor contract: by the operator's option or by its config. Reads no files."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from openai_frontend.contracts.contract import Contract, declared_names
-from openai_frontend.contracts.derived import Derived
-from openai_frontend.contracts.field_tensors import FieldTensors
+from openai_frontend.contracts.contract import Contract, Vocabulary, declared_names
+from openai_frontend.contracts.derived_outputs import DerivedOutputs
+from openai_frontend.contracts.embedding import GenericEmbeddingContract, is_embedding_model
 from openai_frontend.contracts.llmapi import llmapi
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
-from openai_frontend.contracts.prompt_only import PromptOnly
 from openai_frontend.contracts.python import python
+from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensorrt_llm import tensorrt_llm
-from openai_frontend.contracts.vectors import VectorContract, is_vector_model
 from openai_frontend.contracts.vllm import VLLMContract
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.zero_tokens import ZeroTokens
 from openai_frontend.errors import ModelUnavailable
 
 NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")
@@ -32,13 +31,13 @@ class ContractOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class SelectedContracts:
     """A model's contracts, and why they are its own."""
 
     name: str
-    because: str  # one sentence
+    reason: str  # one sentence
     generation: Contract | None = None
-    embedding: EmbeddingContract | VectorContract | None = None
+    embedding: EmbeddingContract | GenericEmbeddingContract | None = None
     score: ScoreContract | None = None
 
 
@@ -56,20 +55,20 @@ class _Maker(Protocol):
         tensors: Mapping[str, str],
         decoupled: bool,
         vocabulary: Vocabulary | None,
-    ) -> FieldTensors: ...
+    ) -> TensorFields: ...
 
 
 _MAKERS: Mapping[str, _Maker] = {"tensorrt_llm": tensorrt_llm, "llmapi": llmapi, "python": python}
 
 
-def choose(
+def select_contracts(
     config: Mapping[str, Any],
     *,
     tasks: Collection[str] | None = None,
     options: ContractOptions = _SAID_NOTHING,
     decoupled: bool | None = None,
     vocabulary: Vocabulary | None = None,
-) -> Chosen:
+) -> SelectedContracts:
     """The contracts of a model with this config, which is Triton's completed one.
 
     `tasks` is what an in-process engine says that it does; None: all that the tensors allow.
@@ -77,20 +76,20 @@ def choose(
     `vocabulary` is that of its tokenizer, where there is one.
     Raises ModelUnavailable with the reason where no contract fits.
     """
-    name, because = _name(config, options)
+    name, reason = _name(config, options)
     if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
-        vectors = VectorContract(config, options.tensors)
-        return Chosen(name=name, because=because, embedding=vectors)
+        vectors = GenericEmbeddingContract(config, options.tensors)
+        return SelectedContracts(name=name, reason=reason, embedding=vectors)
     if name in ("vllm", "embeddings"):
-        return _of_vllm(config, name, because, tasks, vocabulary)
+        return _of_vllm(config, name, reason, tasks, vocabulary)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
     make = _MAKERS[name]
     if name == "tensorrt_llm":
         make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
     contract = make(config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary)
-    generation = PromptOnly(Derived(contract, vocabulary))
-    return Chosen(name=name, because=because, generation=generation)
+    generation = ZeroTokens(DerivedOutputs(contract, vocabulary))
+    return SelectedContracts(name=name, reason=reason, generation=generation)
 
 
 def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str]:
@@ -142,7 +141,7 @@ _SIGNS: Mapping[str, tuple[_Sign, str]] = {
         "It takes requests for embeddings as vLLM's backends do.",
     ),
     "vectors": (
-        lambda config, inputs, outputs: is_vector_model(config),
+        lambda config, inputs, outputs: is_embedding_model(config),
         "An input is its prompt and an output its vector, by their names.",
     ),
     "python": (
@@ -162,10 +161,10 @@ def _texts(config: Mapping[str, Any], side: str) -> int:
 def _of_vllm(
     config: Mapping[str, Any],
     name: str,
-    because: str,
+    reason: str,
     tasks: Collection[str] | None,
     vocabulary: Vocabulary | None,
-) -> Chosen:
+) -> SelectedContracts:
     """Of vLLM's backends, NVIDIA's and ours: any of the three tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
     allowed = _TASKS if tasks is None else _TASKS & set(tasks)
@@ -174,9 +173,9 @@ def _of_vllm(
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
     if not (generates or embeds or scores):
         raise ModelUnavailable("no request of the gateway fits its tensors")
-    return Chosen(
+    return SelectedContracts(
         name="vllm" if generates else "embeddings",
-        because=because,
+        reason=reason,
         generation=_of_text(config, vocabulary) if generates else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,
@@ -186,4 +185,4 @@ def _of_vllm(
 def _of_text(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
     inprocess = config.get("backend") == "inprocess"  # it gets token ids
     contract = VLLMContract(config, None if inprocess else vocabulary)
-    return PromptOnly(Derived(contract, vocabulary) if contract.derives else contract)
+    return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

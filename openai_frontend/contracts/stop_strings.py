@@ -1,9 +1,9 @@
-"""Where a text ends before its end: at the first of the stop texts. Synchronous, without I/O."""
+"""Cuts a text at the first of its stop strings. Synchronous, without I/O."""
 
 from collections.abc import Sequence
 
 
-class StopTexts:
+class StopStrings:
     """Cuts a text that comes in pieces. What may be the start of a stop text waits for the next
     piece; the same text in other pieces gives the same cut.
     """

@@ -1,14 +1,13 @@
-"""What a model does not report is worked out here, and nowhere else.
+"""Works out what a model does not report. No other module does.
 
-A contract says in `derives` which of `DERIVED` it needs; docs/backends.md prints both.
+A contract's `derives` says which of `DERIVED` it needs; docs/backends.md lists both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
-from openai_frontend.contracts.stop_texts import StopTexts
-from openai_frontend.contracts.vocabulary import Vocabulary
+from openai_frontend.contracts.contract import Contract, Outputs, TensorInput, Vocabulary
+from openai_frontend.contracts.stop_strings import StopStrings
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
     CompletionDelta,
@@ -44,7 +43,7 @@ _OF_SEQUENCES = frozenset({"finish_reason", "prompt_tokens", "completion_tokens"
 _HALF_CHARACTER = "\ufffd"  # how a detokenizer writes the bytes of a character that has not ended
 
 
-class Derived:
+class DerivedOutputs:
     """A contract whose answers are completed with what the model does not say of them."""
 
     def __init__(self, contract: Contract, vocabulary: Vocabulary | None) -> None:
@@ -95,7 +94,7 @@ class _Answer:
         self._news = _News() if "deltas" in derives else None
         self._prompt = request.prompt if "prompt" in derives else None
         self._stops = (
-            StopTexts(params.stop, included=params.include_stop_str_in_output)
+            StopStrings(params.stop, included=params.include_stop_str_in_output)
             if params.stop and "stop" in derives
             else None
         )

@@ -1,5 +1,6 @@
-"""The responses of a model that has an output for each thing it tells. What it does not tell is
-left to `derived.py`.
+"""Decodes responses of models that have one output for each value that they report.
+
+`derived_outputs.py` works out what they do not report.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from openai_frontend.contracts.contract import Outputs, declared_names
-from openai_frontend.contracts.derived import UNKNOWN_TOKEN
-from openai_frontend.contracts.layout import Layout
+from openai_frontend.contracts.derived_outputs import UNKNOWN_TOKEN
+from openai_frontend.contracts.tensor_map import TensorMap
 from openai_frontend.errors import InferenceFailed
 from openai_frontend.generation import (
     CompletionDelta,
@@ -52,15 +53,15 @@ _DERIVED = {
 }
 
 
-class FieldOutputs:
+class OutputFields:
     """The outputs of one model, by our names."""
 
     def __init__(
-        self, config: Mapping[str, Any], layout: Layout, tensors: Mapping[str, str]
+        self, config: Mapping[str, Any], tensor_map: TensorMap, tensors: Mapping[str, str]
     ) -> None:
         self._declared = declared_names(config, "output")
         self._tensors = tensors
-        self._log_probabilities = self._name(layout.log_probabilities)
+        self._log_probabilities = self._name(tensor_map.logprobs_output)
         self._text, self._reason, self._stop_reason, self._read, self._written = (
             self._name(ours)
             for ours in (

@@ -1,17 +1,18 @@
-"""The weights of an adapter as inputs of TensorRT-LLM, in the model's own datatypes and ranks."""
+"""LoRA weights and prompt embedding tables as input tensors of TensorRT-LLM."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy
 
 from openai_frontend.contracts.contract import DeclaredInputs, TensorInput
-from openai_frontend.errors import ModelUnavailable
+from openai_frontend.errors import InvalidRequest, ModelUnavailable
 from openai_frontend.generation import GenerationRequest
 
 _ARRAYS = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
 
 
-def weights(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
+def lora_weights(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
     """The inputs `lora_weights` and `lora_config`, where the request has what to tell; a request
     without them names an adapter that the model has from before.
     """
@@ -48,3 +49,32 @@ def _to_bfloat16(array: Any) -> Any:
     """The upper half of a float32, rounded to the nearest, to the even one of two."""
     bits = array.astype("<f4").view("<u4")
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+
+
+ARGUMENT = "prompt_embedding_table"  # of `vllm_xargs`, and the input that takes the table
+
+
+def prompt_table(
+    request: GenerationRequest, inputs: DeclaredInputs, tables: Mapping[str, Any]
+) -> dict[str, TensorInput]:
+    """The table that the request names, and what goes with it; nothing where it names none."""
+    name = (request.sampling_params.extra_args or {}).get(ARGUMENT)
+    if name is None:
+        return {}
+    if name not in tables:
+        param = f"vllm_xargs.{ARGUMENT}"
+        known = ", ".join(f"'{each}'" for each in sorted(tables))
+        message = f"Invalid value for '{param}'. Supported values are: {known}."
+        raise InvalidRequest(message, param=param, code="invalid_value")
+    table = tables[name]
+    beside = {
+        "prompt_vocab_size": len(table),
+        # keeps the prefixes of prompts apart that have different tables
+        "prompt_table_extra_id": sorted(tables).index(name) + 1,
+    }
+    numbers = {
+        inputs.name(each): inputs.tensor(each, [value])
+        for each, value in beside.items()
+        if each in inputs
+    }
+    return {inputs.name(ARGUMENT): array_input(inputs, ARGUMENT, table), **numbers}

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openai_frontend.contracts.stop_texts import StopTexts
+from openai_frontend.contracts.stop_strings import StopStrings
 
 
 def cut(pieces: list[str], stops: list[str], *, included: bool = False) -> tuple[str, str | None]:
     """What is left of a text, and what it was cut at."""
-    texts = StopTexts(stops, included=included)
+    texts = StopStrings(stops, included=included)
     told = [texts.feed(piece) for piece in pieces]
     return "".join([*told, texts.finish()]), texts.found
 
@@ -47,7 +47,7 @@ def test_a_stop_text_may_stay() -> None:
 def test_nothing_waits_that_cannot_be_a_stop_text() -> None:
     """Only what may be the start of a stop text is held back."""
 
-    texts = StopTexts(["END"])
+    texts = StopStrings(["END"])
     assert [texts.feed(piece) for piece in ("one ", "E", "mpty", "EN")] == ["one ", "", "Empty", ""]
     assert texts.finish() == "EN"
 

@@ -1,5 +1,6 @@
-"""Answers of no tokens, which engines do not give: over any contract, one token is asked for and
-dropped.
+"""Adds `max_tokens: 0` to any contract: asks the engine for one token and drops it.
+
+Engines refuse to generate no tokens.
 """
 
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from openai_frontend.contracts.contract import Contract, Outputs, TensorInput
 from openai_frontend.generation import CompletionDelta, GenerationRequest
 
 
-class PromptOnly:
+class ZeroTokens:
     """A contract for which `max_tokens` may be 0: the prompt is read, and nothing is said."""
 
     def __init__(self, contract: Contract) -> None:

@@ -7,7 +7,7 @@ VLLM ?= cpu
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel proto check-native bench demo-model demo-embedding lock clean
+.PHONY: help setup setup-clients serve test test-newest lint docs docs-serve format typecheck fuzz soak audit sbom wheel proto check-native bench figures demo-model demo-embedding lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
@@ -80,6 +80,9 @@ check-native: setup ## the tests of the core under AddressSanitizer
 
 bench: setup ## the benchmarks; ARGS chooses
 	$(BIN)/python -m benchmarks $(ARGS)
+
+figures: setup ## size, shape and coupling of the package as numbers
+	@$(BIN)/python -m scripts.figures
 
 demo-model: setup ## train the demo model anew
 	$(BIN)/python scripts/train_demo_model.py $(ARGS)

@@ -38,16 +38,16 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         first=[name for name in settings.load_model if name != "*"] if demand else (),
     )
     tracing = tracing_of(settings)
-    metrics.ask(catalog.RELAYED_TEXTS, lambda: relay_counts()["texts"])
-    metrics.ask(catalog.RELAY_WRITES, lambda: relay_counts()["writes"])
-    metrics.ask(catalog.LOG_LINES_LOST, dropped_lines)
+    metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
+    metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
+    metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
     limiter, bodies = (
         _limiter(settings, life, metrics),
         BodyMemoryBudget(settings.max_buffered_body_bytes),
     )
     server.unreleased.observers += [limiter, bodies, registry.uses]
     if tracing is not None:
-        metrics.ask(catalog.TRACE_REQUESTS_LOST, lambda: tracing.lost)
+        metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
     return Lasting(
         server=server,
         registry=registry,

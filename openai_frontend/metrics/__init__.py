@@ -1,1 +1,1 @@
-"""What is counted, and how `/metrics` says it. Knows no HTTP."""
+"""Metrics and their text for `/metrics`."""

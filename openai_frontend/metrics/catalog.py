@@ -1,19 +1,21 @@
-"""Every family that the gateway counts of itself. `docs/metrics.md` is made of it.
+"""Every metric of the gateway itself; `docs/metrics.md` is generated from it.
 
-Labels have values from closed sets alone: addresses as routes spell them, models that are served,
-the words listed here. A client cannot make one.
+Labels have a bounded set of values: routes as declared, models that are served, and the words
+listed here. A client cannot add a value.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
-from openai_frontend.metrics.family import Kind, MetricSpec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+Kind = Literal["counter", "gauge", "histogram"]
 GenerationEnd = Literal["stop", "length", "cancelled", "error"]
 ReloadOutcome = Literal["taken_up", "refused"]
 StallPhase = Literal["first_token", "inter_token"]
 TimeoutKind = Literal["head", "body", "total"]
 
-# Seconds, and tokens. They hold the bounds that vLLM has for the same, and some beyond.
+# Histogram bounds in seconds and tokens: those of vLLM's own histograms, and some beyond
 _FIRST_TOKEN_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)  # fmt: skip  # noqa: E501
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)  # fmt: skip  # noqa: E501
 _REQUEST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -22,8 +24,33 @@ _QUEUE_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 _TOKENS = tuple(digit * 10**power for power in range(7) for digit in (1, 2, 5))
 _LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
-_MODEL = ("model",)  # its name in Triton, whatever name requests give it
-_ANSWER = ("model", "version", "adapter")  # the version's number; `adapter` is empty without one
+_MODEL = ("model",)  # its name in Triton; requests may use an alias
+_GENERATION = ("model", "version", "adapter")  # `adapter` is empty without LoRA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSpec:
+    """A metric family: one row of `docs/metrics.md`."""
+
+    name: str  # complete; the samples of a counter add `_total`
+    kind: Kind
+    help: str
+    runbook: str  # what a change means, and what an operator does about it
+    labels: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()  # of a histogram's buckets
+
+
+def counter(registry: CollectorRegistry, spec: MetricSpec) -> Counter:
+    return Counter(spec.name, spec.help, spec.labels, registry=registry)
+
+
+def gauge(registry: CollectorRegistry, spec: MetricSpec) -> Gauge:
+    return Gauge(spec.name, spec.help, spec.labels, registry=registry)
+
+
+def histogram(registry: CollectorRegistry, spec: MetricSpec) -> Histogram:
+    return Histogram(spec.name, spec.help, spec.labels, buckets=spec.bounds, registry=registry)
+
 
 ALL: list[MetricSpec] = []
 
@@ -32,154 +59,182 @@ def _declare(
     name: str, kind: Kind, help: str, runbook: str, *, labels: tuple[str, ...] = (),
     bounds: tuple[float, ...] = (),
 ) -> MetricSpec:  # fmt: skip
-    family = MetricSpec(
+    spec = MetricSpec(
         name=f"openai_frontend_{name}", kind=kind, help=help, runbook=runbook, labels=labels,
         bounds=bounds,
     )  # fmt: skip
-    ALL.append(family)
-    return family
+    ALL.append(spec)
+    return spec
 
 
 REQUESTS = _declare(
-    "requests", "counter", "Requests that have been answered.",
-    "5xx: read the log by request id. 503 and 429: see `openai_frontend_requests_rejected`. "
-    "`model` is empty where none was found; 499 is a client that went away before its answer "
-    "began.",
+    "requests", "counter",
+    "Requests answered, by route, model and status.",
+    "5xx: look up the request ids in the log. 503 and 429: see "
+    "`openai_frontend_requests_rejected`. `model` is empty if the request named no served "
+    "model. Status 499: the client disconnected before the response started.",
     labels=("route", "model", "status"),
 )  # fmt: skip
-REQUEST_S = _declare(
-    "request_duration_seconds", "histogram", "Seconds from a request to the end of its answer.",
-    "Streams end when their answer does: compare it with the lengths of answers first.",
+REQUEST_DURATION = _declare(
+    "request_duration_seconds", "histogram",
+    "Time from request to the end of the response in seconds.",
+    "Streams end with their last token, so compare with the lengths of the outputs first.",
     labels=("route",), bounds=_REQUEST_S,
 )  # fmt: skip
-AT_WORK = _declare(
-    "requests_in_progress", "gauge", "Requests with a body that are not answered to their end.",
-    "Not zero on an idle server: a client holds a connection without reading or sending.",
+REQUESTS_IN_PROGRESS = _declare(
+    "requests_in_progress", "gauge",
+    "Requests with a body that have not been answered completely.",
+    "Above zero on an idle server: a client keeps a connection open without reading or sending.",
 )  # fmt: skip
-STREAMS = _declare(
-    "streams_open", "gauge", "Streamed responses that are open.",
-    "Near `max_concurrent_requests`: more machines, or a larger limit.",
+STREAMS_OPEN = _declare(
+    "streams_open", "gauge",
+    "Open streaming responses.",
+    "Near `max_concurrent_requests`: add machines, or raise the limit.",
 )  # fmt: skip
-REJECTED = _declare(
-    "requests_rejected", "counter", "Requests that were refused for load or state, by reason.",
-    "The reason names the limit: `queue_full` and `queue_timeout` the model's queue, `rate_limit` "
-    "and `concurrency` a key's share, `overloaded` the places of the server, `draining` a server "
-    "that ends, `model_unavailable` a model that cannot serve, `connections` the server's "
-    "descriptors.",
+REQUESTS_REJECTED = _declare(
+    "requests_rejected", "counter",
+    "Requests rejected because of load or server state, by reason.",
+    "`queue_full`, `queue_timeout`: the model's queue. `rate_limit`, `concurrency`: the limits "
+    "of a key. `overloaded`: the server's own limits. `draining`: the server is shutting down. "
+    "`model_unavailable`: the model cannot serve. `connections`: the limit of connections or "
+    "file descriptors.",
     labels=("model", "reason"),
 )  # fmt: skip
-WAITING = _declare(
-    "requests_waiting", "gauge", "Requests that wait in the gateway's queue.",
-    "Above zero for long: the engine has more to do than it can; more machines.", labels=_MODEL,
-)  # fmt: skip
-UNRELEASED = _declare(
-    "unreleased_requests", "gauge", "Cancelled requests that Triton has not released yet.",
-    "They count against `max_concurrent_requests` and `max_buffered_body_bytes`. Above zero for "
-    "long: the model goes on for clients that have gone; let it look at `is_cancelled()`, or "
-    "limit its answers.",
+REQUESTS_WAITING = _declare(
+    "requests_waiting", "gauge",
+    "Requests waiting in the gateway's queue.",
+    "Above zero for a long time: the engine is saturated; add machines.",
     labels=_MODEL,
 )  # fmt: skip
-QUEUE_S = _declare(
-    "queue_wait_seconds", "histogram", "Seconds that a request waited in the gateway's queue.",
-    "Part of what a client feels as the time to the first token; shorten the queue to refuse "
-    "sooner, or add machines.",
+UNRELEASED_REQUESTS = _declare(
+    "unreleased_requests", "gauge",
+    "Cancelled requests that Triton has not released yet.",
+    "They count against `max_concurrent_requests` and `max_buffered_body_bytes`. Above zero for "
+    "a long time: the model keeps working for clients that disconnected; let it check "
+    "`is_cancelled()`, or limit its output.",
+    labels=_MODEL,
+)  # fmt: skip
+QUEUE_WAIT = _declare(
+    "queue_wait_seconds", "histogram",
+    "Time a request waited in the gateway's queue in seconds.",
+    "Clients see it as part of the time to first token. Shorten the queue to reject sooner, or "
+    "add machines.",
     labels=_MODEL, bounds=_QUEUE_S,
 )  # fmt: skip
-RUNNING = _declare(
-    "requests_running", "gauge", "Answers being made now; each choice of `n` is one.",
-    "Near `max_concurrent_requests`: more machines, or a larger limit.", labels=_ANSWER,
+REQUESTS_RUNNING = _declare(
+    "requests_running", "gauge",
+    "Generations in progress; each choice of `n` is one.",
+    "Near `max_concurrent_requests`: add machines, or raise the limit.",
+    labels=_GENERATION,
 )  # fmt: skip
-ENDED = _declare(
-    "generations", "counter", "Answers, by how they ended: stop, length, cancelled, error.",
-    "Many `cancelled`: clients that give up, see the time to the first token. Any `error`: see the "
-    "log.",
-    labels=(*_ANSWER, "finish_reason"),
+GENERATIONS = _declare(
+    "generations", "counter",
+    "Completed generations, by finish reason: stop, length, cancelled, error.",
+    "Many `cancelled`: clients give up, see the time to first token. Any `error`: see the log.",
+    labels=(*_GENERATION, "finish_reason"),
 )  # fmt: skip
 OUTPUT_TOKENS = _declare(
     "output_tokens", "counter",
-    "Tokens of answers as they come; those of an answer that is not streamed when it ends.",
-    "Its rate is the throughput at this moment; `openai_frontend_generation_tokens` counts answers "
-    "that have ended.",
-    labels=_ANSWER,
+    "Output tokens, counted while they are generated; for responses that are not streamed, at "
+    "the end.",
+    "Its rate is the current throughput; `openai_frontend_generation_tokens` counts completed "
+    "generations.",
+    labels=_GENERATION,
 )  # fmt: skip
-FIRST_TOKEN_S = _declare(
-    "time_to_first_token_seconds", "histogram", "Seconds from Triton's request to its first token.",
-    "Grows with the engine's queue: see `vllm:num_requests_waiting`, then the lengths of prompts.",
-    labels=_ANSWER, bounds=_FIRST_TOKEN_S,
+TIME_TO_FIRST_TOKEN = _declare(
+    "time_to_first_token_seconds", "histogram",
+    "Time from Triton's request to its first token in seconds.",
+    "Grows with the engine's queue: see `vllm:num_requests_waiting`, then the lengths of "
+    "prompts.",
+    labels=_GENERATION, bounds=_FIRST_TOKEN_S,
 )  # fmt: skip
-TOKEN_S = _declare(
+TIME_PER_OUTPUT_TOKEN = _declare(
     "time_per_output_token_seconds", "histogram",
-    "Seconds for each token after the first, by answer.",
-    "Grows with the batch: fewer requests at a time, or a faster engine.",
-    labels=_ANSWER, bounds=_TOKEN_S,
+    "Mean time per output token after the first in seconds, by generation.",
+    "Grows with the batch: fewer concurrent requests, or a faster engine.",
+    labels=_GENERATION, bounds=_TOKEN_S,
 )  # fmt: skip
-ANSWER_S = _declare(
-    "generation_duration_seconds", "histogram", "Seconds from Triton's request to its end.",
-    "None ends while some run: the engine hangs; see `openai_frontend_engine_stalls`.",
-    labels=_ANSWER, bounds=_ANSWER_S,
+GENERATION_DURATION = _declare(
+    "generation_duration_seconds", "histogram",
+    "Time from Triton's request to its end in seconds.",
+    "No observations while generations run: the engine hangs; see "
+    "`openai_frontend_engine_stalls`.",
+    labels=_GENERATION, bounds=_ANSWER_S,
 )  # fmt: skip
 PROMPT_TOKENS = _declare(
-    "prompt_tokens", "histogram", "Tokens of each prompt; embeddings and scores count too.",
-    "Longer prompts take the engine's time from answers: cap them with `max_input_tokens`.",
-    labels=_ANSWER, bounds=_TOKENS,
+    "prompt_tokens", "histogram",
+    "Tokens per prompt; embeddings and scores count too.",
+    "Long prompts delay the tokens of other requests: limit them with `max_input_tokens`.",
+    labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
-CACHED_TOKENS = _declare(
-    "cached_prompt_tokens", "counter", "Tokens of prompts that the engine's prefix cache held.",
-    "Few, where prompts begin alike: route them to the same machine.", labels=_ANSWER,
+CACHED_PROMPT_TOKENS = _declare(
+    "cached_prompt_tokens", "counter",
+    "Prompt tokens found in the engine's prefix cache.",
+    "Few, although prompts share prefixes: route them to the same machine.",
+    labels=_GENERATION,
 )  # fmt: skip
-COMPLETION_TOKENS = _declare(
-    "generation_tokens", "histogram", "Tokens of each answer.",
-    "Longer answers hold their places longer: cap them with `max_output_tokens`.",
-    labels=_ANSWER, bounds=_TOKENS,
+GENERATION_TOKENS = _declare(
+    "generation_tokens", "histogram",
+    "Tokens per completed generation.",
+    "Long outputs occupy the engine longer: limit them with `max_output_tokens`.",
+    labels=_GENERATION, bounds=_TOKENS,
 )  # fmt: skip
-RELOADS = _declare(
+CONFIG_RELOADS = _declare(
     "settings_reloads", "counter", "Times that the settings were read again, by outcome.",
     "Any `refused`: the log says in one line what is wrong with them; the old ones are in force.",
     labels=("outcome",),
 )  # fmt: skip
-LAG_S = _declare(
-    "event_loop_lag_seconds", "histogram", "Seconds that a timer of the event loop comes late.",
-    "What one callback takes, every stream waits for. Above 0.1 s: very long prompts or bodies, or "
+EVENT_LOOP_LAG = _declare(
+    "event_loop_lag_seconds", "histogram",
+    "Delay of a timer on the event loop in seconds.",
+    "Every stream waits for the longest callback. Above 0.1 s: very long prompts or bodies, or "
     "too little CPU.",
     bounds=_LAG_S,
 )  # fmt: skip
-RELAYED_TEXTS = _declare(
-    "fast_path_tokens", "counter", "Texts of tokens that left by the short way to their clients.",
-    "Divided by `openai_frontend_fast_path_writes`: tokens per write. Near 1 the gateway keeps up; "
-    "more is an event loop or clients that lag behind the engine, and get several at a time.",
+FAST_PATH_TOKENS = _declare(
+    "fast_path_tokens", "counter",
+    "Tokens of text written to clients on the fast path.",
+    "Divided by `openai_frontend_fast_path_writes`: tokens per write. Near 1, the gateway keeps "
+    "up; above, the event loop or clients lag behind the engine and get several tokens at once.",
 )  # fmt: skip
-RELAY_WRITES = _declare(
-    "fast_path_writes", "counter", "Writes that took those texts to their clients.",
+FAST_PATH_WRITES = _declare(
+    "fast_path_writes", "counter",
+    "Writes to clients on the fast path.",
     "See `openai_frontend_fast_path_tokens`.",
 )  # fmt: skip
-READERS_DROPPED = _declare(
+SLOW_CLIENTS_DISCONNECTED = _declare(
     "slow_clients_disconnected", "counter",
-    "Streams that were ended because their client did not read.",
-    "Clients or a proxy that stall; their answers were cancelled.",
+    "Streams ended because the client did not read.",
+    "Stalled clients, or a proxy in between; their generations were cancelled.",
 )  # fmt: skip
 TIMEOUTS = _declare(
     "timeouts", "counter",
-    "Requests that were ended for time: head, body, total.",
-    "`head` and `body`: slow or hostile clients. `total`: answers longer than the limit allows.",
+    "Requests that timed out, by kind: head, body, total.",
+    "`head`, `body`: slow or hostile clients. `total`: responses that take longer than the "
+    "limit.",
     labels=("kind",),
 )  # fmt: skip
-WATCHDOG = _declare(
-    "engine_stalls", "counter", "Times that an engine was found to be stuck.",
-    "`first_token`: no answer begins; `inter_token`: answers stand still. The engine's log says "
-    "why; see `openai_frontend_engine_restarts` for what was done.",
+ENGINE_STALLS = _declare(
+    "engine_stalls", "counter",
+    "Times an engine was found to be stuck.",
+    "`first_token`: a generation does not start; `inter_token`: a generation stopped. The "
+    "engine's log has the cause; `openai_frontend_engine_restarts` counts the recoveries.",
     labels=("model", "phase"),
 )  # fmt: skip
 ENGINE_RESTARTS = _declare(
-    "engine_restarts", "counter", "Times that a model's engine was started again.",
-    "One is a crash to look into; a row of them is a model that cannot run here.", labels=_MODEL,
+    "engine_restarts", "counter",
+    "Restarts of a model's engine.",
+    "One is a crash to investigate; several in a row: the model cannot run here.",
+    labels=_MODEL,
 )  # fmt: skip
-LOG_LINES_LOST = _declare(
-    "log_lines_dropped", "counter", "Lines of the log that found no room, or could not be written.",
-    "Growing: the disk is full, or nobody reads standard error fast enough "
-    "(docs/tracing-and-logs.md).",
+LOG_LINES_DROPPED = _declare(
+    "log_lines_dropped", "counter",
+    "Log lines dropped because the buffer was full or a write failed.",
+    "Growing: the disk is full, or stderr is not read fast enough (docs/tracing-and-logs.md).",
 )  # fmt: skip
-TRACE_REQUESTS_LOST = _declare(
-    "traces_dropped", "counter", "Sampled requests whose spans no collector has taken.",
-    "Growing: the collector of `otlp_endpoint` is away, refuses, or is too slow; a smaller "
-    "`trace_sample_ratio` helps against the last.",
+TRACES_DROPPED = _declare(
+    "traces_dropped", "counter",
+    "Sampled requests whose spans were not exported.",
+    "Growing: the collector of `otlp_endpoint` is down, rejects spans, or is too slow; for the "
+    "last, lower `trace_sample_ratio`.",
 )  # fmt: skip

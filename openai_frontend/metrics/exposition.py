@@ -1,6 +1,5 @@
-"""The text of `/metrics`: the gateway's families and the core's, in either of Prometheus' formats.
-
-Knows no HTTP: the caller says which format was asked for.
+"""The text of `/metrics`: the gateway's metrics and the core's, in Prometheus text format or
+OpenMetrics.
 """
 
 import re
@@ -15,22 +14,22 @@ from prometheus_client.samples import Sample
 
 _DECLARED = re.compile(r"^# TYPE (\S+) counter$", re.MULTILINE)
 
-_BLOCKS = re.compile(r"^(?=# HELP )", re.MULTILINE)  # one for each family
-_NAME = re.compile(r"^# HELP |(?:_total)? .*$")  # what stands around it in a block's first line
+_BLOCKS = re.compile(r"^(?=# HELP )", re.MULTILINE)  # one per metric
+_NAME = re.compile(r"^# HELP |(?:_total)? .*$")  # what surrounds it in a block's first line
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def plain(own: Iterable[Metric], core: str) -> bytes:
-    """Prometheus' old format; the core's part as the core wrote it."""
+    """Prometheus text format; the core's part is unchanged."""
     families, rest = _joined(own, core)
     return exposition.generate_latest(_Families(families)) + rest.encode()
 
 
 def as_openmetrics(own: Iterable[Metric], core: str) -> bytes:
-    """OpenMetrics 1.0. Its counters end in `_total`; a counter of the core's that does not keeps
-    its name, which dashboards know, and says nothing of its type.
+    """OpenMetrics 1.0. Counters must end in `_total` there; the core's that do not keep their
+    names, which dashboards use, and become untyped.
     """
     families, rest = _joined(own, core)
     written = set(_DECLARED.findall(rest))
@@ -39,12 +38,12 @@ def as_openmetrics(own: Iterable[Metric], core: str) -> bytes:
     ]
     families_of_both = _Families([*families, *core_families])
     write: Callable[..., bytes] = openmetrics.generate_latest
-    return write(families_of_both, openmetrics.ALLOWUTF8)  # as names are: with their colons
+    return write(families_of_both, openmetrics.ALLOWUTF8)  # keeps the colons in names
 
 
 @dataclass(frozen=True)
 class _Families:
-    """What the library's writers want: something to collect."""
+    """The argument that the library's writers expect."""
 
     families: Iterable[Metric]
 
@@ -53,11 +52,11 @@ class _Families:
 
 
 def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
-    """Our families, and the core's without those that ours have taken in: NVIDIA's vLLM backend
-    reports some under the names that we have for our own engine's models, and a family may stand
-    in a scrape but once.
+    """Merges metrics that both report: NVIDIA's vLLM backend uses the names that we use for our own
+    engine's models, and a scrape may contain a metric only once. Returns ours and the rest of
+    the core's text.
     """
-    families = list(_lasting(own))
+    families = list(_without_created(own))
     by_name = {family.name: family for family in families}
     rest = []
     for block in _BLOCKS.split(core):
@@ -70,8 +69,8 @@ def _joined(own: Iterable[Metric], core: str) -> tuple[list[Metric], str]:
     return families, "".join(rest)
 
 
-def _lasting(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Without the time at which each series began, which would double the text."""
+def _without_created(families: Iterable[Metric]) -> Iterator[Metric]:
+    """Drops the creation time of each series, which would double the text."""
     for family in families:
         samples = [each for each in family.samples if not each.name.endswith("_created")]
         family.samples = samples
@@ -79,8 +78,8 @@ def _lasting(families: Iterable[Metric]) -> Iterator[Metric]:
 
 
 def _as_written(family: Metric, written: Collection[str]) -> Metric:
-    """The library's parser takes `_total` from a counter's name and gives it to its samples,
-    whether or not it stood there; and OpenMetrics wants the bounds of buckets as decimals.
+    """The library's parser moves `_total` from a counter's name to its samples even if it was not
+    there, and OpenMetrics requires decimal bucket bounds.
     """
     if family.type == "counter" and f"{family.name}_total" not in written:
         samples = [each._replace(name=each.name.removesuffix("_total")) for each in family.samples]

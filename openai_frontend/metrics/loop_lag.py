@@ -1,4 +1,4 @@
-"""Measures how late the event loop is: what one callback takes, all streams wait for."""
+"""Measures the lag of the event loop: every stream waits for the longest callback."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from collections.abc import Callable
 _EVERY_S = 0.25
 
 
-async def watch(tell: Callable[[float], None]) -> None:
-    """For ever: `tell` gets the seconds by which a timer came late."""
+async def watch(observe: Callable[[float], None]) -> None:
+    """Runs until cancelled; calls `observe` with the delay of a timer in seconds."""
     loop = asyncio.get_running_loop()
     while True:
         due_s = loop.time() + _EVERY_S
         await asyncio.sleep(_EVERY_S)
-        tell(max(0.0, loop.time() - due_s))
+        observe(max(0.0, loop.time() - due_s))

@@ -1,8 +1,7 @@
-"""vLLM's metrics under the names and labels that NVIDIA's vLLM backend gives them, for the models
-of our own vLLM engine: what the gateway counts anyway, said in vLLM's words when somebody asks.
+"""Reports vLLM's metrics for the models of our own vLLM engine, with the names and labels of
+NVIDIA's vLLM backend, from what the gateway counts anyway.
 
-Which they are is said in `vllm_catalog.py`. A version's answers with adapters and without are
-summed here.
+`vllm_catalog.py` lists them. Values are sums over all LoRA adapters of a version.
 """
 
 from collections import defaultdict
@@ -14,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.samples import Sample
 
 from openai_frontend.metrics import catalog
-from openai_frontend.metrics.family import Kind, MetricSpec
+from openai_frontend.metrics.catalog import Kind, MetricSpec
 from openai_frontend.metrics.vllm_catalog import (
     BY_SOURCE,
     COUNTERS,
@@ -27,7 +26,7 @@ from openai_frontend.metrics.vllm_catalog import (
 
 Labels = tuple[tuple[str, str], ...]
 
-# What a family's samples are called after its name
+# The suffixes of a metric's samples
 _SUFFIXES: Mapping[Kind, tuple[str, ...]] = {
     "gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"),
 }  # fmt: skip
@@ -35,23 +34,23 @@ _SUFFIXES: Mapping[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VLLMModel:
-    """One version of a model, and how its engine is doing at this moment."""
+    """One version of a model, with the current state of its engine."""
 
-    model: str  # in Triton
+    model: str  # name in Triton
     version: str
     gauges: Mapping[str, float] = field(default_factory=dict)  # vLLM's name -> value
-    # What has labels besides: the sample's name, those labels, the value
+    # Sample's name, labels besides the model's, value
     samples: Sequence[tuple[str, Mapping[str, str], float]] = ()
 
 
-def vllm_gauges(told: Mapping[str, float]) -> dict[str, float]:
-    """What an engine tells of itself, under vLLM's names."""
+def vllm_gauges(gauges: Mapping[str, float]) -> dict[str, float]:
+    """An engine's gauges under vLLM's names."""
     names = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
-    return {names.get(name, name): value for name, value in told.items()}
+    return {names.get(name, name): value for name, value in gauges.items()}
 
 
 def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Metric]:
-    """vLLM's families of these models; none where there is no such model."""
+    """vLLM's metrics of these models; nothing without models."""
     listed = list(models)
     if not listed:
         return
@@ -68,28 +67,28 @@ def families(own: CollectorRegistry, models: Iterable[VLLMModel]) -> Iterator[Me
         yield _from_engine(family, listed)
 
 
-def _counter(family: MetricSpec, values: Mapping[Labels, float]) -> Metric:
-    metric = _metric(family)
+def _counter(spec: MetricSpec, values: Mapping[Labels, float]) -> Metric:
+    metric = _metric(spec)
     for labels, value in sorted(values.items()):
-        metric.add_sample(f"{family.name}_total", dict(labels), value)
+        metric.add_sample(f"{spec.name}_total", dict(labels), value)
     return metric
 
 
-def _from_engine(family: MetricSpec, models: Iterable[VLLMModel]) -> Metric:
-    metric = _metric(family)
-    sample = f"{family.name}_total" if family.kind == "counter" else family.name
-    names = {f"{family.name}{suffix}" for suffix in _SUFFIXES[family.kind]}
+def _from_engine(spec: MetricSpec, models: Iterable[VLLMModel]) -> Metric:
+    metric = _metric(spec)
+    sample = f"{spec.name}_total" if spec.kind == "counter" else spec.name
+    names = {f"{spec.name}{suffix}" for suffix in _SUFFIXES[spec.kind]}
     for each in models:
-        if family.name in each.gauges:
-            metric.add_sample(sample, dict(_labels(each)), each.gauges[family.name])
+        if spec.name in each.gauges:
+            metric.add_sample(sample, dict(_labels(each)), each.gauges[spec.name])
         for name, labels, value in each.samples:
             if name in names:
                 metric.add_sample(name, {**dict(_labels(each)), **labels}, value)
     return metric
 
 
-def _metric(family: MetricSpec) -> Metric:
-    return Metric(family.name, family.help, family.kind)
+def _metric(spec: MetricSpec) -> Metric:
+    return Metric(spec.name, spec.help, spec.kind)
 
 
 def _labels(model: VLLMModel) -> Labels:
@@ -97,7 +96,7 @@ def _labels(model: VLLMModel) -> Labels:
 
 
 def _samples(own: CollectorRegistry, known: Container[Labels]) -> dict[str, dict[Labels, float]]:
-    """Our sample's name -> vLLM's labels -> the sum over all adapters of the model."""
+    """Our sample's name -> vLLM's labels -> the sum over all LoRA adapters."""
     sums: dict[str, dict[Labels, float]] = defaultdict(lambda: defaultdict(float))
     for sample, of in _of_models(own, known):
         bound = [("le", sample.labels["le"])] if "le" in sample.labels else []
@@ -108,15 +107,15 @@ def _samples(own: CollectorRegistry, known: Container[Labels]) -> dict[str, dict
 def _successes(own: CollectorRegistry, known: Container[Labels]) -> Mapping[Labels, float]:
     sums: dict[Labels, float] = defaultdict(float)
     for sample, of in _of_models(own, known):
-        if sample.name == f"{catalog.ENDED.name}_total":
+        if sample.name == f"{catalog.GENERATIONS.name}_total":
             reason = FINISHED_REASONS[sample.labels["finish_reason"]]
             sums[*of, ("finished_reason", reason)] += sample.value
     return sums
 
 
 def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels, float]:
-    """Of each model's prompts: what the prefix cache held, and what was computed."""
-    cached = samples[f"{catalog.CACHED_TOKENS.name}_total"]
+    """Prompt tokens by source: found in the prefix cache, or computed."""
+    cached = samples[f"{catalog.CACHED_PROMPT_TOKENS.name}_total"]
     sums: dict[Labels, float] = {}
     for labels, tokens in samples[f"{catalog.PROMPT_TOKENS.name}_sum"].items():
         held = cached.get(labels, 0)
@@ -126,7 +125,7 @@ def _by_source(samples: Mapping[str, Mapping[Labels, float]]) -> Mapping[Labels,
 
 
 def _of_models(own: CollectorRegistry, known: Container[Labels]) -> Iterator[tuple[Sample, Labels]]:
-    """Our samples of these models' answers, and vLLM's labels of each."""
+    """Our samples of these models, with vLLM's labels of each."""
     for family in own.collect():
         for sample in family.samples:
             of = tuple((name, sample.labels.get(name, "")) for name in ("model", "version"))
@@ -135,27 +134,27 @@ def _of_models(own: CollectorRegistry, known: Container[Labels]) -> Iterator[tup
 
 
 def _histogram(
-    family: MetricSpec, ours: MetricSpec, samples: Mapping[str, Mapping[Labels, float]]
+    spec: MetricSpec, ours: MetricSpec, samples: Mapping[str, Mapping[Labels, float]]
 ) -> Metric:
-    metric = _metric(family)
+    metric = _metric(spec)
     buckets = samples[f"{ours.name}_bucket"]
-    for labels, count in samples[f"{ours.name}_count"].items():  # a model's samples together
+    for labels, count in samples[f"{ours.name}_count"].items():  # all samples of a model
         for (*of, (_, bound)), value in buckets.items():
-            if tuple(of) == labels and _is_told(float(bound), family.bounds):
-                metric.add_sample(f"{family.name}_bucket", {**dict(labels), "le": bound}, value)
-        metric.add_sample(f"{family.name}_count", dict(labels), count)
-        metric.add_sample(f"{family.name}_sum", dict(labels), samples[f"{ours.name}_sum"][labels])
+            if tuple(of) == labels and _is_reported(float(bound), spec.bounds):
+                metric.add_sample(f"{spec.name}_bucket", {**dict(labels), "le": bound}, value)
+        metric.add_sample(f"{spec.name}_count", dict(labels), count)
+        metric.add_sample(f"{spec.name}_sum", dict(labels), samples[f"{ours.name}_sum"][labels])
     return metric
 
 
-def _is_told(bound: float, bounds: tuple[float, ...]) -> bool:
+def _is_reported(bound: float, bounds: tuple[float, ...]) -> bool:
     return not bounds or bound in bounds or bound == float("inf")
 
 
 def _params_n(samples: Mapping[str, Mapping[Labels, float]]) -> Metric:
-    """Every request that has ended asked the engine for one choice."""
+    """Each request to the engine has one choice."""
     metric = _metric(PARAMS_N)
-    for labels, count in samples[f"{catalog.ANSWER_S.name}_count"].items():
+    for labels, count in samples[f"{catalog.GENERATION_DURATION.name}_count"].items():
         of = dict(labels)
         for bound in (*map(str, map(float, PARAMS_N.bounds)), "+Inf"):
             metric.add_sample(f"{PARAMS_N.name}_bucket", {**of, "le": bound}, count)

@@ -98,7 +98,7 @@ class EngineLife:
     def _stalled(self, stall: Stall) -> None:
         name, waited = stall.stream.model_name, f"{stall.waited_s:.1f} s"
         what = "the first response" if stall.phase == "first_token" else "another response"
-        self._metrics.watchdog_fired(name, stall.phase)
+        self._metrics.engine_stalled(name, stall.phase)
         logger.error("model %s: a request has waited %s for %s", name, waited, what)
         message = f"The model '{name}' has been silent for {waited}; the request was ended."
         stream = self._stream(stall)

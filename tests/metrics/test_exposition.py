@@ -44,8 +44,8 @@ def own():
     return list(metrics.registry.collect())
 
 
-def test_plain_keeps_the_cores_text():
-    """In Prometheus' format the core's text stands as the core wrote it, after ours."""
+def test_text_format_keeps_the_cores_text():
+    """It follows the gateway's own metrics unchanged."""
     text = exposition.plain(own(), CORE).decode()
 
     assert text.endswith(CORE)
@@ -53,25 +53,25 @@ def test_plain_keeps_the_cores_text():
 
 
 def test_openmetrics_is_valid():
-    """OpenMetrics' own strict parser takes it, with every name and value of the plain format."""
+    """The strict OpenMetrics parser accepts it; names and values equal those of the text format."""
     families = own()
     text = exposition.as_openmetrics(families, CORE).decode()
 
-    told = values(openmetrics_families(text))
+    parsed = values(openmetrics_families(text))
     plain = values(plain_families(exposition.plain(families, "").decode()))
 
-    assert told[("nv_inference_request_success", ("model", "demo"), ("version", "1"))] == 3
-    assert told[("nv_energy_total",)] == 1.5
-    assert told[("nv_cpu_utilization",)] == 0.25
-    assert told[
+    assert parsed[("nv_inference_request_success", ("model", "demo"), ("version", "1"))] == 3
+    assert parsed[("nv_energy_total",)] == 1.5
+    assert parsed[("nv_cpu_utilization",)] == 0.25
+    assert parsed[
         "vllm:e2e_request_latency_seconds_bucket", ("le", "1.0"), ("model", "demo"),
         ("version", "1"),
     ] == 1  # fmt: skip
-    assert plain.items() <= told.items()
+    assert plain.items() <= parsed.items()
 
 
-def test_without_times_of_creation():
-    """When a series began is in neither: it would double the text."""
+def test_no_creation_times():
+    """Both formats leave out `_created`, which would double the text."""
     families = own()
 
     assert b"_created" not in exposition.plain(families, CORE)
@@ -98,8 +98,8 @@ vllm:e2e_request_latency_seconds_bucket{model="theirs",version="1",le="+Inf"} 1
     ("write", "read"),
     [(exposition.plain, plain_families), (exposition.as_openmetrics, openmetrics_families)],
 )
-def test_families_that_both_have(write, read):
-    """What NVIDIA's vLLM backend reports stands beside our own engine's models, in one family."""
+def test_metrics_that_both_report_are_merged(write, read):
+    """NVIDIA's vLLM backend and our own engine share metric names; each appears once."""
     metrics = GatewayMetrics()
     metrics.generations_of(GenerationLabels("ours", "1")).begin(UsageCounter()).end()
     model = VLLMModel(model="ours", version="1")
@@ -107,8 +107,8 @@ def test_families_that_both_have(write, read):
 
     text = write(own, NVIDIA).decode()
 
-    told = list(read(text))
-    [tokens] = [family for family in told if family.name == "vllm:prompt_tokens"]
+    parsed = list(read(text))
+    [tokens] = [family for family in parsed if family.name == "vllm:prompt_tokens"]
     by_model = {each.labels["model"]: each.value for each in tokens.samples}
     assert by_model == {"ours": 0, "theirs": 5}
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]

@@ -7,7 +7,7 @@ from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.model import GenerationLabels
 
-MADE_BY = GenerationLabels(model="m", version="2", adapter="a")
+LABELS = GenerationLabels(model="m", version="2", adapter="a")
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def metrics():
 
 @pytest.fixture
 def value(metrics):
-    """The value of one series, by its name without the prefix and its labels."""
+    """Reads one sample by its name without the prefix, and its labels."""
 
     def read(name, **labels):
         return metrics.registry.get_sample_value(f"openai_frontend_{name}", labels)
@@ -25,23 +25,23 @@ def value(metrics):
     return read
 
 
-def test_an_answer(metrics, value):
-    """An answer counts its tokens, its first token's time, and how it ended."""
-    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
-    assert value("requests_running", **MADE_BY._asdict()) == 1
+def test_generation_is_recorded_when_it_ends(metrics, value):
+    """Its tokens, time to first token and finish reason are counted."""
+    generation = metrics.generations_of(LABELS).begin(UsageCounter())
+    assert value("requests_running", **LABELS._asdict()) == 1
 
     generation.add([CompletionDelta("a"), CompletionDelta("b")])
     counts = TokenCounts(prompt_tokens=7, completion_tokens=3, cached_tokens=4)
     generation.add([CompletionDelta("c", finish_reason="length", counts=counts)])
     generation.end()
 
-    assert value("requests_running", **MADE_BY._asdict()) == 0
-    assert value("generations_total", **MADE_BY._asdict(), finish_reason="length") == 1
-    assert value("prompt_tokens_sum", **MADE_BY._asdict()) == 7
-    assert value("cached_prompt_tokens_total", **MADE_BY._asdict()) == 4
-    assert value("generation_tokens_sum", **MADE_BY._asdict()) == 3
-    assert value("time_to_first_token_seconds_count", **MADE_BY._asdict()) == 1
-    assert value("time_per_output_token_seconds_count", **MADE_BY._asdict()) == 1
+    assert value("requests_running", **LABELS._asdict()) == 0
+    assert value("generations_total", **LABELS._asdict(), finish_reason="length") == 1
+    assert value("prompt_tokens_sum", **LABELS._asdict()) == 7
+    assert value("cached_prompt_tokens_total", **LABELS._asdict()) == 4
+    assert value("generation_tokens_sum", **LABELS._asdict()) == 3
+    assert value("time_to_first_token_seconds_count", **LABELS._asdict()) == 1
+    assert value("time_per_output_token_seconds_count", **LABELS._asdict()) == 1
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_an_answer(metrics, value):
         ([CompletionDelta(finish_reason="stop")], False, "stop"),
     ],
 )
-def test_how_an_answer_ends(metrics, value, deltas, fails, end):
-    """Without a finish reason it was cancelled, unless it failed."""
-    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
+def test_finish_reason(metrics, value, deltas, fails, end):
+    """A generation without a finish reason was cancelled, unless it failed."""
+    generation = metrics.generations_of(LABELS).begin(UsageCounter())
     if deltas:
         generation.add(deltas)
     if fails:
@@ -64,31 +64,31 @@ def test_how_an_answer_ends(metrics, value, deltas, fails, end):
     generation.end()
 
     ends = {
-        each: value("generations_total", **MADE_BY._asdict(), finish_reason=each)
+        each: value("generations_total", **LABELS._asdict(), finish_reason=each)
         for each in ("stop", "length", "cancelled", "error")
     }
     assert ends == {**dict.fromkeys(ends, 0), end: 1}
 
 
-def test_counts_of_parts_add_up(metrics, value):
-    """A model that counts in every response adds to its answer's tokens with each."""
-    generation = metrics.generations_of(MADE_BY).begin(UsageCounter())
+def test_token_counts_of_several_responses_add_up(metrics, value):
+    """A model may report token counts in every response."""
+    generation = metrics.generations_of(LABELS).begin(UsageCounter())
     first, last = TokenCounts(5, 2), TokenCounts(5, 3)
     generation.add([CompletionDelta("x", counts=first)])
     generation.add([CompletionDelta("x", finish_reason="stop", counts=last)])
     generation.end()
 
-    assert value("generation_tokens_sum", **MADE_BY._asdict()) == 5
-    assert value("prompt_tokens_sum", **MADE_BY._asdict()) == 5
+    assert value("generation_tokens_sum", **LABELS._asdict()) == 5
+    assert value("prompt_tokens_sum", **LABELS._asdict()) == 5
 
 
-def test_what_befalls_requests_and_engines(metrics, value):
-    """Each thing that operators want to know of is counted under its words."""
+def test_events_of_requests_and_engines_are_counted(metrics, value):
+    """Each event has its own metric and labels."""
     metrics.rejected("m", "queue_full")
     metrics.queue_changed("m", 3)
     metrics.queued("m", 0.5)
     metrics.engine_restarted("m")
-    metrics.watchdog_fired("m", "first_token")
+    metrics.engine_stalled("m", "first_token")
     metrics.slow_client_disconnected()
     metrics.timed_out("total")
 
@@ -103,11 +103,11 @@ def test_what_befalls_requests_and_engines(metrics, value):
     assert value("timeouts_total", kind="body") == 0
 
 
-def test_what_is_counted_elsewhere(metrics, value):
-    """It is zero until somebody is named, who is then asked at each scrape."""
+def test_callback_counters_are_read_at_each_scrape(metrics, value):
+    """Without a callback they are zero."""
     counts = [5]
     assert value("fast_path_tokens_total") == 0
-    metrics.ask(catalog.RELAYED_TEXTS, lambda: counts[0])
+    metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: counts[0])
 
     assert value("fast_path_tokens_total") == 5
     counts[0] = 6
@@ -118,46 +118,44 @@ class Stream:
     received = 0
 
 
-def test_the_first_token_of_an_answer_that_comes_whole(metrics, value):
-    """It is counted when the engine made it; where the engine does not say, it is not counted."""
-    told, untold = UsageCounter(), UsageCounter()
+def test_time_to_first_token_without_streaming_is_the_engines(metrics, value):
+    """If the engine does not report it, nothing is observed."""
+    reported, unreported = UsageCounter(), UsageCounter()
     counts = TokenCounts(7, 3)
-    for usage, counted in ((told, replace(counts, first_token_s=0.0)), (untold, counts)):
+    for usage, counted in ((reported, replace(counts, first_token_s=0.0)), (unreported, counts)):
         usage.follow(Stream(), streamed=False)
-        generation = metrics.generations_of(MADE_BY).begin(usage)
+        generation = metrics.generations_of(LABELS).begin(usage)
         generation.add([CompletionDelta("abc", finish_reason="stop", counts=counted)])
         generation.end()
 
-    assert value("time_to_first_token_seconds_count", **MADE_BY._asdict()) == 1
-    assert value("time_per_output_token_seconds_count", **MADE_BY._asdict()) == 1
+    assert value("time_to_first_token_seconds_count", **LABELS._asdict()) == 1
+    assert value("time_per_output_token_seconds_count", **LABELS._asdict()) == 1
 
 
-def test_both_times_of_an_answer_begin_together(metrics, value):
-    """An engine's own time to the first token counts from the request, as that of the answer, so
-    it is never negative.
-    """
+def test_time_to_first_token_of_the_engine_is_never_negative(metrics, value):
+    """It counts from the same moment as the duration of the generation."""
     usage = UsageCounter()
     usage.follow(Stream(), streamed=False)
-    generation = metrics.generations_of(MADE_BY).begin(usage)
+    generation = metrics.generations_of(LABELS).begin(usage)
     counts = TokenCounts(7, 3, first_token_s=0.0)
     generation.add([CompletionDelta("abc", finish_reason="stop", counts=counts)])
     generation.end()
 
-    assert value("time_to_first_token_seconds_sum", **MADE_BY._asdict()) == 0
+    assert value("time_to_first_token_seconds_sum", **LABELS._asdict()) == 0
 
 
-def test_tokens_as_they_come(metrics, value):
-    """Those of answers under way count too, and never twice."""
+def test_output_tokens_include_running_generations(metrics, value):
+    """No token is counted twice when the generation ends."""
     first, second = Stream(), Stream()
     counters = [UsageCounter(), UsageCounter()]
     for counter, stream in zip(counters, (first, second), strict=True):
         counter.follow(stream)
-    generation, other = (metrics.generations_of(MADE_BY).begin(counter) for counter in counters)
+    generation, other = (metrics.generations_of(LABELS).begin(counter) for counter in counters)
     first.received, second.received = 3, 2
-    assert value("output_tokens_total", **MADE_BY._asdict()) == 5
+    assert value("output_tokens_total", **LABELS._asdict()) == 5
 
     generation.end()
     second.received = 4
-    assert value("output_tokens_total", **MADE_BY._asdict()) == 7
+    assert value("output_tokens_total", **LABELS._asdict()) == 7
     other.end()
-    assert value("output_tokens_total", **MADE_BY._asdict()) == 7
+    assert value("output_tokens_total", **LABELS._asdict()) == 7

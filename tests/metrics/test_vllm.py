@@ -42,7 +42,7 @@ DEMO = VLLMModel(
     ],
 )
 
-# Labels with more than one value, or none: all others are the model's
+# Labels besides the model's
 OWN_LABELS = {"le", "finished_reason", "source"} | {
     label for _, labels, _ in DEMO.samples for label in labels
 }
@@ -71,19 +71,19 @@ def metrics():
 
 @pytest.fixture
 def values(metrics):
-    """Sample's name and its own label -> value; every other label is the model's."""
-    told = {}
+    """(Sample's name, values of labels besides the model's) -> value."""
+    read = {}
     for family in families(metrics.registry, [DEMO]):
         for sample in family.samples:
             labels = dict(sample.labels)
             own = [labels.pop(name) for name in sample.labels if name in OWN_LABELS]
             assert labels == {"model": "demo", "version": "1"}
-            told[sample.name, *(tuple(own) or (None,))] = sample.value
-    return told
+            read[sample.name, *(tuple(own) or (None,))] = sample.value
+    return read
 
 
-def test_a_version_and_its_adapters(values):
-    """Answers with and without adapters add up; other versions and models are not in it."""
+def test_values_are_sums_over_lora_adapters(values):
+    """Other versions and models are not included."""
     assert values["vllm:prompt_tokens_total", None] == 2 * 7
     assert values["vllm:generation_tokens_total", None] == 2 * 3
     assert values["vllm:prefix_cache_hits_total", None] == 2 * 4
@@ -97,24 +97,24 @@ def test_a_version_and_its_adapters(values):
 
 
 @pytest.mark.parametrize("name", HISTOGRAM_BOUNDS)
-def test_bounds(values, name):
-    """The bounds of times are those of NVIDIA's backend, so that its dashboards add them up."""
+def test_bounds_are_those_of_nvidias_backend(values, name):
+    """Its dashboards can add both up."""
     bounds = [own[0] for sample, *own in values if sample == f"{name}_bucket"]
 
     assert HISTOGRAM_BOUNDS[name].split() == bounds
     assert values[f"{name}_bucket", "+Inf"] == values[f"{name}_count", None] == 2
 
 
-def test_gauges(values):
-    """What the engine says of itself now."""
+def test_gauges_of_the_engine(values):
+    """They are reported under vLLM's names."""
     assert values["vllm:num_requests_running", None] == 3
     assert values["vllm:num_requests_waiting", None] == 1
     assert values["vllm:kv_cache_usage_perc", None] == 0.5
     assert values["vllm:num_preemptions_total", None] == 2
 
 
-def test_samples(values):
-    """And what has labels besides the model's: each under its family, as the engine tells it."""
+def test_samples_with_labels_of_their_own(values):
+    """The engine's labels are added to the model's."""
     assert values["vllm:num_requests_waiting_by_reason", "capacity"] == 1
     assert values["vllm:inter_token_latency_seconds_bucket", "0.01"] == 2
     assert values["vllm:inter_token_latency_seconds_sum", None] == 0.05
@@ -123,13 +123,13 @@ def test_samples(values):
     assert values["vllm:cache_config_info", "16", "auto", "True", "0.9", "512"] == 1
 
 
-def test_no_such_model(metrics):
-    """Without a model of this engine, nothing is said in vLLM's words."""
+def test_no_vllm_metrics_without_a_model(metrics):
+    """A gateway without vLLM models does not report them."""
     assert list(families(metrics.registry, [])) == []
 
 
-def test_valid(metrics):
-    """OpenMetrics' strict parser takes them beside ours."""
+def test_openmetrics_parser_accepts_vllm_metrics(metrics):
+    """They are valid next to the gateway's own."""
     other = VLLMModel(model="other", version="2")
     own = [*metrics.registry.collect(), *families(metrics.registry, [DEMO, other])]
 
@@ -139,11 +139,11 @@ def test_valid(metrics):
     assert {"vllm:prompt_tokens", "vllm:e2e_request_latency_seconds"} <= named
 
 
-def test_all_that_is_declared(metrics):
-    """Each family that is declared is told, of its kind, with its labels and its help."""
-    told = {
+def test_catalog_matches_the_reported_metrics(metrics):
+    """Names, types, help texts and labels are those of the catalog."""
+    reported = {
         family.name: (family.type, family.documentation, set(family.samples[0].labels) - {"le"})
         for family in families(metrics.registry, [DEMO])
     }
 
-    assert told == {each.name: (each.kind, each.help, set(each.labels)) for each in ALL}
+    assert reported == {each.name: (each.kind, each.help, set(each.labels)) for each in ALL}

@@ -16,7 +16,7 @@ EXAMPLE = _ROOT / "docs" / "examples" / "line_calls.py"
 SAMPLES = _ROOT / "tests" / "data" / "parsing"
 
 COLUMNS = """\
-| family | models | tool syntax | held in | reasoning | ids | outputs |
+| family | models | tool syntax | constrained in | reasoning | ids | outputs |
 |---|---|---|---|---|---|--:|
 """
 
@@ -33,13 +33,21 @@ def row(family: Family) -> str:
     names = ", ".join(f"`{name}`" for name in (family.name, *family.aliases))
     tools = family.tools.summary if family.tools else "none"
     form = (family.id_form.__doc__ or "").removesuffix(".") if family.tools else ""
-    held = held_in(family)
-    cells = (names, family.models, tools, held, reasoning(family), form, str(samples(family)))
+    grammar = constrained_in(family)
+    cells = (
+        names,
+        family.models,
+        tools,
+        grammar,
+        reasoning(family),
+        form,
+        str(samples(family)),
+    )
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
-def held_in(family: Family) -> str:
-    """What a grammar holds calls to: the family's own form, or JSON."""
+def constrained_in(family: Family) -> str:
+    """The format that a grammar enforces for calls: the family's own, or JSON."""
     if family.tools is None:
         return ""
     return "own" if family.name in TAGS or family.tools.frames_output else "JSON"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend import model_options
-from openai_frontend.cli import model_config
+from openai_frontend.cli.model_directory import read_config
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from tests.backends import repository
@@ -97,7 +97,7 @@ def kinds() -> dict[str, SelectedContracts]:
 def chosen(folder: Path) -> SelectedContracts:
     """The contracts of a model with a tokenizer. Raises ModelUnavailable where it has none."""
     said = model_options.read(folder)
-    config = model_config.read(folder, folder / "1")
+    config = read_config(folder, folder / "1")
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     return select_contracts(
         config,
@@ -110,7 +110,7 @@ def chosen(folder: Path) -> SelectedContracts:
 def _beside(folder: Path, step: Mapping[str, Any]) -> Mapping[str, Any]:
     """The config of a model that an ensemble calls."""
     called = folder.parent / str(step["model_name"])
-    return model_config.read(called, called / "1")
+    return read_config(called, called / "1")
 
 
 def _decoupled(config: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Finds out of a model's files what its report says. Starts nothing, downloads nothing."""
+"""Derives the report of a model from its files. Starts nothing, downloads nothing."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import chat_templates
-from openai_frontend.cli import adapters, engine_check, installation
+from openai_frontend.adapters.folder import Taken
+from openai_frontend.adapters.places import Places
+from openai_frontend.adapters.table import AdapterTable
+from openai_frontend.cli import load_checks
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.cli.report import Report
@@ -18,6 +21,7 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import folder_facts
+from openai_frontend.models.adapter_models import SEPARATOR
 from openai_frontend.models.building import NotServable
 from openai_frontend.models.reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
 from openai_frontend.prompting import chat_template, tokenizer
@@ -66,8 +70,8 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
     if loaded is not None and place is not None:
         prompts = _fill_in_reading(report, folder, place, loaded)
     _fill_in_contract(report, folder, prompts)
-    engine_check.check(folder)
-    if (lacking := installation.lack(folder.backend, backend_directory)) is not None:
+    load_checks.check_engine(folder)
+    if (lacking := load_checks.missing_backend(folder.backend, backend_directory)) is not None:
         report.will_not_work.append(lacking)
 
 
@@ -188,7 +192,7 @@ def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contra
         report.will_not_work.append(
             "Constraints: the engine's guided_decoding_backend is not set, so it refuses them."
         )
-    names, problems = adapters.of(folder, contract)
+    names, problems = _adapters(folder, contract)
     report.adapters = names
     report.will_not_work += problems
 
@@ -248,3 +252,34 @@ def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
         for part in parts
         if part.get("backend") == "tensorrtllm"
     )
+
+
+_VLLM_MAX_RANK = 16  # where model.json does not say it
+
+
+def _adapters(folder: ModelDirectory, contract: Contract) -> tuple[list[str], list[str]]:
+    """Names by which requests ask for them, and a sentence for each that could not serve."""
+    places = Places(
+        model_folder=folder.path,
+        version=max(folder.versions),
+        named=folder.options.adapters,
+        watched=folder.options.adapter_folder,
+    )
+    found = AdapterTable().look(folder.name, places, _taken(folder, contract))
+    return (
+        [f"{folder.name}{SEPARATOR}{name}" for name in found.adapters],
+        [f"Its adapter '{name}' cannot serve: {why}." for name, why in found.problems.items()],
+    )
+
+
+def _taken(folder: ModelDirectory, contract: Contract) -> Taken | None:
+    """What adapters the model takes; an engine in this process is asked for them in model.json."""
+    if not contract.supports("adapter"):
+        return None
+    if folder.engine is not None:
+        rank = folder.arguments.get("max_lora_rank", _VLLM_MAX_RANK)
+        on = str(folder.arguments.get("enable_lora", False)).lower() == "true"
+        return Taken(kind="peft", max_rank=rank) if on else None
+    if contract.supports("adapter_weights"):
+        return Taken(kind="tensorrt_llm")
+    return Taken(kind="peft" if contract.supports("adapter_path") else None)

@@ -1,20 +1,70 @@
-"""What a model's folder says before anything runs: its config, its options, its facts."""
+"""What a model's directory says before anything runs: its config, options and facts."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_options
-from openai_frontend.cli import model_config
+from openai_frontend import model_options, yaml_text
+from openai_frontend.cli import pbtxt
+from openai_frontend.cli.init_repo import vllm
 from openai_frontend.cli.init_repo.options import holds_weights
-from openai_frontend.cli.model_config import Config
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import folder_facts
 from openai_frontend.models.folder_facts import ModelFacts, ModelSource
+
+Config = dict[str, Any]
+
+
+def read_config(folder: Path, version: Path | None) -> Config:
+    """The config; all defaults if there is no file. ModelUnavailable where it cannot be read."""
+    path = folder / "config.pbtxt"
+    try:
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        config = pbtxt.read(text)
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"{path}: {error}") from error
+    name = folder.resolve().name
+    config["name"] = config["name"] or name
+    if config["name"] != name:
+        raise ModelUnavailable(
+            f"{path}: its name is '{config['name']}', not its folder's, '{name}'"
+        )
+    complete = _COMPLETED.get(config.get("backend", ""))
+    return config if complete is None else complete(config, version)
+
+
+def _complete_python(config: Config, version: Path | None) -> Config:
+    """What the LLM API's program sets, by its model.yaml; other programs are not known."""
+    path = None if version is None else version / "model.yaml"
+    if path is None or not path.is_file():
+        return config
+    try:
+        said = yaml_text.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
+    triton = said.get("triton_config") if isinstance(said, dict) else None
+    if not isinstance(triton, dict):
+        return config
+    try:
+        max_batch_size = int(triton.get("max_batch_size", 0))
+    except (TypeError, ValueError):
+        raise ModelUnavailable(f"{path}: max_batch_size is no number") from None
+    return {
+        **config,
+        "max_batch_size": max_batch_size,
+        "model_transaction_policy": {"decoupled": bool(triton.get("decoupled", False))},
+    }
+
+
+_COMPLETED: Mapping[str, Callable[[Config, Path | None], Config]] = {
+    "inprocess": lambda config, _: vllm.completed_inprocess(config),
+    "vllm": lambda config, _: vllm.completed_nvidias(config),
+    "python": _complete_python,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +136,7 @@ class ModelDirectory:
         folder = self.path.parent / name
         if not (folder / "config.pbtxt").is_file():
             return None
-        return ModelSource(config=model_config.read(folder, None), folder=None)
+        return ModelSource(config=read_config(folder, None), folder=None)
 
 
 def find(
@@ -127,7 +177,7 @@ def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelDirectory:
     numbers = _numbers(path)
     latest = path / str(numbers[-1]) if numbers else None
     name = path.resolve().name
-    config = model_config.read(path, latest)
+    config = read_config(path, latest)
     return ModelDirectory(
         name=name,
         path=path,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from openai_frontend import model_options
-from openai_frontend.cli import model_config
+from openai_frontend.cli.model_directory import read_config
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models import folder_facts
@@ -61,7 +61,7 @@ def _real(folder: Path | None) -> list[Model]:
     if folder is None:
         return []
     models = {each.name: each for each in sorted(folder.iterdir()) if each.is_dir()}
-    configs = {name: model_config.read(path, path / "1") for name, path in models.items()}
+    configs = {name: read_config(path, path / "1") for name, path in models.items()}
     parts = {part for config in configs.values() for part in folder_facts.parts(config)}
     found = []
     for name, path in models.items():

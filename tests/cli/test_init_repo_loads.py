@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_frontend.cli import model_config
+from openai_frontend.cli.model_directory import read_config
 from openai_frontend.triton import Options, Server
 from tests import hugging_face_cache
 from tests.cli.test_init_repo import DEMO, ENGINE, init
@@ -58,7 +58,7 @@ async def test_the_core_loads_what_is_written(tmp_path: Path) -> None:
 
     repository = tmp_path / "r"
     write_all_kinds(repository, tmp_path / "engine")
-    written = {path.name: model_config.read(path, None) for path in repository.iterdir()}
+    written = {path.name: read_config(path, None) for path in repository.iterdir()}
     for name, config in written.items():
         if config.get("platform") != "ensemble":
             stand_in(repository / name)

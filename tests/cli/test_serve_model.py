@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from openai_frontend.cli import cached_repository, model_config
+from openai_frontend.cli import cached_repository
 from openai_frontend.cli.cached_repository import is_made, repository
 from openai_frontend.cli.command import MISUSED, main
+from openai_frontend.cli.model_directory import read_config
 from openai_frontend.engines.vllm.arguments import check_installed
 from openai_frontend.setting_sources import InvalidSettings, load
 from tests import mock_models
@@ -52,7 +53,7 @@ def test_a_folder_of_weights_is_served_by_vllm(cache: Path) -> None:
     folder = only_model(made_repository)
     assert made_repository.parent == cache / "openai-frontend" / "model-repositories"
     assert folder.name == "weights"
-    assert model_config.read(folder, None)["backend"] == "inprocess"
+    assert read_config(folder, None)["backend"] == "inprocess"
     assert arguments(folder)["model"] == str(DEMO)
 
 

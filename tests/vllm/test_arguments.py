@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import cached_repository, engine_check, flag_hints, main
+from openai_frontend.cli import cached_repository, flag_hints, load_checks, main
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.setting_sources import InvalidSettings, load
@@ -118,7 +118,7 @@ def test_check_names_an_unknown_engine_argument(
 
 def test_the_arguments_that_check_takes_as_known_exist() -> None:
     """`check` does not ask vLLM about them."""
-    arguments.check_names(engine_check._KNOWN_ARGUMENTS)
+    arguments.check_names(load_checks._KNOWN_ARGUMENTS)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,8 @@ from typing import Any
 
 import yaml
 
-from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.model import RepositoryModel, parameters, tensors
 from openai_frontend.cli.init_repo.options import RepositoryOptions
-from openai_frontend.cli.init_repo.tensors import parameters, tensors
 from openai_frontend.cli.init_repo.vllm import highest_rank
 
 # triton_backend/all_models/llmapi/tensorrt_llm/config.pbtxt of NVIDIA/TensorRT-LLM

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
 from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
-from openai_frontend.cli.init_repo.built_engine import MAX_LORA_RANK, EngineConfig
-from openai_frontend.cli.init_repo.guided_decoding import tokenizer_info
-from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.model import RepositoryModel, parameters, tensors
 from openai_frontend.cli.init_repo.options import InvalidOption, RepositoryOptions
-from openai_frontend.cli.init_repo.tensors import parameters, tensors
+from openai_frontend.cli.init_repo.tensorrt_llm_engine import (
+    MAX_LORA_RANK,
+    EngineConfig,
+    tokenizer_info,
+)
 
 _FAMILY = "inflight_batcher_llm"
 _PREPROCESSING, _ENGINE, _POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
@@ -132,9 +133,9 @@ def _ensemble(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> Rep
         "output": tensors(tables.TEXT_OUTPUTS, engine.datatypes()),
         "ensemble_scheduling": {
             "step": [
-                _step(_PREPROCESSING, steps.PREPROCESSING_MAPS),
-                _step(_ENGINE, steps.ENGINE_MAPS),
-                _step(_POSTPROCESSING, steps.POSTPROCESSING_MAPS),
+                _step(_PREPROCESSING, tables.PREPROCESSING_MAPS),
+                _step(_ENGINE, tables.ENGINE_MAPS),
+                _step(_POSTPROCESSING, tables.POSTPROCESSING_MAPS),
             ]
         },
     }

@@ -5,9 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from openai_frontend.cli.init_repo.model import RepositoryModel
+from openai_frontend.cli.init_repo.model import RepositoryModel, parameters, tensors
 from openai_frontend.cli.init_repo.options import InvalidOption, RepositoryOptions, read_json
-from openai_frontend.cli.init_repo.tensors import parameters, tensors
 
 # src/model.py of triton-inference-server/vllm_backend, auto_complete_config
 _INPUTS = """

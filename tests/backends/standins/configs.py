@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from openai_frontend.cli import pbtxt as model_config_text
-from openai_frontend.cli.init_repo import tensorrt_llm_steps as steps
+from openai_frontend.cli.init_repo import tensorrt_llm_tables as tables
 from tests.gateway_process import ROOT
 
 NVIDIAS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
@@ -24,9 +24,9 @@ CHAT: Mapping[str, Tensors] = {
 }
 
 _STEPS = {
-    "preprocessing": steps.PREPROCESSING_MAPS,
-    "tensorrt_llm": steps.ENGINE_MAPS,
-    "postprocessing": steps.POSTPROCESSING_MAPS,
+    "preprocessing": tables.PREPROCESSING_MAPS,
+    "tensorrt_llm": tables.ENGINE_MAPS,
+    "postprocessing": tables.POSTPROCESSING_MAPS,
 }
 
 

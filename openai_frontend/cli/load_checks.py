@@ -1,13 +1,15 @@
-"""Why an in-process engine could not load its model, found out without starting it."""
+"""Why a model could not be loaded here, found without starting anything."""
 
 import importlib
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
+from openai_frontend.triton import library, python_backend
 
 # vLLM's own list takes seconds to import; these, which `init-repo` writes, it always has.
 _KNOWN_ARGUMENTS = frozenset((
@@ -18,7 +20,7 @@ _KNOWN_ARGUMENTS = frozenset((
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
-def check(folder: ModelDirectory) -> None:
+def check_engine(folder: ModelDirectory) -> None:
     """Raises ModelUnavailable."""
     if folder.engine is None:
         return
@@ -71,3 +73,21 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
         isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) != "default"
         for rope in ropes
     )
+
+
+_OURS = "inprocess"
+_OWN_KIND = {"", "ensemble"}  # the core's own, or for it to choose
+
+
+def missing_backend(backend: str, backend_directory: Path | None) -> str | None:
+    """A sentence where models of the backend cannot be loaded here; None where they can."""
+    folder = backend_directory or library.IMAGE_BACKENDS
+    if backend == _OURS or backend in _OWN_KIND or (folder / backend).is_dir():
+        return None
+    if backend != python_backend.BACKEND:
+        return f"Its backend '{backend}' is not on this machine, in {folder}."
+    try:
+        python_backend.shared_library()
+    except python_backend.PythonBackendUnavailable as error:
+        return f"{error}."
+    return None

@@ -77,12 +77,6 @@ class Gateway(FastAPI):
         """Starlette's own hook."""
         return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
 
-    def become(self, other: "Gateway") -> None:
-        """New requests go the other's way; those that are under way end on this one's. The
-        lifespan, and what it holds, stay.
-        """
-        self.middleware_stack = other.build_middleware_stack()
-
 
 _ABOUT: Mapping[str, Any] = {
     "title": "openai-frontend",
@@ -100,21 +94,7 @@ _ABOUT: Mapping[str, Any] = {
 def create_app(settings: Settings, server: Server) -> Gateway:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
-    return _wired(settings, assembly.lasting_of(settings, server))
-
-
-def change(app: Gateway, settings: Settings) -> None:
-    """Other settings from the next request on. Takes 0.1 s of CPU: not for the event loop's thread.
-
-    What lasts as long as the process stays as `create_app` made it, but for its limits.
-    """
-    lasting: Lasting = app.state.lasting
-    app.become(_wired(settings, lasting))
-    assembly.take_up(lasting, settings)
-
-
-def _wired(settings: Settings, lasting: Lasting) -> Gateway:
-    """What is made of the settings anew each time that they change."""
+    lasting = assembly.lasting_of(settings, server)
     registry, metrics, keys = lasting.registry, lasting.metrics, lasting.keys
     direct: dict[tuple[str, str], Endpoint] = {}
     areas, public_scopes = Areas(), _public_scopes(settings)

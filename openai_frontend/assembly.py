@@ -63,21 +63,6 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
     )
 
 
-def take_up(lasting: Lasting, settings: Settings) -> None:
-    """Other limits for what goes on as it was made. Assigns and does no more: this is called beside
-    the event loop, in a thread.
-    """
-    lasting.limiter.set_limits(
-        settings.max_concurrent_requests, settings.max_queue_size, settings.queue_timeout_s
-    )
-    if lasting.tracing is not None:
-        lasting.tracing.set_sampling(
-            ratio=settings.trace_sample_ratio, follows_caller=settings.trace_parent_based
-        )
-    lasting.bodies.max_bytes = settings.max_buffered_body_bytes
-    lasting.engines.limits = settings.engine_limits()
-
-
 def authenticator_of(settings: Settings) -> Authenticator | None:
     """Who may come in; None: everybody. Raises AuthConfigError."""
     return build_authenticator(

@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from openai_frontend.setting_values import RELOADS
-
 
 class Log(BaseModel):
     """Log"""
@@ -15,7 +13,6 @@ class Log(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
         description="Lines of the gateway's own log; those of its libraries are info at most.",
-        json_schema_extra=RELOADS,
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
@@ -27,9 +24,7 @@ class Log(BaseModel):
         description="Log what exceptions of libraries and models say, also those of a request: "
         "they may quote its prompt.",
     )
-    access_log: bool = Field(
-        default=False, description="Log one line for each request.", json_schema_extra=RELOADS
-    )
+    access_log: bool = Field(default=False, description="Log one line for each request.")
 
 
 class Traces(BaseModel):
@@ -46,13 +41,11 @@ class Traces(BaseModel):
         ge=0,
         le=1,
         description="Share of the requests that are traced, of those that come without a trace.",
-        json_schema_extra=RELOADS,
     )
     trace_parent_based: bool = Field(
         default=True,
         description="A request that comes with a trace (`traceparent`) is traced where its caller "
         "says so; else by the ratio too.",
-        json_schema_extra=RELOADS,
     )
 
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
-from pydantic import JsonValue
 from pydantic.fields import FieldInfo
 
-from openai_frontend.setting_values import RELOADS, SECRET, form
+from openai_frontend.setting_values import SECRET, form
 from openai_frontend.settings import GROUPS
 
 ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
@@ -31,18 +30,9 @@ class Option:
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
-    def reloads(self) -> bool:
-        """True where a running server takes another value up on SIGHUP."""
-        return self._is_marked(RELOADS)
-
-    @property
     def secret(self) -> bool:
         """True if no message may show its value."""
-        return self._is_marked(SECRET)
-
-    def _is_marked(self, mark: dict[str, JsonValue]) -> bool:
-        extra = self.field.json_schema_extra
-        return isinstance(extra, dict) and mark.items() <= extra.items()
+        return self.field.json_schema_extra == SECRET
 
     @property
     def type(self) -> Any:

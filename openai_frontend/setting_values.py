@@ -26,9 +26,7 @@ ARGUMENT_FORM = "KEY=VALUE"
 
 EVERY_MODEL = "*"
 
-# `json_schema_extra` of a setting whose value a running server takes up anew on SIGHUP
-RELOADS: dict[str, JsonValue] = {"reloads": True}
-# The same of a setting whose value no message may show
+# `json_schema_extra` of a setting whose value must not appear in messages
 SECRET: dict[str, JsonValue] = {"secret": True}
 
 

@@ -13,7 +13,6 @@ from openai_frontend.limit_settings import Connections, Engines, Limits, LimitSe
 from openai_frontend.log_settings import Log, LogSettings, Traces
 from openai_frontend.model_options import ModelOptions
 from openai_frontend.setting_values import (
-    RELOADS,
     SECRET,
     ApiKeys,
     ByModel,
@@ -63,23 +62,16 @@ class Listening(BaseModel):
         default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
     )
     keep_alive_timeout_s: int = Field(
-        default=30,
-        ge=1,
-        description="Seconds that an idle connection stays open.",
-        json_schema_extra=RELOADS,
+        default=30, ge=1, description="Seconds that an idle connection stays open."
     )
     graceful_shutdown_timeout_s: int = Field(
-        default=30,
-        ge=0,
-        description="Seconds that running requests have to end at a stop.",
-        json_schema_extra=RELOADS,
+        default=30, ge=0, description="Seconds that running requests have to end at a stop."
     )
     drain_delay_s: float = Field(
         default=0,
         ge=0,
         description="Seconds at a stop in which requests are still taken, though readiness is gone "
         "already: those that a load balancer takes to notice.",
-        json_schema_extra=RELOADS,
     )
 
 
@@ -110,21 +102,14 @@ class Access(BaseModel):
         default=None, description="For whom a token must be (`aud`); with `jwks`."
     )
     public_health: bool = Field(
-        default=True,
-        description="/health needs no key: supervisors have none.",
-        json_schema_extra=RELOADS,
+        default=True, description="/health needs no key: supervisors have none."
     )
-    public_metrics: bool = Field(
-        default=False, description="/metrics and /version need no key.", json_schema_extra=RELOADS
-    )
-    public_docs: bool = Field(
-        default=False, description="/docs needs no key.", json_schema_extra=RELOADS
-    )
+    public_metrics: bool = Field(default=False, description="/metrics and /version need no key.")
+    public_docs: bool = Field(default=False, description="/docs needs no key.")
     cors_origins: Origins = Field(
         default=[],
         description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
         "browser; `*` for every one.",
-        json_schema_extra=RELOADS,
     )
 
 
@@ -165,13 +150,11 @@ class Answers(BaseModel):
         le=1024,
         description="Tokens for each event of a stream, where the request does not say "
         "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
-        json_schema_extra=RELOADS,
     )
     force_include_usage: bool = Field(
         default=False,
         description="End every stream with a usage chunk, as if each request set "
         "`stream_options.include_usage`.",
-        json_schema_extra=RELOADS,
     )
 
 

@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from openai_frontend.setting_values import (
-    RELOADS,
     SECRET,
     Arguments,
     BytesByDevice,
@@ -47,9 +46,7 @@ class Models(BaseModel):
         "explicit.",
     )
     enable_model_management: bool = Field(
-        default=False,
-        description="Let clients load and unload models, where the mode is explicit.",
-        json_schema_extra=RELOADS,
+        default=False, description="Let clients load and unload models, where the mode is explicit."
     )
     allow_model_override: bool = Field(
         default=False,

@@ -36,17 +36,16 @@ cuda_memory_pool_bytes: {0: 268435456}
 rate_limiter_resource: ["copies:4", "gpu-slots:1:0"]
 ```
 
-On SIGHUP a running server reads the file and the environment again and applies the settings marked
-in the column `reload` ([lifecycle.md](lifecycle.md)). The others take effect at the next start.
+The server reads its settings once, when it starts. To change one, drain the server and restart it
+([lifecycle.md](lifecycle.md)). It watches the keys file, the JWKS, certificates and adapters while
+it runs.
 
 A switch is turned on by its flag and off by `--no-` and its name; elsewhere it is `true` or
 `false`. In Kubernetes set `enableServiceLinks: false`: otherwise a service named openai-frontend
 sets its own OPENAI_FRONTEND_PORT in the environment.
 """
 
-COLUMNS = (
-    "| flag | YAML key | value | default | reload | description |\n|---|---|---|---|---|---|\n"
-)
+COLUMNS = "| flag | YAML key | value | default | description |\n|---|---|---|---|---|\n"
 
 
 def page() -> str:
@@ -61,8 +60,7 @@ def row(option: Option) -> str:
     form = option.form.replace("|", " or ") or "switch"
     several = " ..." if option.repeats else ""
     default = f"`{option.default_text}`" if option.default_text else ""
-    reload = "yes" if option.reloads else ""
-    cells = (f"`{option.flag}`", f"`{option.name}`", form + several, default, reload)
+    cells = (f"`{option.flag}`", f"`{option.name}`", form + several, default)
     return f"| {' | '.join(cells)} | {option.field.description} |\n"
 
 

@@ -22,9 +22,6 @@ class Watcher(Protocol):
     async def follow(self) -> None:
         """For ever."""
 
-    def reload_soon(self) -> None:
-        """Looks at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
@@ -32,11 +29,6 @@ class Authenticator:
 
     ring: ApiKeys
     followed: Sequence[Watcher]
-
-    def reload_soon(self) -> None:
-        """Looks at all of it at once."""
-        for each in self.followed:
-            each.reload_soon()
 
 
 def build_authenticator(

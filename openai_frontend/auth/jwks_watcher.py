@@ -42,10 +42,6 @@ class JWKSWatcher:
         self._looked_s = -ASK_AGAIN_S
         tokens.on_unknown_key = self._on_unknown_key
 
-    def reload_soon(self) -> None:
-        """Looks at once."""
-        self._asked.set()
-
     async def follow(self, every_s: float = FETCH_EVERY_S) -> None:
         """Looks for ever, more often while it fails."""
         while True:

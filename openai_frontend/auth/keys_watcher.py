@@ -1,7 +1,6 @@
 """Follows the file of keys. A request never waits for it."""
 
 import asyncio
-import contextlib
 import logging
 import stat
 from collections.abc import Sequence
@@ -30,28 +29,19 @@ class KeysFileWatcher:
         self._path = path
         self._general = general
         self._mark = _mark(path)
-        self._asked = asyncio.Event()
         self.ring = ApiKeys([*general, *keys_file.read(path)])
         _warn_of_writers(path)
-
-    def reload_soon(self) -> None:
-        """Reads the file again, whether or not it has changed."""
-        self._asked.set()
 
     async def follow(self, every_s: float = LOOK_EVERY_S) -> None:
         """Looks at the file for ever."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(every_s):
-                    await self._asked.wait()
-            asked = self._asked.is_set()
-            self._asked.clear()
-            await self.look(even_if_same=asked)
+            await asyncio.sleep(every_s)
+            await self.look()
 
-    async def look(self, *, even_if_same: bool = False) -> None:
+    async def look(self) -> None:
         """Takes the file's keys where it is not the one that was read last; off the loop."""
         mark = await asyncio.to_thread(_mark, self._path)
-        if mark == self._mark and not even_if_same:
+        if mark == self._mark:
             return
         self._mark = mark
         try:

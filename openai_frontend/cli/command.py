@@ -5,9 +5,8 @@ import importlib.metadata
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _init_repo(given)
     model, as_json = given.pop("model", None), given.pop("as_json", False)
     config = given.pop("config")
-    if command == "serve":
-        read = partial(_served_settings, config, given, model)
-    else:
-        read = partial(_settings, config, given, repositories=model is None)
     try:
-        settings = read()
+        if command == "serve":
+            settings = _served_settings(config, given, model)
+        else:
+            settings = _settings(config, given, repositories=model is None)
     except InvalidSettings as error:
         return _refuse(str(error), MISUSED)
     if command == "serve":
-        return _serve(settings, read)
+        return _serve(settings)
     return _report(model, settings, as_json=as_json)
 
 
@@ -216,7 +214,7 @@ def _check_traces() -> None:
         raise InvalidSettings(message) from None
 
 
-def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
+def _serve(settings: Settings) -> int:
     from openai_frontend.cli.serve import listen, listen_locally, serve
     from openai_frontend.logs.setup import log_to_stderr  # a wrong flag needs none of it
     from openai_frontend.routers.direct_route import UnsupportedFastAPI
@@ -241,7 +239,7 @@ def _serve(settings: Settings, read_again: Callable[[], Settings]) -> int:
         reason = (error.strerror or "").partition(" (")[0]
         return _refuse(f"cannot listen on {where}: {reason}", FAILED)
     try:
-        return serve(settings, read_again, *listeners)
+        return serve(settings, *listeners)
     except UnsupportedFastAPI as error:
         for listener in listeners:
             listener.close()

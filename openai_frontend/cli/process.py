@@ -17,7 +17,6 @@ import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.cli import banner
-from openai_frontend.cli.reloading import Reloading
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.keep_up import keep_up
 from openai_frontend.lasting import Startup
@@ -30,8 +29,6 @@ from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 # After the grace the core fails what still runs; so long may the answers take to say so
 _LAST_WORDS_S = 10
@@ -80,9 +77,8 @@ class GatewayProcess(uvicorn.Server):
         self._place = place
         self.stop_times = stop_times
         self.manager = SystemdNotifier()
-        self.reloading: Reloading | None = None  # on SIGHUP
         self.beside: MetricsServer | None = None
-        self.keys: Authenticator | None = None  # looked at again on SIGHUP
+        self.keys: Authenticator | None = None  # None: no key needed
         self.certificate: Certificate | None = None  # None: no TLS
         self.ends_without_models = False  # if none can serve once they have loaded
         self._startup = inside.startup
@@ -91,7 +87,6 @@ class GatewayProcess(uvicorn.Server):
         self._tasks: list[asyncio.Task[None]] = []
         self._grace_ends_s = 0.0
         self._core_end: asyncio.Task[None] | None = None
-        self._is_announced = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens, and tells how the models load."""
@@ -130,13 +125,15 @@ class GatewayProcess(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """In place of uvicorn's own, which raises the signal again once all is done."""
         loop = asyncio.get_running_loop()
-        for number in _STOP_SIGNALS:
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+            signals.append(signal.SIGHUP)
+        for number in signals:
             loop.add_signal_handler(number, self._on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         try:
             yield
         finally:
-            for number in (*_STOP_SIGNALS, signal.SIGHUP):
+            for number in signals:
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
@@ -149,23 +146,6 @@ class GatewayProcess(uvicorn.Server):
             kill(0)
         self._life.leave()
         self._start(self._drain())
-
-    def _on_hangup(self) -> None:
-        if self.keys is not None:
-            self.keys.reload_soon()
-        if self.reloading is not None:
-            self._start(self._reload(self.reloading))
-
-    async def _reload(self, reloading: Reloading) -> None:
-        if self._is_announced:  # a manager that waits for the start takes no word of a reload
-            self.manager.reloading()
-        status: str | None = "Settings could not be read again"
-        try:
-            status = await reloading.reload()
-        except Exception:
-            logger.exception("the settings could not be read again")
-        if self._is_announced and status is not None:
-            self.manager.ready(status)
 
     async def _drain(self) -> None:
         """From the first signal to the moment at which the port may close."""
@@ -210,7 +190,6 @@ class GatewayProcess(uvicorn.Server):
             self._startup.failure = ModelUnavailable("no model can serve")
             self._stop()
             return
-        self._is_announced = True
         self.manager.ready(banner.status(models, unready))
 
     def _stop_core(self) -> None:

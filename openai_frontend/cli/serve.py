@@ -1,6 +1,5 @@
 """From settings to a running process: the socket, the core's options, the application, uvicorn."""
 
-import asyncio
 import errno
 import faulthandler
 import json
@@ -8,20 +7,17 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import uvicorn
 
-from openai_frontend.app import Gateway, change, create_app
+from openai_frontend.app import Gateway, create_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
-from openai_frontend.cli.reloading import Reloading
 from openai_frontend.lasting import Lasting
-from openai_frontend.logs import setup, vllm_log
+from openai_frontend.logs import vllm_log
 from openai_frontend.logs.triton_log import TritonLogPipe
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.security_headers import security_headers
@@ -94,14 +90,10 @@ def listen_locally(path: Path) -> socket.socket:
 
 def serve(
     settings: Settings,
-    read_again: Callable[[], Settings],
     listener: socket.socket,
     metrics_listener: socket.socket | None = None,
 ) -> int:
-    """Serves until a signal or a failed start; returns the exit code.
-
-    `read_again` reads the settings as it was done for the start, or raises InvalidSettings.
-    """
+    """Serve until a signal or a failed start; return the exit code."""
     faulthandler.enable()  # a watchdog's SIGABRT, or a crash of native code, shows its stacks
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     vllm_log.inherit(settings.log_format, exception_texts=settings.log_exception_texts)
@@ -130,12 +122,6 @@ def serve(
         metrics = app.state.lasting.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
         process.beside = MetricsServer(config, metrics_listener)
-    process.reloading = Reloading(
-        settings,
-        read_again,
-        partial(take_up, app, process),
-        count=app.state.lasting.metrics.settings_reloaded,
-    )
     try:
         process.run([listener])
     finally:
@@ -158,19 +144,6 @@ def process_of(app: Gateway, settings: Settings, place: banner.ListenAddress) ->
         progress=banner.LoadProgress(sys.stderr, _loading(settings)),
         place=place,
     )
-
-
-async def take_up(app: Gateway, process: GatewayProcess, settings: Settings) -> None:
-    """Other settings while the server runs: those of the table that reload."""
-    await asyncio.to_thread(change, app, settings)
-    setup.set_level(settings.log_level)
-    process.stop_times = _stop_times(settings)
-    limits = connection_limits(settings)
-    rlimits.raise_nofile_limit(limits.most_connections)
-    for server in filter(None, (process, process.beside)):
-        server.config.timeout_keep_alive = settings.keep_alive_timeout_s
-        protocol: Any = server.config.http_protocol_class
-        protocol.limits = limits
 
 
 def _stop_times(settings: Settings) -> ShutdownTimeouts:

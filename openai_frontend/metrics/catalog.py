@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 Kind = Literal["counter", "gauge", "histogram"]
 GenerationEnd = Literal["stop", "length", "cancelled", "error"]
-ReloadOutcome = Literal["taken_up", "refused"]
 StallPhase = Literal["first_token", "inter_token"]
 TimeoutKind = Literal["head", "body", "total"]
 
@@ -178,11 +177,6 @@ GENERATION_TOKENS = _declare(
     "Tokens per completed generation.",
     "Long outputs occupy the engine longer: limit them with `max_output_tokens`.",
     labels=_GENERATION, bounds=_TOKENS,
-)  # fmt: skip
-CONFIG_RELOADS = _declare(
-    "settings_reloads", "counter", "Times that the settings were read again, by outcome.",
-    "Any `refused`: the log says in one line what is wrong with them; the old ones are in force.",
-    labels=("outcome",),
 )  # fmt: skip
 EVENT_LOOP_LAG = _declare(
     "event_loop_lag_seconds", "histogram",

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from openai_frontend.errors import Rejection
 from openai_frontend.metrics import catalog
-from openai_frontend.metrics.catalog import MetricSpec, ReloadOutcome, StallPhase, TimeoutKind
+from openai_frontend.metrics.catalog import MetricSpec, StallPhase, TimeoutKind
 from openai_frontend.metrics.model import (
     GenerationLabels,
     GenerationMetrics,
@@ -42,15 +42,12 @@ class GatewayMetrics:
         self._lag_s = catalog.histogram(self.registry, catalog.EVENT_LOOP_LAG)
         self._slow_clients = catalog.counter(self.registry, catalog.SLOW_CLIENTS_DISCONNECTED)
         self._timeouts = catalog.counter(self.registry, catalog.TIMEOUTS)
-        self._reloads = catalog.counter(self.registry, catalog.CONFIG_RELOADS)
         self._models = ModelFamilies(self.registry)
         self._by_model: dict[str, ModelMetrics] = {}
         self._generations: dict[GenerationLabels, GenerationMetrics] = {}
         self.registry.register(_OutputTokens(self._generations))
         for kind in get_args(TimeoutKind):
             self._timeouts.labels(kind)  # reported from the start, as zero
-        for outcome in get_args(ReloadOutcome):
-            self._reloads.labels(outcome)
 
     def answered(self, route: str, model: str, status: int, seconds: float) -> None:
         """`model` is empty if the request named no served model."""
@@ -75,9 +72,6 @@ class GatewayMetrics:
 
     def queue_changed(self, model: str, waiting: int) -> None:
         self.of(model).waiting.set(waiting)
-
-    def settings_reloaded(self, outcome: ReloadOutcome) -> None:
-        self._reloads.labels(outcome).inc()
 
     def engine_restarted(self, model: str) -> None:
         self.of(model).restarts.inc()

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import MutableMapping
 
 logger = logging.getLogger(__name__)
@@ -33,12 +32,8 @@ class SystemdNotifier:
         return cls(address, watchdog_s=watchdog_s)
 
     def ready(self, status: str) -> None:
-        """The models are loaded, the port listens; also after a reload."""
+        """The models are loaded, the port listens."""
         self._tell("READY=1", f"STATUS={status}")
-
-    def reloading(self) -> None:
-        """A reload has begun; `ready` ends it. The time is that of CLOCK_MONOTONIC."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def status(self, status: str) -> None:
         """What `systemctl status` shows."""

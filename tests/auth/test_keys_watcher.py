@@ -91,22 +91,8 @@ async def test_a_file_that_stays_is_not_read(path, monkeypatch):
     assert opens(watched, "a") == "a"
 
 
-async def test_following(path):
-    """The file is looked at by itself, and at once where somebody asks."""
-    watched = KeysFileWatcher(path)
-    following = asyncio.create_task(watched.follow(3600))
-    write(path, key("b"))
-    watched.reload_soon()
-
-    async with asyncio.timeout(5):
-        while opens(watched, "b") is None:  # noqa: ASYNC110  a thread reads the file
-            await asyncio.sleep(0.005)
-    following.cancel()
-    assert opens(watched, "a") is None
-
-
-async def test_following_by_itself(path):
-    """Nobody needs to ask."""
+async def test_watcher_follows_the_file(path):
+    """New keys are valid, removed ones are not."""
     watched = KeysFileWatcher(path)
     following = asyncio.create_task(watched.follow(0.01))
     write(path, key("b"))

@@ -89,7 +89,7 @@ def test_the_printed_python_lines_work(talker: GatewayProcess) -> None:
     assert answer.stdout == "yes\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_on_request_is_code_0(tmp_path: Path, number: int) -> None:
     """Ctrl-C and SIGTERM end the process cleanly."""
 

@@ -39,21 +39,6 @@ def test_both_kinds_of_sockets(tmp_path: Path, kind: str) -> None:
     assert got == ["READY=1", "STATUS=Serving a, b"]
 
 
-def test_a_reload(tmp_path: Path) -> None:
-    """Its time lets systemd tell it from an earlier one: CLOCK_MONOTONIC, in microseconds."""
-    with (
-        manager_at(str(tmp_path / "n")) as listener,
-        closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
-    ):
-        before_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        manager.reloading()
-        state, stamp = told(listener)
-        after_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-
-    assert state == "RELOADING=1"
-    assert before_us <= int(stamp.removeprefix("MONOTONIC_USEC=")) <= after_us
-
-
 def test_a_stop(tmp_path: Path) -> None:
     """It asks for the time that it may take, in microseconds."""
     with (

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import random
-import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -193,12 +191,6 @@ async def adapter(client: Client, chance: random.Random) -> None:
     expect(answer["choices"][0]["text"], f" {models.ADAPTER}" * 2, "text")
 
 
-async def hang_up(client: Client, chance: random.Random) -> None:
-    """SIGHUP: settings, keys and certificates are read again."""
-    os.kill(client.gateway.pid, signal.SIGHUP)
-    await client.get("/health/live")  # a model that is loaded anew makes it unready
-
-
 async def look(client: Client, chance: random.Random) -> None:
     """What monitoring and clients ask for all the time."""
     await client.get(chance.choice(["/metrics", "/health/live", "/v1/models", "/v2"]))
@@ -250,7 +242,6 @@ ROWS = (
     Row(reload, 1),
     Row(spare, 6),
     Row(adapter, 4),
-    Row(hang_up, 1),
     Row(look, 4),
 )
 ENGINE_ROWS = (Row(engine, 8),)

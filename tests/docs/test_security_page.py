@@ -1,4 +1,4 @@
-"""docs/security.md: each class of hole has its rule and its tests, and each test its class."""
+"""docs/security.md: each class of vulnerability has a countermeasure and tests."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests.gateway_process import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition("## Classes of holes")[2].partition("\n## ")[0]
+TABLE = PAGE.partition("## Classes of vulnerabilities")[2].partition("\n## ")[0]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TABLE.splitlines()

@@ -39,19 +39,18 @@ from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_decode
-from openai_frontend.routers.adapters import adapters_router
 from openai_frontend.routers.chat import chat_router
 from openai_frontend.routers.completions import completions_router
-from openai_frontend.routers.direct_route import Areas, Endpoint, Shortcut, endpoints
-from openai_frontend.routers.documentation import documentation_router
+from openai_frontend.routers.docs import docs_router, root_router
 from openai_frontend.routers.embeddings import embeddings_router
 from openai_frontend.routers.health import health_router
+from openai_frontend.routers.lora import lora_router
+from openai_frontend.routers.metrics import metrics_router
 from openai_frontend.routers.models import management_router, models_router
 from openai_frontend.routers.openapi import Document
-from openai_frontend.routers.operations import operations_router
 from openai_frontend.routers.rerank import rerank_router, score_router
-from openai_frontend.routers.root import root_router
-from openai_frontend.routers.streamed_response import StreamLimits
+from openai_frontend.routers.routing import Endpoint, RouteScopes, RouteTable, endpoints
+from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.routers.tokenization import render_router, tokenization_router
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
@@ -97,7 +96,7 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     lasting = assembly.lasting_of(settings, server)
     registry, metrics, keys = lasting.registry, lasting.metrics, lasting.keys
     direct: dict[tuple[str, str], Endpoint] = {}
-    areas, public_scopes = Areas(), _public_scopes(settings)
+    route_scopes, public_scopes = RouteScopes(), _public_scopes(settings)
     app = Gateway(
         **_ABOUT,
         lifespan=lasting.lifespan,
@@ -109,14 +108,14 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
             *cors(settings.cors_origins),
-            Middleware(Draining, life=lasting.life, route_scope_of=areas.find),
-            *_access(keys, areas, public_scopes),
+            Middleware(Draining, life=lasting.life, route_scope_of=route_scopes.find),
+            *_access(keys, route_scopes, public_scopes),
             *([] if lasting.demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
-            Middleware(ContentType, route_scope_of=areas.find),
+            Middleware(ContentType, route_scope_of=route_scopes.find),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
-            Middleware(Shortcut, endpoints=direct),
+            Middleware(RouteTable, endpoints=direct),
         ],
         exception_handlers={HTTPException: refuse_route},
     )
@@ -127,15 +126,15 @@ def create_app(settings: Settings, server: Server) -> Gateway:
     app.state.keys = keys
     _add_routes(app, settings, lasting)
     app.include_router(
-        operations_router(partial(_families, metrics, registry), lasting.server.metrics)
+        metrics_router(partial(_families, metrics, registry), lasting.server.metrics)
     )
     document = Document(
         app, public_scopes=None if keys is None else public_scopes, root_path=settings.root_path
     )
-    app.include_router(documentation_router(document, registry))
+    app.include_router(docs_router(document, registry))
     app.include_router(root_router(settings.root_path))
     direct.update(endpoints(app.routes))
-    areas.read(app.routes)
+    route_scopes.load(app.routes)
     return app
 
 
@@ -154,14 +153,17 @@ def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
 
 
 def _access(
-    keys: Authenticator | None, areas: Areas, public_scopes: frozenset[RouteScope]
+    keys: Authenticator | None, route_scopes: RouteScopes, public_scopes: frozenset[RouteScope]
 ) -> list[Middleware]:
     """Nothing where there are no keys."""
     if keys is None:
         return []
     return [
         Middleware(
-            Authentication, ring=keys.ring, route_scope_of=areas.find, public_scopes=public_scopes
+            Authentication,
+            ring=keys.ring,
+            route_scope_of=route_scopes.find,
+            public_scopes=public_scopes,
         )
     ]
 
@@ -246,7 +248,7 @@ def _add_operators_routes(
     )
     app.include_router(management_router(registry, management, policy))
     adapters = AdapterManagement(registry, enabled=settings.enable_model_management)
-    app.include_router(adapters_router(adapters, policy))
+    app.include_router(lora_router(adapters, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(life, registry.is_ready, registry.unready))
     if settings.enable_kserve:

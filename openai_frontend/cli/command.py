@@ -217,7 +217,7 @@ def _check_traces() -> None:
 def _serve(settings: Settings) -> int:
     from openai_frontend.cli.serve import listen, listen_locally, serve
     from openai_frontend.logs.setup import log_to_stderr  # a wrong flag needs none of it
-    from openai_frontend.routers.direct_route import UnsupportedFastAPI
+    from openai_frontend.routers.routing import UnsupportedFastAPI
 
     log_to_stderr(
         settings.log_level, settings.log_format, exception_texts=settings.log_exception_texts

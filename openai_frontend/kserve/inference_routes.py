@@ -10,12 +10,11 @@ from openai_frontend.kserve.generate import GenerateService
 from openai_frontend.kserve.infer import JSON_LENGTH_HEADER, InferService
 from openai_frontend.kserve.models import Core
 from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, model_for_inference
-from openai_frontend.routers.caller import caller_of
-from openai_frontend.routers.direct_route import InferenceRoute
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.outlet import Outlet
-from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
+from openai_frontend.routers.request import CancelOnDisconnect, principal_of
+from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.stream_writer import StreamWriter
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 from openai_frontend.serving.error_reply import ErrorReply
 from schemas.kserve import GenerateRequest, GenerateResponse, InferRequest, InferResponse
 
@@ -34,7 +33,7 @@ def inference_router(
     async def create_inference(request: Request) -> Response:
         """Tensors in, tensors out; as JSON, or as bytes behind it."""
         model, body = model_for_inference(request, core), await request.body()
-        with CancelledOnDisconnect(request.scope):
+        with CancelOnDisconnect(request.scope):
             answer = await infer.create(
                 model,
                 body,
@@ -55,7 +54,7 @@ def inference_router(
     async def create_generation(request: Request) -> Response:
         """The model's inputs and outputs as members of an object; one response."""
         model, body = model_for_inference(request, core), await request.body()
-        with CancelledOnDisconnect(request.scope):
+        with CancelOnDisconnect(request.scope):
             document = await generate.create(model, body, _request_id(request), key=_key(request))
         return Response(document, media_type="application/json")
 
@@ -77,8 +76,8 @@ def inference_router(
 
 def _key(request: Request) -> str:
     """The digest of who asks."""
-    caller = caller_of(request)
-    return "" if caller is None else caller.key.digest
+    principal = principal_of(request)
+    return "" if principal is None else principal.key.digest
 
 
 def _request_id(request: Request) -> str:
@@ -95,14 +94,14 @@ class GenerateStream(StreamedResponse):
         super().__init__(limits)
         self._events = events
 
-    async def pump(self, outlet: Outlet) -> bytes:
+    async def pump(self, writer: StreamWriter) -> bytes:
         """Sends the events of each burst; nothing ends them."""
         async with aclosing(self._events) as events:
             async for burst in events:
-                self.start(outlet)
-                outlet.write(burst)
-        self.start(outlet)  # of a model that gave nothing
-        await outlet.drained()
+                self.start(writer)
+                writer.write(burst)
+        self.start(writer)  # of a model that gave nothing
+        await writer.drained()
         return b""
 
     def failure_body(self, failure: ErrorReply) -> bytes:

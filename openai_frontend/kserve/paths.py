@@ -11,7 +11,7 @@ from openai_frontend.kserve.models import (
     check_visible,
     model_address,
 )
-from openai_frontend.routers.caller import caller_of
+from openai_frontend.routers.request import principal_of
 from schemas.kserve import KServeError
 
 MODEL = "/v2/models/{model}"
@@ -20,12 +20,12 @@ VERSION = MODEL + "/versions/{version}"
 
 def visible_model(request: Request) -> ModelAddress:
     """To be told of. Raises where the name can be none, or is not for the caller's key."""
-    return check_visible(caller_of(request), _addressed(request))
+    return check_visible(principal_of(request), _addressed(request))
 
 
 def model_for_inference(request: Request, core: Core) -> ModelAddress:
     """To be given work; noted for the metrics where it is there."""
-    model = check_inference(caller_of(request), _addressed(request))
+    model = check_inference(principal_of(request), _addressed(request))
     if core.model_is_ready(model.name, model.version):
         state = request.scope["state"]
         state["model"] = state["model_name"] = model.name

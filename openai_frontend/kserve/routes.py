@@ -14,10 +14,10 @@ from openai_frontend.kserve.models import Core, LeaseModel, LimitsFor, ModelAdmi
 from openai_frontend.kserve.paths import ERRORS, MODEL, VERSION, visible_model
 from openai_frontend.kserve.repository import Repository
 from openai_frontend.models.management import ModelManagement
-from openai_frontend.routers.caller import caller_of
-from openai_frontend.routers.direct_route import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
 from openai_frontend.routers.openapi import request_body
-from openai_frontend.routers.streamed_response import StreamLimits
+from openai_frontend.routers.request import principal_of
+from openai_frontend.routers.routing import AdminRoute, HealthRoute, MetricsRoute, ModelsRoute
+from openai_frontend.routers.streaming import StreamLimits
 from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.request.field_policy import FieldPolicy
@@ -161,8 +161,8 @@ def statistics_router(core: Core) -> APIRouter:
     @router.get("/v2/models/stats", responses=_JSON)
     async def all_statistics(request: Request) -> Response:
         """Of all models."""
-        caller, statistics = caller_of(request), core.model_statistics()
-        told = [each for each in statistics["model_stats"] if allows(caller, each["name"])]
+        principal, statistics = principal_of(request), core.model_statistics()
+        told = [each for each in statistics["model_stats"] if allows(principal, each["name"])]
         return json({**statistics, "model_stats": told})
 
     @router.get(MODEL + "/stats", responses=_JSON)
@@ -186,8 +186,8 @@ def index_router(repository: Repository) -> APIRouter:
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
         """Every version of every model, and why it is not ready."""
-        caller, index = caller_of(request), repository.index(await request.body())
-        return json([entry for entry in index if allows(caller, entry["name"])])
+        principal, index = principal_of(request), repository.index(await request.body())
+        return json([entry for entry in index if allows(principal, entry["name"])])
 
     return router
 

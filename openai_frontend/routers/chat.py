@@ -1,17 +1,16 @@
 """POST /v1/chat/completions."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.adjusted import ADJUSTED_PARAMETERS, adjusted_parameters
-from openai_frontend.routers.body import read_body
-from openai_frontend.routers.caller import model_for
-from openai_frontend.routers.direct_route import InferenceRoute
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
-from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.streamed_response import StreamLimits
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.chat import ChatCompletions, chunks, complete
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.chat_completions import (
@@ -34,14 +33,33 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
     async def create_chat_completion(request: Request) -> Response:
         """Answers a conversation, whole or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
-        model = await model_for(request, registry, chat_request.model, "chat")
+        model = await resolve_model(request, registry, chat_request.model, "chat")
         answer = await chat.prepare(chat_request, model)
         told = adjusted_parameters(answer.adjusted)
         if chat_request.stream:
             headers = [(name.encode(), value.encode()) for name, value in told.items()]
             return EventStream(chunks(answer), answer.bursts(), streams, headers)
-        with CancelledOnDisconnect(request.scope):
+        with CancelOnDisconnect(request.scope):
             completion = await complete(answer)
         return Response(orjson.dumps(completion), headers=told, media_type="application/json")
 
     return router
+
+
+_ADJUSTED_HEADER = "x-adjusted-parameters"
+
+# as OpenAPI describes it
+ADJUSTED_PARAMETERS: dict[str, Any] = {
+    _ADJUSTED_HEADER: {
+        "description": "The values of `reasoning_effort` and `verbosity` that the chat template "
+        "got in place of the request's, or `ignored`. Absent if it got them as they are.",
+        "schema": {"type": "string"},
+        "example": "reasoning_effort=low, verbosity=ignored",
+    }
+}
+
+
+def adjusted_parameters(fields: Mapping[str, str]) -> dict[str, str]:
+    """The header; nothing if no hint was adjusted."""
+    told = ", ".join(f"{name}={value}" for name, value in fields.items())
+    return {_ADJUSTED_HEADER: told} if told else {}

@@ -4,13 +4,10 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.body import read_body
-from openai_frontend.routers.caller import model_for
-from openai_frontend.routers.direct_route import InferenceRoute
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
-from openai_frontend.routers.event_stream import EventStream
 from openai_frontend.routers.openapi import ERRORS, request_body
-from openai_frontend.routers.streamed_response import StreamLimits
+from openai_frontend.routers.request import CancelOnDisconnect, read_body, resolve_model
+from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.routers.streaming import EventStream, StreamLimits
 from openai_frontend.serving.completions import Completions, chunks, complete
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.completions import Completion, CompletionRequest
@@ -31,11 +28,11 @@ def completions_router(
     async def create_completion(request: Request) -> Response:
         """Continues a text, whole or as a stream of chunks."""
         completion_request = await reader.read_in_turns(await read_body(request.receive))
-        model = await model_for(request, registry, completion_request.model, "completions")
+        model = await resolve_model(request, registry, completion_request.model, "completions")
         answer = await completions.prepare(completion_request, model)
         if completion_request.stream:
             return EventStream(chunks(answer), answer.bursts(), streams)
-        with CancelledOnDisconnect(request.scope):
+        with CancelOnDisconnect(request.scope):
             completion = await complete(answer)
         return Response(orjson.dumps(completion), media_type="application/json")
 

@@ -3,10 +3,9 @@
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.caller import model_for
-from openai_frontend.routers.direct_route import InferenceRoute
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.request import CancelOnDisconnect, resolve_model
+from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.embeddings import Embeddings
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
@@ -25,8 +24,8 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
     async def create_embedding(request: Request) -> Response:
         """Turns texts into vectors."""
         embedding_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, embedding_request.model, "embeddings")
-        with CancelledOnDisconnect(request.scope):
+        model = await resolve_model(request, registry, embedding_request.model, "embeddings")
+        with CancelOnDisconnect(request.scope):
             body = await embeddings.create(embedding_request, model)
         return Response(body, media_type="application/json")
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.life import Life
-from openai_frontend.routers.caller import caller_of, is_stranger
-from openai_frontend.routers.direct_route import HealthRoute
 from openai_frontend.routers.openapi import ERRORS
+from openai_frontend.routers.request import is_anonymous, principal_of
+from openai_frontend.routers.routing import HealthRoute
 from openai_frontend.serving.admission.authorized_models import allows
 from schemas.operations import Health
 
@@ -41,9 +41,9 @@ def health_router(
             return _answer(503, Health(status="stopping"))
         if is_ready():
             return _answer(200, Health(status="ready"))
-        told = {} if is_stranger(request) else unready_models()
-        caller = caller_of(request)
-        models = {name: reason for name, reason in told.items() if allows(caller, name)}
+        told = {} if is_anonymous(request) else unready_models()
+        principal = principal_of(request)
+        models = {name: reason for name, reason in told.items() if allows(principal, name)}
         return _answer(503, Health(status="not ready", models=models))
 
     return router

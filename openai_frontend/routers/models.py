@@ -10,9 +10,9 @@ from openai_frontend.errors import GatewayError, ModelNotFound
 from openai_frontend.models.card import ModelCard
 from openai_frontend.models.management import Change, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.caller import caller_of, models_for
-from openai_frontend.routers.direct_route import AdminRoute, ModelsRoute
 from openai_frontend.routers.openapi import ERRORS, optional_body
+from openai_frontend.routers.request import authorized_models, principal_of
+from openai_frontend.routers.routing import AdminRoute, ModelsRoute
 from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.admission.model_lookup import with_known_names
 from openai_frontend.serving.error_reply import reply_for
@@ -32,14 +32,16 @@ def models_router(registry: ModelRegistry) -> APIRouter:
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
         """The models that requests can name."""
-        models = ModelList(data=[model_of(card) for card in models_for(request, registry).cards()])
+        models = ModelList(
+            data=[model_of(card) for card in authorized_models(request, registry).cards()]
+        )
         return Response(models.model_dump_json(), media_type="application/json")
 
     # An id may contain slashes, as Hugging Face's names do.
     @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
     async def retrieve_model(request: Request) -> Response:
         """One model; one that failed to load is shown with its error."""
-        models, name = models_for(request, registry), request.path_params["id"]
+        models, name = authorized_models(request, registry), request.path_params["id"]
         try:
             card = models.card(name)
         except ModelNotFound as error:
@@ -62,7 +64,7 @@ def management_router(
         asked = reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
         name: str = request.path_params["id"]
-        check_allowed(caller_of(request), name)
+        check_allowed(principal_of(request), name)
         change = await begin(name)
         if asked.stream or _wants_events(request):
             return EventSourceResponse(_events(change), ping=_PING_S, sep="\n")

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from openai_frontend.auth.scopes import REQUIRED_SCOPE, RouteScope
-from openai_frontend.routers.direct_route import DirectRoute
 from openai_frontend.routers.examples import EXAMPLES, Example
+from openai_frontend.routers.routing import DirectRoute
 from schemas.errors import ErrorResponse
 from schemas.kserve import KServeError
 
@@ -164,8 +164,10 @@ def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteS
     """Which operations need a key, and the scope that it must have."""
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in app.routes:
-        if isinstance(route, DirectRoute) and route.area is not None and route.include_in_schema:
-            needed = [] if route.area in public_scopes else [{"key": [REQUIRED_SCOPE[route.area]]}]
+        if isinstance(route, DirectRoute) and route.scope is not None and route.include_in_schema:
+            needed = (
+                [] if route.scope in public_scopes else [{"key": [REQUIRED_SCOPE[route.scope]]}]
+            )
             for method in route.methods:
                 document["paths"][route.path_format][method.lower()]["security"] = needed
 

@@ -7,10 +7,9 @@ from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.routers.caller import model_for
-from openai_frontend.routers.direct_route import InferenceRoute
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.request import CancelOnDisconnect, resolve_model
+from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
@@ -40,15 +39,15 @@ class _Documents:
     async def answer(self, request: Request, create: _Create) -> Response:
         """Jina's, vLLM's and Cohere's form of request; the answer's is `create`'s."""
         asked = await self._reader.read_in_turns(await request.body())
-        model = await model_for(request, self._registry, asked.model, "rerank")
-        with CancelledOnDisconnect(request.scope):
+        model = await resolve_model(request, self._registry, asked.model, "rerank")
+        with CancelOnDisconnect(request.scope):
             return _json(await create(asked, model))
 
     async def answer_texts(self, request: Request) -> Response:
         """The form of text-embeddings-inference."""
         asked = await self._texts_reader.read_in_turns(await request.body())
-        model = await model_for(request, self._registry, asked.model, "rerank")
-        with CancelledOnDisconnect(request.scope):
+        model = await resolve_model(request, self._registry, asked.model, "rerank")
+        with CancelOnDisconnect(request.scope):
             ranks = await self._reranking.create_for_texts(asked, model)
         body = _TEXT_RANKS.dump_json(ranks, exclude_none=True)
         return Response(body, media_type="application/json")
@@ -105,8 +104,8 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     async def create_score(request: Request) -> Response:
         """Scores pairs of texts (vLLM's form)."""
         score_request = await reader.read_in_turns(await request.body())
-        model = await model_for(request, registry, score_request.model, "rerank")
-        with CancelledOnDisconnect(request.scope):
+        model = await resolve_model(request, registry, score_request.model, "rerank")
+        with CancelOnDisconnect(request.scope):
             return _json(await scoring.create(score_request, model))
 
     return router

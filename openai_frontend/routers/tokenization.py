@@ -7,10 +7,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.adjusted import ADJUSTED_PARAMETERS, adjusted_parameters
-from openai_frontend.routers.caller import model_for
-from openai_frontend.routers.direct_route import InferenceRoute
+from openai_frontend.routers.chat import ADJUSTED_PARAMETERS, adjusted_parameters
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.request import resolve_model
+from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
 from openai_frontend.serving.rendering import rendered
@@ -35,13 +35,13 @@ def tokenization_router(registry: ModelRegistry, tokenization: Tokenization) -> 
     async def tokenize(request: Request) -> Response:
         """The tokens of a text or of a chat."""
         asked = await texts.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model, None)
+        model = await resolve_model(request, registry, asked.model, None)
         return _json(await tokenization.tokenize(asked, model))
 
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
         asked = await tokens.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model, None)
+        model = await resolve_model(request, registry, asked.model, None)
         return _json(await tokenization.detokenize(asked, model))
 
     for path in ("/tokenize", "/v1/tokenize"):
@@ -76,7 +76,7 @@ def render_router(
     async def render_chat_completion(request: Request) -> Response:
         """What the model would be asked for a conversation."""
         asked = await chats.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model, "chat")
+        model = await resolve_model(request, registry, asked.model, "chat")
         answer = await chat.render(asked, model)
         [only] = await rendered(answer, asked)
         return _json(only, adjusted_parameters(answer.adjusted))
@@ -89,7 +89,7 @@ def render_router(
     async def render_completion(request: Request) -> Response:
         """What the model would be asked for each prompt."""
         asked = await texts.read_in_turns(await request.body())
-        model = await model_for(request, registry, asked.model, "completions")
+        model = await resolve_model(request, registry, asked.model, "completions")
         return _json(await rendered(await completions.render(asked, model), asked))
 
     return router

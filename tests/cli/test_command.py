@@ -13,7 +13,7 @@ import pytest
 from openai_frontend import __version__
 from openai_frontend.cli import command, main
 from openai_frontend.cli.serve import triton_options
-from openai_frontend.routers.direct_route import endpoints
+from openai_frontend.routers.routing import endpoints
 from openai_frontend.serving.constraints import plugin
 from openai_frontend.setting_sources import load
 from openai_frontend.setting_table import options

@@ -11,7 +11,7 @@ from openai_frontend.server.metrics_only import MetricsOnly
 from openai_frontend.settings import Settings
 from tests.auth import tokens
 from tests.auth.key_files import bearer, key, write
-from tests.routers.test_direct_route import cycles
+from tests.routers.test_routing import cycles
 
 CANARY = "sk-canary-3fb1c9"
 
@@ -33,13 +33,13 @@ def addresses(app):
     slash at the end are as good as the route's own spelling.
     """
     for route in app.routes:
-        if route.area == "public":
+        if route.scope == "public":
             continue
         path = route.path.replace("{", "").replace(":path}", "").replace("}", "")
         methods = route.methods | {"HEAD"} if "GET" in route.methods else route.methods
         for method in sorted(methods):
-            yield method, path, REQUIRED_SCOPE[route.area]
-            yield method, f"{path}/", REQUIRED_SCOPE[route.area]
+            yield method, path, REQUIRED_SCOPE[route.scope]
+            yield method, f"{path}/", REQUIRED_SCOPE[route.scope]
 
 
 async def answers(world, headers_for):
@@ -201,7 +201,7 @@ async def test_open_paths(open_health, path):
 
 async def test_public_routes(world):
     """Two routes never need a key, whatever the settings say; a wrong key does not close them."""
-    public = [route.path for route in world.app.routes if route.area == "public"]
+    public = [route.path for route in world.app.routes if route.scope == "public"]
     got = {
         (await world.client.get(path, headers=headers)).status_code
         for path in public

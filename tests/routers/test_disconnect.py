@@ -5,9 +5,9 @@ import pytest
 from starlette.types import Message
 
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
-from openai_frontend.routers.disconnect import CancelledOnDisconnect
-from openai_frontend.routers.outlet import Outlet
-from openai_frontend.routers.streamed_response import StreamedResponse, StreamLimits
+from openai_frontend.routers.request import CancelOnDisconnect
+from openai_frontend.routers.stream_writer import StreamWriter
+from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 
 
 class Client:
@@ -26,7 +26,7 @@ async def test_body_ends():
     client, cleaned = Client(), []
 
     async def work() -> None:
-        with CancelledOnDisconnect(client.scope):
+        with CancelOnDisconnect(client.scope):
             try:
                 client.goes()
                 await asyncio.Event().wait()
@@ -44,7 +44,7 @@ async def test_task_goes_on():
     client = Client()
 
     async def work() -> None:
-        with CancelledOnDisconnect(client.scope):
+        with CancelOnDisconnect(client.scope):
             client.goes()
             await asyncio.Event().wait()
 
@@ -62,7 +62,7 @@ async def test_client_that_has_gone():
     client, begun = Client(), []
     client.goes()
 
-    with pytest.raises(RequestCancelled), CancelledOnDisconnect(client.scope):
+    with pytest.raises(RequestCancelled), CancelOnDisconnect(client.scope):
         begun.append(True)
 
     assert begun == []
@@ -72,7 +72,7 @@ async def test_client_stays():
     """While the client is there nothing happens, and nothing is left to be told afterwards."""
     client = Client()
 
-    with CancelledOnDisconnect(client.scope):
+    with CancelOnDisconnect(client.scope):
         await asyncio.sleep(0)
     client.goes()
 
@@ -83,7 +83,7 @@ async def test_client_goes_as_the_body_ends():
     """A disconnect that is on its way when the body ends does not reach what comes after it."""
     client = Client()
 
-    with CancelledOnDisconnect(client.scope):
+    with CancelOnDisconnect(client.scope):
         client.goes()  # its callbacks run in the loop's next turn
 
     assert await asyncio.sleep(0, "still running") == "still running"
@@ -91,7 +91,7 @@ async def test_client_goes_as_the_body_ends():
 
 async def test_server_that_does_not_tell():
     """Where the server tells of no disconnect, the body runs to its end."""
-    with CancelledOnDisconnect({"type": "http", "state": {}}):
+    with CancelOnDisconnect({"type": "http", "state": {}}):
         result = await asyncio.sleep(0, "done")
 
     assert result == "done"
@@ -102,7 +102,7 @@ async def test_other_cancellation():
     client = Client()
 
     async def work() -> None:
-        with CancelledOnDisconnect(client.scope):
+        with CancelOnDisconnect(client.scope):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
@@ -115,7 +115,7 @@ async def test_other_cancellation():
 
 async def test_failure_of_the_body():
     """An exception of the body's own comes out as it is."""
-    with pytest.raises(ValueError, match="own"), CancelledOnDisconnect(Client().scope):
+    with pytest.raises(ValueError, match="own"), CancelOnDisconnect(Client().scope):
         raise ValueError("own")
 
 
@@ -126,7 +126,7 @@ async def test_time_that_is_over():
     client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
 
     async def work() -> None:
-        with CancelledOnDisconnect(client.scope):
+        with CancelOnDisconnect(client.scope):
             await asyncio.Event().wait()
 
     with pytest.raises(RequestTimedOut):
@@ -144,7 +144,7 @@ async def test_time_that_was_over_before():
     client.scope["state"]["deadline"] = 0.0, lambda kind: None
 
     async def work() -> None:
-        with CancelledOnDisconnect(client.scope):
+        with CancelOnDisconnect(client.scope):
             await asyncio.Event().wait()
 
     with pytest.raises(RequestTimedOut):
@@ -157,7 +157,7 @@ async def test_time_of_a_body_that_has_ended():
     told: list[str] = []
     client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
 
-    with CancelledOnDisconnect(client.scope):
+    with CancelOnDisconnect(client.scope):
         await asyncio.sleep(0)
     await asyncio.sleep(0.05)
 
@@ -169,9 +169,9 @@ class Stream(StreamedResponse):
 
     begun = False
 
-    async def pump(self, outlet: Outlet) -> bytes:
+    async def pump(self, writer: StreamWriter) -> bytes:
         self.begun = True
-        self.start(outlet)
+        self.start(writer)
         return b"end"
 
 

@@ -143,7 +143,7 @@ async def test_not_ready_names_the_models(world):
 
 async def test_health_paths(world):
     """What passes host checks and full servers are the routes of health, and no others."""
-    assert {route.path for route in world.app.routes if route.area == "health"} == HEALTH_PATHS
+    assert {route.path for route in world.app.routes if route.scope == "health"} == HEALTH_PATHS
 
 
 async def test_first_segments(world):

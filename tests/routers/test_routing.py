@@ -10,10 +10,10 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from openai_frontend.middleware.request_id import RequestId
-from openai_frontend.routers.direct_route import (
-    Areas,
+from openai_frontend.routers.routing import (
     DirectRoute,
-    Shortcut,
+    RouteScopes,
+    RouteTable,
     UnsupportedFastAPI,
     endpoints,
 )
@@ -51,7 +51,7 @@ def test_an_empty_route_table_is_an_error():
 
 async def test_every_route_says_what_it_is_about(world):
     """No address is left to which no key opens."""
-    silent = [route.path for route in world.app.routes if getattr(route, "area", None) is None]
+    silent = [route.path for route in world.app.routes if getattr(route, "scope", None) is None]
 
     assert silent == []
 
@@ -71,27 +71,27 @@ AREAS = [
 @pytest.mark.parametrize(("method", "path", "area"), AREAS)
 async def test_the_area_is_the_matched_routes(world, method, path, area):
     """What an address is about is asked of the route that will answer."""
-    areas = Areas()
-    areas.read(world.app.routes)
+    route_scopes = RouteScopes()
+    route_scopes.load(world.app.routes)
 
-    assert area == areas.find({"type": "http", "method": method, "path": path})
+    assert area == route_scopes.find({"type": "http", "method": method, "path": path})
 
 
 async def test_the_area_below_a_root_path(world):
     """The router leaves the root path out, and so is it here."""
-    areas = Areas()
-    areas.read(world.app.routes)
+    route_scopes = RouteScopes()
+    route_scopes.load(world.app.routes)
     scope = {"type": "http", "method": "GET", "path": "/x/metrics", "root_path": "/x"}
 
-    assert areas.find(scope) == "metrics"
+    assert route_scopes.find(scope) == "metrics"
 
 
 async def test_what_is_no_route_of_ours_has_no_area():
     """A route that somebody adds past our classes opens to no key."""
-    areas = Areas()
-    areas.read([Route("/mine", lambda request: Response())])
+    route_scopes = RouteScopes()
+    route_scopes.load([Route("/mine", lambda request: Response())])
 
-    assert areas.find({"type": "http", "method": "GET", "path": "/mine"}) is None
+    assert route_scopes.find({"type": "http", "method": "GET", "path": "/mine"}) is None
 
 
 async def test_what_is_not_in_the_table():
@@ -101,7 +101,7 @@ async def test_what_is_not_in_the_table():
     async def router(scope, receive, send):
         seen.append(scope)
 
-    shortcut = Shortcut(router, endpoints={})
+    shortcut = RouteTable(router, endpoints={})
     scopes = [{"type": "lifespan"}, {"type": "http", "method": "GET", "path": "/"}]
     for scope in scopes:
         await shortcut(scope, None, None)  # type: ignore[arg-type]

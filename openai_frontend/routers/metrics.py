@@ -1,4 +1,4 @@
-"""GET /metrics and /version: what operators ask for."""
+"""GET /metrics and /version."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -10,12 +10,12 @@ from prometheus_client.metrics_core import Metric
 from openai_frontend import __version__
 from openai_frontend.errors import GatewayError
 from openai_frontend.metrics import exposition
-from openai_frontend.routers.direct_route import MetricsRoute
 from openai_frontend.routers.openapi import ERRORS
+from openai_frontend.routers.routing import MetricsRoute
 from schemas.operations import Version
 
 
-def operations_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str]) -> APIRouter:
+def metrics_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str]) -> APIRouter:
     """`own` gives the gateway's families, `core` Triton's Prometheus text; both may block."""
     router = APIRouter(tags=["operations"], route_class=MetricsRoute)
 

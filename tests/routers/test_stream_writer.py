@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import ChunkedSocket
-from openai_frontend.routers.outlet import Outlet
+from openai_frontend.routers.stream_writer import StreamWriter
 
 
 class Client:
@@ -41,9 +41,9 @@ class Client:
 class Drains:
     """Counts the calls of `on_drained`, and what had been sent by then."""
 
-    def __init__(self, outlet: Outlet, client: Client) -> None:
+    def __init__(self, writer: StreamWriter, client: Client) -> None:
         self.sent: list[bytes] = []
-        outlet.on_drained = lambda: self.sent.append(b"".join(client.bodies))
+        writer.on_drained = lambda: self.sent.append(b"".join(client.bodies))
 
 
 async def turns(number: int = 5) -> None:
@@ -54,12 +54,12 @@ async def turns(number: int = 5) -> None:
 async def test_quick_client():
     """Each body has left when `write` returns, without a turn of the loop."""
     client = Client()
-    outlet = Outlet(client.send)
-    drains = Drains(outlet, client)
+    writer = StreamWriter(client.send)
+    drains = Drains(writer, client)
 
-    assert [outlet.write(b"a"), outlet.write(b"b")] == [False, False]
+    assert [writer.write(b"a"), writer.write(b"b")] == [False, False]
     assert client.bodies == [b"a", b"b"]
-    await outlet.drained()
+    await writer.drained()
     await turns()
     assert drains.sent == []
 
@@ -67,11 +67,11 @@ async def test_quick_client():
 async def test_quick_client_without_a_task():
     """A callback that no task runs can write too."""
     client, done = Client(), asyncio.Event()
-    outlet = Outlet(client.send)
+    writer = StreamWriter(client.send)
 
     def callback() -> None:
         assert asyncio.current_task() is None
-        outlet.write(b"a")
+        writer.write(b"a")
         done.set()
 
     asyncio.get_running_loop().call_soon(callback)
@@ -83,17 +83,17 @@ async def test_quick_client_without_a_task():
 async def test_slow_client():
     """`write` says True while the client is slow; what it is given meanwhile leaves as one body."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    drains = Drains(outlet, client)
+    writer = StreamWriter(client.send)
+    drains = Drains(writer, client)
 
-    assert [outlet.write(body) for body in (b"a", b"b", b"c")] == [True, True, True]
+    assert [writer.write(body) for body in (b"a", b"b", b"c")] == [True, True, True]
     await turns()
     assert (client.bodies, drains.sent) == ([], [])
     client.open.set()
-    await outlet.drained()
+    await writer.drained()
 
     assert (client.bodies, drains.sent) == ([b"a", b"bc"], [b"abc"])
-    assert outlet.write(b"d") is False
+    assert writer.write(b"d") is False
     assert b"".join(client.bodies) == b"abcd"
     await turns()
     assert drains.sent == [b"abc"]
@@ -102,19 +102,19 @@ async def test_slow_client():
 async def test_client_that_is_slow_again():
     """A client may be slow for each body anew; it is drained once all has been sent."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    drains = Drains(outlet, client)
-    outlet.write(b"a")
-    outlet.write(b"b")
+    writer = StreamWriter(client.send)
+    drains = Drains(writer, client)
+    writer.write(b"a")
+    writer.write(b"b")
 
     client.open.set()
     asyncio.get_running_loop().call_soon(client.open.clear)  # before the second body
     await turns()
     client.open.clear()
-    outlet.write(b"c")
+    writer.write(b"c")
     await turns()
     client.open.set()
-    await outlet.drained()
+    await writer.drained()
 
     assert b"".join(client.bodies) == b"abc"
     assert drains.sent[-1] == b"abc"
@@ -123,20 +123,20 @@ async def test_client_that_is_slow_again():
 async def test_written_when_it_is_drained():
     """What `on_drained` writes leaves after the rest, and `drained` waits for it too."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
+    writer = StreamWriter(client.send)
     left = [b"c", b"b"]
 
     def resume() -> None:
         if left:
             client.open.clear()
-            outlet.write(left.pop())
+            writer.write(left.pop())
             asyncio.get_running_loop().call_soon(client.open.set)
 
-    outlet.on_drained = resume
-    outlet.write(b"a")
+    writer.on_drained = resume
+    writer.write(b"a")
     client.open.set()
     async with asyncio.timeout(5):
-        await outlet.drained()
+        await writer.drained()
 
     assert client.bodies == [b"a", b"b", b"c"]
 
@@ -144,9 +144,9 @@ async def test_written_when_it_is_drained():
 async def test_drained_waits():
     """`drained` returns only once the client has taken everything."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    outlet.write(b"a")
-    waiting = asyncio.create_task(outlet.drained())
+    writer = StreamWriter(client.send)
+    writer.write(b"a")
+    waiting = asyncio.create_task(writer.drained())
     await turns()
 
     assert not waiting.done()
@@ -158,16 +158,16 @@ async def test_drained_waits():
 async def test_a_wait_that_is_cancelled():
     """Whoever waits may give up: what was written leaves all the same."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    outlet.write(b"a")
-    waiting = asyncio.create_task(outlet.drained())
+    writer = StreamWriter(client.send)
+    writer.write(b"a")
+    waiting = asyncio.create_task(writer.drained())
     await turns()
 
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
     client.open.set()
-    await outlet.drained()
+    await writer.drained()
 
     assert (client.bodies, client.cancelled) == ([b"a"], 0)
 
@@ -176,14 +176,14 @@ async def test_a_wait_that_is_cancelled():
 async def test_close(begun):
     """A close drops what waits and ends the send, whether or not the loop has turned since."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    drains = Drains(outlet, client)
-    outlet.write(b"a")
-    outlet.write(b"b")
+    writer = StreamWriter(client.send)
+    drains = Drains(writer, client)
+    writer.write(b"a")
+    writer.write(b"b")
     if begun:
         await turns()
 
-    outlet.close()
+    writer.close()
     await turns()
     client.open.set()
     await turns()
@@ -197,11 +197,11 @@ async def test_close(begun):
 async def test_close_of_what_is_drained():
     """A close with nothing under way changes nothing, and may come twice."""
     client = Client()
-    outlet = Outlet(client.send)
-    outlet.write(b"a")
+    writer = StreamWriter(client.send)
+    writer.write(b"a")
 
-    outlet.close()
-    outlet.close()
+    writer.close()
+    writer.close()
 
     assert client.bodies == [b"a"]
 
@@ -210,28 +210,28 @@ async def test_send_that_fails_at_once():
     """`write` raises what `send` raises."""
     client = Client()
     client.failure = OSError("gone")
-    outlet = Outlet(client.send)
+    writer = StreamWriter(client.send)
 
     with pytest.raises(OSError, match="gone"):
-        outlet.write(b"a")
-    await outlet.drained()
+        writer.write(b"a")
+    await writer.drained()
 
 
 async def test_send_that_fails_after_its_wait():
     """`drained` raises what `send` raised after it had waited; no later body overtakes."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    drains = Drains(outlet, client)
-    outlet.write(b"a")
-    outlet.write(b"b")
+    writer = StreamWriter(client.send)
+    drains = Drains(writer, client)
+    writer.write(b"a")
+    writer.write(b"b")
     client.failure = OSError("gone")
 
     client.open.set()
     with pytest.raises(OSError, match="gone"):
-        await outlet.drained()
+        await writer.drained()
     client.failure = None
 
-    assert outlet.write(b"c") is True
+    assert writer.write(b"c") is True
     assert (client.bodies, drains.sent) == ([], [])
 
 
@@ -252,11 +252,11 @@ async def test_send_that_waits_in_many_ways():
         await asyncio.sleep(0.001)
         done.append(message["body"].decode())
 
-    outlet = Outlet(send)
-    assert outlet.write(b"body") is True
+    writer = StreamWriter(send)
+    assert writer.write(b"body") is True
     loop.call_later(0.001, broken.set_exception, KeyError("x"))
     loop.call_later(0.002, fine.set_result, "fine")
-    await outlet.drained()
+    await writer.drained()
 
     assert done == ["turned", "failed", "fine", "body"]
 
@@ -268,12 +268,12 @@ async def test_first_wait_that_fails():
     async def send(message: Any) -> None:
         await broken
 
-    outlet = Outlet(send)
-    outlet.write(b"a")
+    writer = StreamWriter(send)
+    writer.write(b"a")
     broken.set_exception(KeyError("x"))
 
     with pytest.raises(KeyError):
-        await outlet.drained()
+        await writer.drained()
 
 
 @settings(max_examples=200, deadline=None)
@@ -286,11 +286,11 @@ def test_any_pace(steps, factory):
 
     async def run() -> None:
         client = Client()
-        outlet = Outlet(client.send)
+        writer = StreamWriter(client.send)
         written = b""
         for step in steps:
             if isinstance(step, bytes):
-                waits = outlet.write(step)
+                waits = writer.write(step)
                 written += step
                 assert waits is (b"".join(client.bodies) != written) or not step
             elif step == "open":
@@ -298,12 +298,12 @@ def test_any_pace(steps, factory):
             elif step == "shut":
                 client.open.clear()
             elif step == "drained" and client.open.is_set():
-                await outlet.drained()
+                await writer.drained()
                 assert written == b"".join(client.bodies)
             else:
                 await asyncio.sleep(0)
         client.open.set()
-        await outlet.drained()
+        await writer.drained()
         assert written == b"".join(client.bodies)
 
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -329,51 +329,51 @@ class Short:
 async def test_what_may_wait():
     """As many bytes as may wait do; one more drops the client, once, and nothing waits any more."""
     client, short = Client(slow=True), Short()
-    outlet = Outlet(client.send, short, max_waiting_bytes=4)
-    outlet.write(b"under way")
+    writer = StreamWriter(client.send, short, max_buffer_bytes=4)
+    writer.write(b"under way")
 
-    assert [outlet.write(b"ab"), outlet.write(b"cd"), short.drops] == [True, True, 0]
-    assert [outlet.write(b"e"), outlet.write(b"f"), short.drops] == [True, True, 1]
+    assert [writer.write(b"ab"), writer.write(b"cd"), short.drops] == [True, True, 0]
+    assert [writer.write(b"e"), writer.write(b"f"), short.drops] == [True, True, 1]
     client.open.set()
-    await outlet.drained()
+    await writer.drained()
     assert client.bodies == [b"under way"]
 
 
 async def test_any_size_at_once():
     """A body that does not have to wait may be of any size."""
     client = Client()
-    outlet = Outlet(client.send, Short(), max_waiting_bytes=4)
+    writer = StreamWriter(client.send, Short(), max_buffer_bytes=4)
 
-    assert outlet.write(b"more than four") is False
+    assert writer.write(b"more than four") is False
     assert client.bodies == [b"more than four"]
 
 
 async def test_too_much_for_a_server_that_cannot_drop():
     """The request ends as if the client had gone."""
-    outlet = Outlet(Client(slow=True).send, max_waiting_bytes=4)
-    outlet.write(b"under way")
+    writer = StreamWriter(Client(slow=True).send, max_buffer_bytes=4)
+    writer.write(b"under way")
 
     with pytest.raises(RequestCancelled):
-        outlet.write(b"abcde")
-    outlet.close()
+        writer.write(b"abcde")
+    writer.close()
 
 
 async def test_writer_that_holds(monkeypatch):
     """A writer is resumed now and then while the client is slow: what it has counts here."""
-    monkeypatch.setattr("openai_frontend.routers.outlet.PULL_S", 0.01)
+    monkeypatch.setattr("openai_frontend.routers.stream_writer.FLUSH_INTERVAL_S", 0.01)
     client, short = Client(slow=True), Short()
-    outlet = Outlet(client.send, short, max_waiting_bytes=4)
+    writer = StreamWriter(client.send, short, max_buffer_bytes=4)
 
     def go_on() -> None:
-        outlet.write(b"x")
+        writer.write(b"x")
 
-    outlet.on_drained = go_on
-    outlet.write(b"under way")
+    writer.on_drained = go_on
+    writer.write(b"under way")
 
     async with asyncio.timeout(5):
         while not short.drops:  # noqa: ASYNC110  nothing tells of it
             await asyncio.sleep(0.01)
-    outlet.close()
+    writer.close()
 
     assert short.drops == 1
 
@@ -386,24 +386,24 @@ async def test_start():
         await client.open.wait()
         started.append(list(client.bodies))
 
-    outlet = Outlet(client.send)
-    outlet.begin(start())
-    assert outlet.write(b"a") is True
+    writer = StreamWriter(client.send)
+    writer.begin(start())
+    assert writer.write(b"a") is True
     client.open.set()
-    await outlet.drained()
+    await writer.drained()
 
     assert (started, client.bodies) == ([[]], [b"a"])
 
 
 async def test_silence():
     """It is told once for each time in which nothing was written but comments, by nobody."""
-    outlet = Outlet(Client().send)
+    writer = StreamWriter(Client().send)
 
-    told = [outlet.is_silent()]
-    outlet.write(b"a")
-    told += [outlet.is_silent(), outlet.is_silent()]
-    outlet.comment(b"c")
-    told.append(outlet.is_silent())
+    told = [writer.is_silent()]
+    writer.write(b"a")
+    told += [writer.is_silent(), writer.is_silent()]
+    writer.comment(b"c")
+    told.append(writer.is_silent())
 
     assert told == [True, False, True, True]
 
@@ -411,13 +411,13 @@ async def test_silence():
 async def test_no_silence_of_a_slow_client():
     """Something is on its way to it."""
     client = Client(slow=True)
-    outlet = Outlet(client.send)
-    outlet.write(b"a")
+    writer = StreamWriter(client.send)
+    writer.write(b"a")
 
-    assert [outlet.is_silent(), outlet.is_silent()] == [False, False]
+    assert [writer.is_silent(), writer.is_silent()] == [False, False]
     client.open.set()
-    await outlet.drained()
-    assert outlet.is_silent() is True
+    await writer.drained()
+    assert writer.is_silent() is True
 
 
 async def test_silence_past_the_outlet():
@@ -430,10 +430,10 @@ async def test_silence_past_the_outlet():
             self.client.before_write = lambda: asked.append("recheck")
             return self.client
 
-    outlet = Outlet(Client().send, Socket())
-    socket = outlet.socket()
+    writer = StreamWriter(Client().send, Socket())
+    socket = writer.socket()
     assert socket is not None
 
-    assert (outlet.is_silent(), asked) == (True, ["recheck"])
+    assert (writer.is_silent(), asked) == (True, ["recheck"])
     assert socket.idle()
-    assert (outlet.is_silent(), outlet.is_silent()) == (False, True)
+    assert (writer.is_silent(), writer.is_silent()) == (False, True)

@@ -1,4 +1,4 @@
-"""Writes the body of a streamed response, from tasks and callbacks alike. Knows no event's form."""
+"""Writes the body of a streamed response, from tasks and callbacks alike. Knows no event format."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -10,14 +10,14 @@ from starlette.types import Send
 from openai_frontend.errors import RequestCancelled
 from openai_frontend.generation import ChunkedSocket
 
-MAX_WAITING = 4 * 1024 * 1024
+MAX_BUFFER_BYTES = 4 * 1024 * 1024
 
 # A writer that holds gathers text meanwhile, and may not gather more than may wait. Not for each
 # token: those that come together become one frame.
-PULL_S = 0.25
+FLUSH_INTERVAL_S = 0.25
 
 
-class AtOnce(Protocol):
+class DirectWriter(Protocol):
     """The server's short way for a piece of a body."""
 
     def __call__(self, piece: bytes, /) -> bool:
@@ -30,28 +30,32 @@ class AtOnce(Protocol):
         """Ends the connection of a client that reads too slowly."""
 
 
-class Outlet:
+class StreamWriter:
     """One client's end of a stream. What is written leaves in the order of the calls.
 
     ASGI's `send` is a coroutine, but one that does not wait unless the client is slow: a callback
     runs it to its end there and then, without a task or a turn of the event loop. Where the server
-    has a shorter way for what can be written at once, `at_once` says of each piece whether it was.
+    can write at once, `direct_writer` says of each piece whether it was written.
 
     What a slow client has not taken waits here, up to a size; beyond that the client is dropped,
     for nothing slows the model down.
     """
 
     def __init__(
-        self, send: Send, at_once: AtOnce | None = None, *, max_waiting_bytes: int = MAX_WAITING
+        self,
+        send: Send,
+        direct_writer: DirectWriter | None = None,
+        *,
+        max_buffer_bytes: int = MAX_BUFFER_BYTES,
     ) -> None:
         self._send = send
-        self._at_once = at_once
-        self._max_waiting_bytes = max_waiting_bytes
+        self._direct_writer = direct_writer
+        self._max_waiting_bytes = max_buffer_bytes
         self._socket: ChunkedSocket | None = None
         self._idle: Callable[[], bool] = _never
         self._slow: asyncio.Task[None] | None = None  # waits for the client
-        self._pulling: asyncio.TimerHandle | None = None
-        self._waiting = bytearray()
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._buffer = bytearray()
         self._dropped = False
         self._written = False
         # Resumes a writer that was told to write no more; now and then also before that, so that
@@ -60,7 +64,7 @@ class Outlet:
 
     def socket(self) -> ChunkedSocket | None:
         """The client's socket, for who writes many pieces; asked for once."""
-        socket = None if self._at_once is None else self._at_once.socket()
+        socket = None if self._direct_writer is None else self._direct_writer.socket()
         if socket is not None:
             self._idle, socket.idle = socket.idle, self._idle_to_write
             self._socket = socket
@@ -85,7 +89,7 @@ class Outlet:
         if self._slow is not None:
             self._keep(body)
             return True
-        if self._at_once is not None and self._at_once(body):
+        if self._direct_writer is not None and self._direct_writer(body):
             return False
         return self._run(self._send(_body(body)))  # type: ignore[arg-type]
 
@@ -109,35 +113,35 @@ class Outlet:
         except StopIteration:
             return False
         self._slow = asyncio.get_running_loop().create_task(self._wait(sending, awaited))
-        self._pull_later()
+        self._flush_later()
         return True
 
     def _keep(self, body: bytes) -> None:
-        self._waiting += body
-        if len(self._waiting) <= self._max_waiting_bytes and not self._dropped:
+        self._buffer += body
+        if len(self._buffer) <= self._max_waiting_bytes and not self._dropped:
             return
-        self._waiting.clear()
-        if self._at_once is None:  # a server that cannot drop: the request ends as if it had
+        self._buffer.clear()
+        if self._direct_writer is None:  # a server that cannot drop: the request ends as if it had
             raise RequestCancelled("The client reads too slowly.")
         if not self._dropped:
             self._dropped = True
-            self._at_once.drop()
+            self._direct_writer.drop()
 
-    def _pull_later(self) -> None:
-        self._pulling = asyncio.get_running_loop().call_later(PULL_S, self._pull)
+    def _flush_later(self) -> None:
+        self._flush_timer = asyncio.get_running_loop().call_later(FLUSH_INTERVAL_S, self._flush)
 
-    def _pull(self) -> None:
-        self._pulling = None
+    def _flush(self) -> None:
+        self._flush_timer = None
         if self._slow is not None and not self._slow.done():
-            self._pull_later()
+            self._flush_later()
             if self.on_drained is not None:
                 self.on_drained()
 
     async def _wait(self, sending: Coroutine[Any, Any, None], awaited: Any) -> None:
         await _resumed(sending, awaited)
-        while self._waiting:
-            body = bytes(self._waiting)
-            self._waiting.clear()
+        while self._buffer:
+            body = bytes(self._buffer)
+            self._buffer.clear()
             await self._send(_body(body))
         self._slow = None
         if self.on_drained is not None:
@@ -150,10 +154,10 @@ class Outlet:
 
     def close(self) -> None:
         """Drops what waits, and lets go of the socket."""
-        self._waiting.clear()
-        if self._pulling is not None:
-            self._pulling.cancel()
-            self._pulling = None
+        self._buffer.clear()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
         if self._socket is not None:
             self._socket.close()
             self._socket, self._idle = None, _never

@@ -5,10 +5,10 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from openai_frontend.models.adapter_management import AdapterManagement
-from openai_frontend.routers.caller import caller_of
-from openai_frontend.routers.direct_route import AdminRoute
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body
+from openai_frontend.routers.request import principal_of
+from openai_frontend.routers.routing import AdminRoute
 from openai_frontend.serving.admission.authorized_models import allows
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.request_body import BodyReader
@@ -20,7 +20,7 @@ _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
 _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 
-def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRouter:
+def lora_router(management: AdapterManagement, policy: FieldPolicy) -> APIRouter:
     """Both answer once the change is done."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
@@ -34,7 +34,7 @@ def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRo
         """Loads an adapter by its name, from where the operator's folders have it."""
         asked = to_load.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_LOAD)
-        may_name = partial(allows, caller_of(request))
+        may_name = partial(allows, principal_of(request))
         named = asked.lora_name, asked.model
         card = await management.load(*named, asked.lora_path, may_name=may_name)
         return Response(model_of(card).model_dump_json(), media_type="application/json")
@@ -48,7 +48,7 @@ def adapters_router(management: AdapterManagement, policy: FieldPolicy) -> APIRo
         """Takes an adapter out; requests in flight keep it."""
         asked = to_unload.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
-        may_name = partial(allows, caller_of(request))
+        may_name = partial(allows, principal_of(request))
         name = await management.unload(asked.lora_name, asked.model, may_name=may_name)
         gone = AdapterUnloaded(id=name)
         return Response(gone.model_dump_json(), media_type="application/json")

@@ -1,4 +1,4 @@
-"""Routes whose endpoint takes the request and gives the response, with nothing in between."""
+"""Routes whose endpoints take a request and return a response, without FastAPI's own handling."""
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
@@ -25,7 +25,7 @@ class DirectRoute(APIRoute):
     none opens to no key.
     """
 
-    area: ClassVar[RouteScope | None] = None
+    scope: ClassVar[RouteScope | None] = None
 
     def get_route_handler(self) -> Endpoint:
         """FastAPI's own hook for routes that do this themselves."""
@@ -35,46 +35,46 @@ class DirectRoute(APIRoute):
 class InferenceRoute(DirectRoute):
     """What a model answers, and what it reads."""
 
-    area = "inference"
+    scope = "inference"
 
 
 class ModelsRoute(DirectRoute):
     """Which models there are."""
 
-    area = "models"
+    scope = "models"
 
 
 class MetricsRoute(DirectRoute):
     """What operators watch."""
 
-    area = "metrics"
+    scope = "metrics"
 
 
 class AdminRoute(DirectRoute):
     """What changes the server."""
 
-    area = "admin"
+    scope = "admin"
 
 
 class HealthRoute(DirectRoute):
     """What a supervisor asks, which has no key as a rule."""
 
-    area = "health"
+    scope = "health"
 
 
 class DocsRoute(DirectRoute):
     """What the API looks like."""
 
-    area = "docs"
+    scope = "docs"
 
 
 class PublicRoute(DirectRoute):
     """What everybody may see, with keys or without."""
 
-    area = "public"
+    scope = "public"
 
 
-class Shortcut:
+class RouteTable:
     """Takes a request to its endpoint by method and path alone.
 
     Whatever is not in the table goes on to FastAPI's router, which knows the rest: paths with
@@ -118,7 +118,7 @@ def _fixed(routes: Iterable[BaseRoute]) -> Iterator[tuple[tuple[str, str], Direc
             yield from (((method, route.path), route) for method in route.methods)
 
 
-class Areas:
+class RouteScopes:
     """The area of the route that a request will come to: by the shortcut's table, then by the
     router's own matching in its own order. Neither looks at the Host header.
     """
@@ -128,11 +128,11 @@ class Areas:
         self._routes: list[BaseRoute] = []
         self._others: list[BaseRoute] = []  # that no table can hold
 
-    def read(self, routes: Iterable[BaseRoute]) -> None:
+    def load(self, routes: Iterable[BaseRoute]) -> None:
         """All routes of the application, once they are there."""
         self._routes = list(routes)
         held = list(_fixed(self._routes))
-        self._fixed = {place: route.area for place, route in held}
+        self._fixed = {place: route.scope for place, route in held}
         in_table = {id(route) for _, route in held}
         self._others = [route for route in self._routes if id(route) not in in_table]
 
@@ -144,5 +144,5 @@ class Areas:
         # Below a root path the router reads less of the path than the table does
         for route in self._routes if scope.get("root_path") else self._others:
             if route.matches(scope)[0] is Match.FULL:
-                return route.area if isinstance(route, DirectRoute) else None
+                return route.scope if isinstance(route, DirectRoute) else None
         return "nowhere"

@@ -1,4 +1,4 @@
-"""GET /openapi.json and /docs: a page that loads nothing from elsewhere. Fixed bytes, no files."""
+"""GET /openapi.json, /docs and /. The pages load nothing from other hosts."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from fastapi.responses import RedirectResponse
 
 from openai_frontend.errors import GatewayError
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.routers.caller import models_for
-from openai_frontend.routers.direct_route import DocsRoute
 from openai_frontend.routers.openapi import Document
+from openai_frontend.routers.request import authorized_models
+from openai_frontend.routers.routing import DocsRoute, PublicRoute
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 # Addresses are relative, so that the page works below a proxy's prefix too.
-_PAGE = b"""\
+_DOCS_PAGE = b"""\
 <!doctype html>
 <html lang="en">
 <head>
@@ -62,14 +62,14 @@ _POLICY = "; ".join(
 PAGE_HEADERS = {"content-security-policy": _POLICY}
 
 
-def documentation_router(document: Document, registry: ModelRegistry) -> APIRouter:
+def docs_router(document: Document, registry: ModelRegistry) -> APIRouter:
     """None of its routes stands in the document itself."""
     router = APIRouter(route_class=DocsRoute, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def get_openapi(request: Request) -> Response:
         # the first time it takes a tenth of a second, which streams would feel
-        models = _models(models_for(request, registry))
+        models = _models_by_task(authorized_models(request, registry))
         described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
 
@@ -77,7 +77,7 @@ def documentation_router(document: Document, registry: ModelRegistry) -> APIRout
     async def get_page(request: Request) -> Response:
         if request.scope.get("raw_path", b"").endswith(b"/"):  # from there the links lead astray
             return RedirectResponse("../docs")
-        return Response(_PAGE, media_type="text/html", headers=PAGE_HEADERS)
+        return Response(_DOCS_PAGE, media_type="text/html", headers=PAGE_HEADERS)
 
     for path, read, media_type in (
         ("/docs/start.js", lambda: _START, "text/javascript"),
@@ -107,7 +107,7 @@ def _asset(name: str) -> Callable[[], bytes]:
     return read
 
 
-def _models(models: ModelProvider) -> dict[str, str]:
+def _models_by_task(models: ModelProvider) -> dict[str, str]:
     """Task -> the first model that is ready for it; empty while the models load."""
     by_task: dict[str, str] = {}
     try:
@@ -118,3 +118,44 @@ def _models(models: ModelProvider) -> dict[str, str]:
     except GatewayError:  # they load, or one went away just now
         return by_task
     return by_task
+
+
+_ABOUT = "openai-frontend: an OpenAI-compatible API gateway with Triton Inference Server inside."
+
+_ROOT_PAGE = """\
+<!doctype html>
+<html lang="en">
+<head><meta charset="utf-8"><title>openai-frontend</title></head>
+<body>
+<p>{about}</p>
+<p>The API is under <code>/v1</code>. <a href="{docs}">Documentation</a></p>
+</body>
+</html>
+"""
+_LINKS = {
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "models": "/v1/models",
+    "health": "/health",
+}
+
+
+def root_router(root_path: str) -> APIRouter:
+    """No version, no model: whoever reaches the port may read it."""
+    router = APIRouter(route_class=PublicRoute, include_in_schema=False)
+    # A relative link is right below a proxy's path that nobody told us of
+    page = _ROOT_PAGE.format(about=_ABOUT, docs=f"{root_path}/docs" if root_path else "docs")
+    links = {name: root_path + path for name, path in _LINKS.items()}
+    description = orjson.dumps({"service": "openai-frontend", "description": _ABOUT, **links})
+
+    @router.get("/")
+    async def get_root(request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            return Response(page, media_type="text/html", headers=PAGE_HEADERS)
+        return Response(description, media_type="application/json")
+
+    @router.get("/favicon.ico")
+    async def get_favicon(request: Request) -> Response:
+        return Response(status_code=204)
+
+    return router

@@ -17,6 +17,7 @@ from openai_frontend.auth.scopes import RouteScope
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lasting import Lasting
 from openai_frontend.loopback import is_loopback
+from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware import access_log
@@ -35,7 +36,6 @@ from openai_frontend.middleware.request_normalization import RequestNormalizatio
 from openai_frontend.middleware.telemetry import Telemetry
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
 from openai_frontend.middleware.unrouted import refuse_route
-from openai_frontend.models.adapter_management import AdapterManagement
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_decode
@@ -247,7 +247,7 @@ def _add_operators_routes(
         overrides=settings.allow_model_override,
     )
     app.include_router(management_router(registry, management, policy))
-    adapters = AdapterManagement(registry, enabled=settings.enable_model_management)
+    adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
     app.include_router(lora_router(adapters, policy))
     app.include_router(models_router(registry))
     app.include_router(health_router(life, registry.is_ready, registry.unready))
@@ -258,7 +258,7 @@ def _add_operators_routes(
                 policy=policy,
                 limiter=lasting.limiter,
                 management=management,
-                lease=registry.use,
+                lease=registry.lease,
                 limits_for=registry.concurrency_limits,
                 is_ready=lambda: life.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),

@@ -7,9 +7,9 @@ from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.body_limit import BodyMemoryBudget
-from openai_frontend.models.demand import DemandLimits, ModelDemand
-from openai_frontend.models.engine_life import EngineLife
+from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.settings import Settings
 from openai_frontend.tracing.attributes import ServerAddress
@@ -45,7 +45,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         _limiter(settings, life, metrics),
         BodyMemoryBudget(settings.max_buffered_body_bytes),
     )
-    server.unreleased.observers += [limiter, bodies, registry.uses]
+    server.unreleased.observers += [limiter, bodies, registry.leases]
     if tracing is not None:
         metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
     return Lasting(
@@ -59,7 +59,7 @@ def lasting_of(settings: Settings, server: Server) -> Lasting:
         limiter=limiter,
         bodies=bodies,
         tracing=tracing,
-        engines=EngineLife(server, registry, metrics, settings.engine_limits()),
+        engines=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
     )
 
 
@@ -93,15 +93,15 @@ def tracing_of(settings: Settings) -> Tracing | None:
     return tracing
 
 
-def _on_demand(settings: Settings, registry: ModelRegistry) -> ModelDemand:
-    limits = DemandLimits(
+def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader:
+    limits = OnDemandLimits(
         models=settings.max_loaded_models,
         memory_bytes=settings.max_model_memory_bytes,
         wait_s=settings.model_load_timeout_s,
         retry_s=settings.model_load_backoff_s,
     )
-    demand = ModelDemand(registry, limits)
-    registry.load_on_demand(demand)
+    demand = OnDemandLoader(registry, limits)
+    registry.enable_on_demand(demand)
     return demand
 
 

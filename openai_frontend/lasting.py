@@ -15,9 +15,9 @@ from openai_frontend.life import Life
 from openai_frontend.metrics import loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.middleware.body_limit import BodyMemoryBudget
-from openai_frontend.models.demand import ModelDemand
-from openai_frontend.models.engine_life import EngineLife
+from openai_frontend.models.on_demand import OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server
@@ -61,10 +61,10 @@ class Startup:
             await self._registry.refresh()
             await self._bring_first()
             async with asyncio.TaskGroup() as following:
-                look = partial(self._registry.follow_adapters, self._adapters_s)
+                look = partial(self._registry.watch_adapters, self._adapters_s)
                 following.create_task(keep_up("the look at adapters", look))
                 if self._follow_s is not None:
-                    look = partial(self._registry.follow, self._follow_s)
+                    look = partial(self._registry.watch, self._follow_s)
                     following.create_task(keep_up("the look at the repository", look))
         except Exception as error:  # noqa: BLE001  the process edge of the start
             self.failure = error
@@ -75,7 +75,7 @@ class Startup:
         """One that does not load is like any other that does not: a request tries again."""
         for name in self._first:
             try:
-                await self._registry.bring(name)
+                await self._registry.ensure_loaded(name)
             except GatewayError as error:
                 logger.error("model %s could not be loaded: %s", name, error.message)
 
@@ -89,12 +89,12 @@ class Lasting:
     startup: Startup
     metrics: GatewayMetrics
     keys: Authenticator | None  # None: everybody may come in
-    demand: ModelDemand | None  # None: models are not loaded on demand
+    demand: OnDemandLoader | None  # None: models are not loaded on demand
     life: Life
     limiter: ConcurrencyLimiter
     bodies: BodyMemoryBudget
     tracing: Tracing | None  # None: requests are not traced
-    engines: EngineLife
+    engines: EngineSupervisor
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:

@@ -13,7 +13,7 @@ from openai_frontend.cli import inspect, model_directory
 from openai_frontend.cli.report import Report, as_line, as_text
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models.building import NotServable
+from openai_frontend.models.loader import Unservable
 from openai_frontend.settings import Settings
 
 # What is wrong stands in the report; without a handler Python would write it a second time
@@ -28,7 +28,7 @@ def check(name_or_path: str, settings: Settings, *, as_json: bool) -> int:
         folder = model_directory.find(name_or_path, settings.model_repository, options)
         inspect.fill(report, folder, settings.backend_directory)
         _check_parts(report, [folder.path.parent, *settings.model_repository])
-    except NotServable as error:
+    except Unservable as error:
         report.for_no_request, report.problem = True, error.message
     except ModelUnavailable as error:
         report.problem = error.message
@@ -66,7 +66,7 @@ def _report(path: Path, options: Mapping[str, ModelOptions], backends: Path | No
         if not model_directory.is_model(path):
             raise ModelUnavailable("it has neither a config.pbtxt nor the folder of a version")
         inspect.fill(report, model_directory.read(path, options), backends)
-    except NotServable as error:
+    except Unservable as error:
         report.for_no_request, report.problem = True, error.message
     except ModelUnavailable as error:
         report.problem = error.message

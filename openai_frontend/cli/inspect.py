@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import chat_templates
-from openai_frontend.adapters.folder import Taken
-from openai_frontend.adapters.places import Places
-from openai_frontend.adapters.table import AdapterTable
 from openai_frontend.cli import load_checks
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
@@ -19,11 +16,20 @@ from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
+from openai_frontend.lora.catalog import LoRACatalog
+from openai_frontend.lora.files import LoRARequirements
+from openai_frontend.lora.models import SEPARATOR
+from openai_frontend.lora.sources import LoRASources
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models import folder_facts
-from openai_frontend.models.adapter_models import SEPARATOR
-from openai_frontend.models.building import NotServable
-from openai_frontend.models.reading import SETTINGS, ModelFiles, choose, lacks, template_for_tools
+from openai_frontend.models import model_files
+from openai_frontend.models.loader import Unservable
+from openai_frontend.models.parser_selection import (
+    SETTINGS,
+    ModelFiles,
+    limitations,
+    select_parser,
+    template_for_tools,
+)
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.chat_template import ChatTemplate
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -52,7 +58,7 @@ _UNKNOWN = "unknown until its files are here"
 
 
 def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None = None) -> None:
-    """Raises ModelUnavailable where the model could not be served, NotServable where only no
+    """Raises ModelUnavailable where the model could not be served, Unservable where only no
     request is for it; the report has the rest.
     """
     report.model = folder.name
@@ -61,7 +67,7 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
     report.versions = folder.versions
     report.ensemble = folder.options.ensemble or ""
     report.expose = folder.options.expose
-    report.parts = folder_facts.parts(folder.config or {})
+    report.parts = model_files.composing_models(folder.config or {})
     facts = folder.facts()
     report.max_model_len = folder.options.max_model_len or facts.max_model_len
     place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
@@ -131,11 +137,11 @@ def _fill_in_reading(
     named = {
         each: parser for each in SETTINGS if (parser := getattr(folder.options, each)) is not None
     }
-    reading = choose(files, named)
+    reading = select_parser(files, named)
     report.tool_calls = reading.name if reading.tools else "none"
     report.reasoning = reading.name if reading.reasoning else "none"
     report.why = reading.because
-    report.will_not_work += lacks(reading, files)
+    report.will_not_work += limitations(reading, files)
     return PromptBuilder(loaded, chat_template=template, max_model_len=report.max_model_len)
 
 
@@ -169,7 +175,7 @@ def _fill_in_contract(
             vocabulary=prompts,
         )
     except ModelUnavailable as error:
-        raise NotServable(error.message) from error
+        raise Unservable(error.message) from error
     report.contract = f"{chosen.name}. {chosen.reason}"
     if folder.engine is not None and tasks is None:
         report.contract += " Its engine will say which of the following it does."
@@ -248,7 +254,7 @@ def _constraints(folder: ModelDirectory, contract: Contract) -> list[str]:
 def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a TensorRT-LLM engine is among the parts that was given no grammar's backend."""
     return any(
-        folder_facts.parameter(part, "guided_decoding_backend") is None
+        model_files.parameter(part, "guided_decoding_backend") is None
         for part in parts
         if part.get("backend") == "tensorrtllm"
     )
@@ -259,27 +265,27 @@ _VLLM_MAX_RANK = 16  # where model.json does not say it
 
 def _adapters(folder: ModelDirectory, contract: Contract) -> tuple[list[str], list[str]]:
     """Names by which requests ask for them, and a sentence for each that could not serve."""
-    places = Places(
+    places = LoRASources(
         model_folder=folder.path,
         version=max(folder.versions),
         named=folder.options.adapters,
         watched=folder.options.adapter_folder,
     )
-    found = AdapterTable().look(folder.name, places, _taken(folder, contract))
+    found = LoRACatalog().scan(folder.name, places, _requirements(folder, contract))
     return (
         [f"{folder.name}{SEPARATOR}{name}" for name in found.adapters],
         [f"Its adapter '{name}' cannot serve: {why}." for name, why in found.problems.items()],
     )
 
 
-def _taken(folder: ModelDirectory, contract: Contract) -> Taken | None:
+def _requirements(folder: ModelDirectory, contract: Contract) -> LoRARequirements | None:
     """What adapters the model takes; an engine in this process is asked for them in model.json."""
     if not contract.supports("adapter"):
         return None
     if folder.engine is not None:
         rank = folder.arguments.get("max_lora_rank", _VLLM_MAX_RANK)
         on = str(folder.arguments.get("enable_lora", False)).lower() == "true"
-        return Taken(kind="peft", max_rank=rank) if on else None
+        return LoRARequirements(kind="peft", max_rank=rank) if on else None
     if contract.supports("adapter_weights"):
-        return Taken(kind="tensorrt_llm")
-    return Taken(kind="peft" if contract.supports("adapter_path") else None)
+        return LoRARequirements(kind="tensorrt_llm")
+    return LoRARequirements(kind="peft" if contract.supports("adapter_path") else None)

@@ -13,8 +13,8 @@ from openai_frontend.cli.init_repo import vllm
 from openai_frontend.cli.init_repo.options import holds_weights
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models import folder_facts
-from openai_frontend.models.folder_facts import ModelFacts, ModelSource
+from openai_frontend.models import model_files
+from openai_frontend.models.model_files import ModelFacts, ModelSource
 
 Config = dict[str, Any]
 
@@ -100,7 +100,9 @@ class ModelDirectory:
             return ModelFacts(tokenizer=self.path)
         if self.engine is not None:
             return self._engine_facts()
-        return folder_facts.read(ModelSource(config=self.config, folder=self.version()), self._part)
+        return model_files.read_facts(
+            ModelSource(config=self.config, folder=self.version()), self._part
+        )
 
     def is_decoupled(self) -> bool:
         """Whether it may answer many times; an ensemble may where one of its parts may."""

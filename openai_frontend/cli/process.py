@@ -176,7 +176,7 @@ class GatewayProcess(uvicorn.Server):
             await asyncio.sleep(0.2)
         self._watchdog.patience_s = PATIENCE_S
         self._progress.clear()
-        cards = sorted(self._registry.cards(), key=lambda card: card.stands_for is not None)
+        cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
         models = {  # aliases last: the example is for a model's own name
             card.name: {name for name, can in asdict(card.capabilities).items() if can}
             for card in cards

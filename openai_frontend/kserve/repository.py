@@ -53,7 +53,7 @@ class Repository:
         """Unloads a model; with `unload_dependents` the parts of an ensemble too."""
         parameters = self._unload.read(body).parameters if body else None
         parts = parameters is not None and bool(parameters.unload_dependents)
-        change = await self._management.unload(model.name, parts=parts)
+        change = await self._management.unload(model.name, dependents=parts)
         await change.done()
 
 

@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.models.use import ModelUse
+from openai_frontend.models.lease import ModelLease
 
 
 class RequestModelLeases:
@@ -15,10 +15,10 @@ class RequestModelLeases:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        held: list[ModelUse] = []
+        held: list[ModelLease] = []
         scope["state"]["model_leases"] = held
         try:
             await self._app(scope, receive, send)
         finally:
-            for use in held:
-                use.release()
+            for lease in held:
+                lease.unpin()

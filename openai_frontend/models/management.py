@@ -18,11 +18,11 @@ from openai_frontend.model_options import is_name
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import ModelIndexEntry, Server
 
-_LOOK_EVERY_S = 0.1  # short against any load
+_POLL_S = 0.1  # short against any load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ChangeProgress:
     """Where a change stands."""
 
     model: str
@@ -32,7 +32,7 @@ class Progress:
     done: bool
 
 
-class Change:
+class ModelChange:
     """A load or an unload that is under way. It goes on though nobody waits for it."""
 
     def __init__(
@@ -48,23 +48,23 @@ class Change:
         """Returns once it is done. Raises ModelUnavailable with Triton's reason where it fails."""
         await asyncio.shield(self._task)
 
-    async def progress(self) -> AsyncGenerator[Progress, None]:
+    async def progress(self) -> AsyncGenerator[ChangeProgress, None]:
         """Each new state, the same one again each second, and the end; raises as `done` does."""
-        told: Progress | None = None
+        told: ChangeProgress | None = None
         while not self._task.done():
             now = self._now()
             if told is None or told.state != now.state or now.elapsed_s - told.elapsed_s >= 1:
                 told = now
                 yield now
-            await asyncio.wait([self._task], timeout=_LOOK_EVERY_S)
+            await asyncio.wait([self._task], timeout=_POLL_S)
         await self.done()
         yield self._now()
 
-    def _now(self) -> Progress:
-        return Progress(
+    def _now(self) -> ChangeProgress:
+        return ChangeProgress(
             model=self.model,
             state=self._registry.state(self.model),
-            running=self._registry.use(self.model).running,
+            running=self._registry.lease(self.model).running,
             elapsed_s=round(time.monotonic() - self._began, 1),
             done=self._task.done(),
         )
@@ -95,7 +95,7 @@ class ModelManagement:
         *,
         config: str | None = None,
         model_files: Mapping[str, bytes] | None = None,
-    ) -> Change:
+    ) -> ModelChange:
         """Begins to load a model, or to load it again; with a config (JSON) and files that go
         before the repository's, where an operator lets clients send them.
 
@@ -109,16 +109,16 @@ class ModelManagement:
                 code="model_override_off",
             )
         work = self._registry.load(name, config=config, model_files=model_files)
-        return Change(name, self._registry, _told(name, "loaded", work))
+        return ModelChange(name, self._registry, _told(name, "loaded", work))
 
-    async def unload(self, name: str, *, parts: bool = True) -> Change:
-        """Begins to unload a model, with `parts` those of an ensemble that no other one has.
+    async def unload(self, name: str, *, dependents: bool = True) -> ModelChange:
+        """Begins to unload a model, with `dependents` those of an ensemble that no other one has.
 
         Raises as `load`; a model that is not loaded is no error.
         """
         await self._check(name)
-        work = self._registry.unload(name, parts=parts)
-        return Change(name, self._registry, _told(name, "unloaded", work))
+        work = self._registry.unload(name, dependents=dependents)
+        return ModelChange(name, self._registry, _told(name, "unloaded", work))
 
     async def _check(self, name: str) -> None:
         if not self._enabled:
@@ -140,7 +140,7 @@ class ModelManagement:
         if not self._is_in_a_repository(name):
             message = f"The model '{name}' is in no repository."
             raise ModelNotFound(message, param="model")
-        self._registry.changes.check(name)
+        self._registry.locks.check(name)
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(entry.name == name for entry in self._server.model_index())

@@ -5,19 +5,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from openai_frontend.adapters.table import Found
 from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
+from openai_frontend.lora.catalog import ScanResult
+from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
 from openai_frontend.model_options import EVERY_MODEL, ModelOptions
-from openai_frontend.models.adapter_models import SEPARATOR, AdapterModels, AdapterSnapshot
-from openai_frontend.models.building import ModelBuilding
-from openai_frontend.models.card import ModelCard
-from openai_frontend.models.changes import ModelChanges
-from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotTaking
-from openai_frontend.models.use import Demand, ModelUse, ModelUses
+from openai_frontend.models.changes import ModelLocks
+from openai_frontend.models.lease import ModelLease, ModelLeases, OnDemand
+from openai_frontend.models.loader import ModelLoader
+from openai_frontend.models.served_model import ModelCard, ServedModel
+from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotBuilder
 from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from openai_frontend.triton import Server
 
@@ -38,7 +37,7 @@ def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
         ready=False,
         max_model_len=options.max_model_len,
         root=model_name,
-        stands_for=None if name == model_name else model_name,
+        alias_of=None if name == model_name else model_name,
         description=options.description,
         error=NOT_LOADED,
     )
@@ -60,15 +59,15 @@ class ModelRegistry:
         self._server = server
         self._options = dict(options or {})
         self._pool = TokenizerPool(threads=tokenizer_threads, queue=tokenizer_queue)
-        self.uses = ModelUses()
-        building = ModelBuilding(server, self._pool, self.uses, metrics or GatewayMetrics())
-        self._taking = SnapshotTaking(server, building, self._options)
+        self.leases = ModelLeases()
+        loader = ModelLoader(server, self._pool, self.leases, metrics or GatewayMetrics())
+        self._snapshot_builder = SnapshotBuilder(server, loader, self._options)
         self._strict_readiness = strict_readiness
-        self.changes = ModelChanges()
+        self.locks = ModelLocks()
         self._lock = asyncio.Lock()
         self._snapshot: Snapshot | None = None  # None until the first refresh
-        self._adapter_models = AdapterModels(server)
-        self._adapters = AdapterSnapshot()
+        self._lora_models = LoRAModels(server)
+        self._adapters = LoRASnapshot()
 
     async def refresh(self, *, anew: str | None = None) -> None:
         """Follow the server's index; tokenizers are read in a thread, the loop goes on.
@@ -78,49 +77,49 @@ class ModelRegistry:
         async with self._lock:
             before = self._snapshot
             known = (before or Snapshot()).without(anew)
-            now = await asyncio.to_thread(self._taking.take, known)
+            now = await asyncio.to_thread(self._snapshot_builder.build, known)
             if before is None:
                 self._warn_of_unknown_models(now)
-            await self._look_at_adapters(now)
+            await self._scan_adapters(now)
             self._snapshot = now
 
     async def refresh_adapters(self) -> None:
         """Look at the adapters' folders; requests in flight keep what they have."""
         async with self._lock:
-            await self._look_at_adapters(self._current())
+            await self._scan_adapters(self._current())
 
     async def load_adapter(self, base: str, adapter: str) -> None:
         """Take up an adapter that was unloaded, or that has come since the last look."""
-        self._adapter_models.load(base, adapter)
+        self._lora_models.load(base, adapter)
         await self.refresh_adapters()
 
     async def unload_adapter(self, base: str, adapter: str) -> None:
         """Leave an adapter out; requests in flight keep it."""
-        self._adapter_models.unload(base, adapter)
+        self._lora_models.unload(base, adapter)
         await self.refresh_adapters()
 
-    def adapters(self, base: str) -> Found:
+    def adapters(self, base: str) -> ScanResult:
         """What the last look found of a model's adapters."""
-        return self._adapters.found.get(base, Found())
+        return self._adapters.found.get(base, ScanResult())
 
     def adapter_bases(self) -> list[str]:
         """The models that take adapters, by name."""
         return self._adapters.bases
 
-    async def follow_adapters(self, every_s: float) -> None:
+    async def watch_adapters(self, every_s: float) -> None:
         """As `follow`: adapters come and go in every mode."""
         while True:
             await asyncio.sleep(every_s)
             await self.refresh_adapters()
 
-    async def _look_at_adapters(self, snapshot: Snapshot) -> None:
+    async def _scan_adapters(self, snapshot: Snapshot) -> None:
         try:
-            self._adapters = await asyncio.to_thread(self._adapter_models.look, snapshot)
+            self._adapters = await asyncio.to_thread(self._lora_models.scan, snapshot)
         except OSError as error:  # a folder that is away comes back
             logger.warning("the adapters could not be looked at: %s", error)
-        self._adapter_models.tell(self._adapters)
+        self._lora_models.publish(self._adapters)
 
-    async def follow(self, every_s: float) -> None:
+    async def watch(self, every_s: float) -> None:
         """Refreshes for ever: where the server polls its repository, models come and go."""
         while True:
             await asyncio.sleep(every_s)
@@ -141,67 +140,70 @@ class ModelRegistry:
 
         Requests go on meanwhile, on the model as it was. Raises Conflict where it is changing.
         """
-        with self.changes.change(name):
+        with self.locks.hold(name):
             try:
                 await self._server.load_model(name, config=config, model_files=model_files)
             finally:
                 await self.refresh(anew=name)
 
-    async def unload(self, name: str, *, parts: bool = True) -> None:
+    async def unload(self, name: str, *, dependents: bool = True) -> None:
         """Unload a model and wait until it is gone, after its requests (explicit mode only).
 
-        `parts`: with those of an ensemble, as far as no other one has them. Raises Conflict where
-        the model is changing.
+        `dependents`: also unload an ensemble's composing models, unless another ensemble has them.
+        Raises Conflict if the model is being loaded or unloaded.
         """
-        with self.changes.change(name, leaving=True):
+        with self.locks.hold(name, unloading=True):
             try:
-                for each in (name, *(self._current().own_parts(name) if parts else ())):
+                for each in (
+                    name,
+                    *(self._current().exclusive_composing_models(name) if dependents else ()),
+                ):
                     await self._server.unload_model(each)
             finally:
                 await self.refresh()
 
-    async def bring(self, name: str) -> None:
+    async def ensure_loaded(self, name: str) -> None:
         """Loads the model that a request names, where models are loaded on demand; of an adapter's
         name, its base.
 
         Names that are unknown, or not for requests, are `get`'s to refuse.
         """
-        if self.uses.demand is None:
+        if self.leases.demand is None:
             return
         snapshot = self._current()
         model_name = snapshot.model_name(name)
         if model_name not in snapshot.options:
             model_name = snapshot.model_name(name.rpartition(SEPARATOR)[0])
         if model_name in snapshot.options and model_name not in snapshot.refused:
-            await self.uses.demand.bring(model_name)
+            await self.leases.demand.ensure_loaded(model_name)
 
-    def load_on_demand(self, demand: Demand) -> None:
+    def enable_on_demand(self, demand: OnDemand) -> None:
         """From now on `demand` brings the models that requests name."""
-        self.uses.demand = demand
+        self.leases.demand = demand
 
     def is_loaded(self, name: str) -> bool:
         """Whether Triton has the model, and nobody is about to unload it."""
-        return name in self._current().loaded and not self.changes.is_leaving(name)
+        return name in self._current().loaded and not self.locks.is_unloading(name)
 
     def loaded(self) -> frozenset[str]:
         """The models that are loaded, without those that others brought as their parts."""
         snapshot = self._current()
-        return snapshot.loaded - snapshot.parts.keys()
+        return snapshot.loaded - snapshot.ensembles_of.keys()
 
-    def in_triton(self) -> frozenset[str]:
+    def loaded_in_core(self) -> frozenset[str]:
         """The models that are loaded, whatever for; none before the first refresh."""
         return frozenset() if self._snapshot is None else self._snapshot.loaded
 
-    def wholes(self, name: str) -> Sequence[str]:
+    def ensembles_of(self, name: str) -> Sequence[str]:
         """The ensembles that a model is a part of."""
-        return () if self._snapshot is None else self._snapshot.parts.get(name, ())
+        return () if self._snapshot is None else self._snapshot.ensembles_of.get(name, ())
 
-    def parts_of(self, name: str) -> Sequence[str]:
+    def composing_models_of(self, name: str) -> Sequence[str]:
         """The models that an ensemble is made of; none for any other model."""
-        parts = {} if self._snapshot is None else self._snapshot.parts
+        parts = {} if self._snapshot is None else self._snapshot.ensembles_of
         return [part for part, wholes in parts.items() if name in wholes]
 
-    def last_look(self) -> object:
+    def snapshot_id(self) -> object:
         """Another object after each refresh; None before the first."""
         return self._snapshot
 
@@ -219,9 +221,9 @@ class ModelRegistry:
         order = ("LOADING", "UNLOADING", "READY", "UNAVAILABLE")
         return next((state for state in order if state in states), "UNKNOWN")
 
-    def use(self, name: str) -> ModelUse:
+    def lease(self, name: str) -> ModelLease:
         """What a model of Triton's has to do."""
-        return self.uses[name]
+        return self.leases[name]
 
     def get(self, name: str) -> ServedModel:
         """The model, ready to serve. The only place that says that a model does not exist."""
@@ -239,7 +241,7 @@ class ModelRegistry:
             if (reason := reasons.get(name, reasons.get(canonical))) is not None:
                 return ModelCard(name=name, created=0, owned_by="triton", ready=False, error=reason)
         if name not in snapshot.models:
-            adapter = self._adapter_models.card(name, snapshot, self._adapters)
+            adapter = self._lora_models.card(name, snapshot, self._adapters)
             if adapter is not None:
                 return adapter
         return self._known(name).card()
@@ -252,9 +254,9 @@ class ModelRegistry:
         """
         snapshot = self._current()
         models = [snapshot.models[name] for name in snapshot.listed]
-        adapters = self._adapter_models.listed(snapshot, self._adapters)
+        adapters = self._lora_models.listed(snapshot, self._adapters)
         cards = [model.card() for model in (*models, *adapters)]
-        if self.uses.demand is not None:
+        if self.leases.demand is not None:
             cards += [_card_of_unloaded(name, snapshot) for name in snapshot.on_demand()]
         return cards
 
@@ -268,7 +270,7 @@ class ModelRegistry:
                 gauges=vllm_gauges(self._server.model_gauges(model, version)),
                 samples=self._server.model_samples(model, version),
             )
-            for (model, version), made in snapshot.made.items()
+            for (model, version), made in snapshot.loaded_models.items()
             if made.model.facts.get("owned_by") == "vllm"
         ]
 
@@ -306,7 +308,7 @@ class ModelRegistry:
         snapshot = self._current()
         model = snapshot.models.get(name)
         if model is None:
-            model = self._adapter_models.find(name, snapshot, self._adapters)
+            model = self._lora_models.find(name, snapshot, self._adapters)
         return model if model is not None else self._missing(snapshot, name)
 
     def _missing(self, snapshot: Snapshot, name: str) -> NoReturn:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any, Unpack
 
 from openai_frontend import request_record
-from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.embedding import GenericEmbeddingContract
@@ -22,10 +21,10 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
+from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.model import GenerationLabels, GenerationMetrics
-from openai_frontend.models.card import Capabilities, ModelCard
-from openai_frontend.models.core_model import CoreModel
+from openai_frontend.models.triton_model import TritonModel
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.chat_template import TemplateArguments
 from openai_frontend.prompting.prompt import Prompt, PromptBuilder, TokenizeKwargs, TokenizeOptions
@@ -35,7 +34,36 @@ from openai_frontend.triton import ResponseStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel(CoreModel):
+class Capabilities:
+    """What requests can ask of a model."""
+
+    chat: bool = False
+    completions: bool = False
+    embeddings: bool = False
+    rerank: bool = False
+    tools: bool = False
+    images: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What clients are told of a model."""
+
+    name: str
+    created: int  # Unix time at which it became ready
+    owned_by: str
+    ready: bool
+    max_model_len: int | None = None  # prompt and answer together, in tokens
+    root: str | None = None  # the model whose weights it has; its own name unless it says
+    parent: str | None = None  # the model that an adapter adapts
+    alias_of: str | None = None  # the listed model whose alias or version this is
+    capabilities: Capabilities = Capabilities()
+    description: str | None = None
+    error: str | None = None  # why it cannot serve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel(TritonModel):
     """Prompts and generations of one model. Never knows of HTTP or of OpenAI's fields."""
 
     version_label: str  # in metrics: the version's number, where `version` is the latest too
@@ -50,10 +78,12 @@ class ServedModel(CoreModel):
     score_contract: ScoreContract | None = None  # None where it is no cross-encoder
     reading: OutputFormat = PLAIN  # how its answers are read
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
-    stands_for: str | None = None  # the listed model whose alias or version this is
+    alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # of one answer, by its operator's word
     adapter: Adapter | None = None  # that its answers are made with
-    weights_told: WeightsTold | None = None  # where the backend is told the adapter's weights
+    weights_uploader: WeightsUploader | None = (
+        None  # where the backend is told the adapter's weights
+    )
 
     @property
     def max_model_len(self) -> int | None:
@@ -184,9 +214,9 @@ class ServedModel(CoreModel):
         if self.adapter is None:
             return self._generate(request)
         adapted = replace(request, adapter=self.adapter)
-        if self.weights_told is None:
+        if self.weights_uploader is None:
             return self._generate(adapted)
-        return self.weights_told.generate(adapted, self._generate)
+        return self.weights_uploader.generate(adapted, self._generate)
 
     async def _generate(
         self, request: GenerationRequest
@@ -201,8 +231,8 @@ class ServedModel(CoreModel):
         cut = _may_be_cut(request, contract)
         record = request_record.current.get()
         told = None if record is None else record.generation(self.model_name, request)
-        async with self.use:
-            stream = self.begin(
+        async with self.lease:
+            stream = self.infer(
                 contract.encode(request),
                 request.request_id,
                 priority=request.priority,
@@ -235,8 +265,8 @@ class ServedModel(CoreModel):
         contract = self.embedding_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
-        result = contract.decode(await self.only(contract.encode(request), request.request_id))
-        self._has_read(result.prompt_tokens)
+        result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
+        self._count_prompt(result.prompt_tokens)
         return result
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
@@ -244,11 +274,11 @@ class ServedModel(CoreModel):
         contract = self.score_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
-        result = contract.decode(await self.only(contract.encode(request), request.request_id))
-        self._has_read(result.prompt_tokens)
+        result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
+        self._count_prompt(result.prompt_tokens)
         return result
 
-    def _has_read(self, prompt_tokens: int) -> None:
+    def _count_prompt(self, prompt_tokens: int) -> None:
         self._answer_metrics().prompt_tokens.observe(prompt_tokens)
         if (record := request_record.current.get()) is not None:
             record.read(self.model_name, prompt_tokens)
@@ -270,7 +300,7 @@ class ServedModel(CoreModel):
             max_model_len=self.max_model_len,
             root=self.model_name if self.adapter is None else self.adapter.name,
             parent=None if self.adapter is None else self.model_name,
-            stands_for=self.stands_for,
+            alias_of=self.alias_of,
             capabilities=self.capabilities(),
             description=self.facts.get("description"),
             error=None if ready else self.failure(),

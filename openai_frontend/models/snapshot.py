@@ -1,4 +1,4 @@
-"""Every model of a server at one moment, by every name that it has. Made whole, never edited."""
+"""An immutable snapshot of all models of a server, by each of their names."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from openai_frontend import model_options
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models import folder_facts
-from openai_frontend.models.building import Made, ModelBuilding, NotServable
+from openai_frontend.models import model_files
+from openai_frontend.models.loader import LoadedModel, ModelLoader, Unservable
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.triton import ModelIndexEntry, Server
 
@@ -33,27 +33,29 @@ class Snapshot:
     aliases: Mapping[str, str] = field(default_factory=dict)  # also of models that do not serve
     listed: Sequence[str] = ()  # sorted
     loaded: frozenset[str] = frozenset()  # what Triton serves, whatever for
-    made: Mapping[tuple[str, int], Made] = field(default_factory=dict)
+    loaded_models: Mapping[tuple[str, int], LoadedModel] = field(default_factory=dict)
     options: Mapping[str, ModelOptions] = field(default_factory=dict)  # where they can be read
-    parts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # -> the loaded wholes
+    ensembles_of: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # -> the loaded ensembles
     clashes: frozenset[str] = frozenset()  # aliases that nobody gets: a model has that name
 
     def without(self, model_name: str | None) -> "Snapshot":
-        """As if this model had not been made."""
-        made = {key: made for key, made in self.made.items() if key[0] != model_name}
-        return replace(self, made=made)
+        """As if this model had not been loaded."""
+        kept = {key: each for key, each in self.loaded_models.items() if key[0] != model_name}
+        return replace(self, loaded_models=kept)
 
     def on_demand(self) -> list[str]:
         """The names of models that are not loaded, and that nothing is wrong with."""
         names = [*self.options, *self.aliases]
         return [name for name in names if self.failures.get(self.canonical(name)) == NOT_LOADED]
 
-    def own_parts(self, model_name: str) -> list[str]:
+    def exclusive_composing_models(self, model_name: str) -> list[str]:
         """The models that are loaded as parts of this one, and of no other."""
         return [
             part
-            for part, wholes in self.parts.items()
-            if part in self.loaded and list(wholes) == [model_name]
+            for part, ensembles in self.ensembles_of.items()
+            if part in self.loaded and list(ensembles) == [model_name]
         ]
 
     def model_name(self, name: str) -> str:
@@ -70,40 +72,40 @@ class Snapshot:
         return self.aliases.get(base, base) + at + version
 
 
-class SnapshotTaking:
+class SnapshotBuilder:
     """Reads the server's index. Blocks: tokenizers are read."""
 
     def __init__(
-        self, server: Server, building: ModelBuilding, settings: Mapping[str, ModelOptions]
+        self, server: Server, loader: ModelLoader, settings: Mapping[str, ModelOptions]
     ) -> None:
         self._server = server
-        self._building = building
+        self._loader = loader
         self._settings = settings
 
-    def take(self, before: Snapshot) -> Snapshot:
+    def build(self, before: Snapshot) -> Snapshot:
         """The models now; those of before are kept where they have not changed."""
         self._server.update_snapshot()
         versions, reasons = _states(self._server.model_index())
         names = versions.keys() | reasons.keys()
-        draft = _Draft(before, names=names, loaded=frozenset(versions))
-        draft.parts = parts = self._parts(versions)
+        draft = _SnapshotDraft(before, names=names, loaded=frozenset(versions))
+        draft.ensembles_of = parts = self._parts(versions)
         for name in sorted(names):
             try:
                 options = self._options(name)
                 draft.claim(name, options)
-                wholes = [] if options.expose else parts.get(name, [])
-                if whole := options.ensemble or next(iter(wholes), None):
-                    raise NotServable(f"it is a part of '{whole}'")
+                ensembles = [] if options.expose else parts.get(name, [])
+                if ensemble := options.ensemble or next(iter(ensembles), None):
+                    raise Unservable(f"it is a part of '{ensemble}'")
                 if name not in versions:
                     raise ModelUnavailable(reasons[name])
                 self._add(draft, name, versions[name], options)
-            except NotServable as error:
+            except Unservable as error:
                 draft.refused[name] = error.message
             except GatewayError as error:
                 draft.fail(name, NOT_LOADED if self._went(name, versions) else error.message)
             except OSError as error:  # a folder that this user may not look into
                 draft.fail(name, str(error))
-        return draft.finished()
+        return draft.finish()
 
     def _went(self, name: str, versions: Mapping[str, Sequence[int]]) -> bool:
         """Whether the model was unloaded since the index was read."""
@@ -113,51 +115,51 @@ class SnapshotTaking:
         return name not in _states(self._server.model_index())[0]
 
     def _options(self, name: str) -> ModelOptions:
-        folder = folder_facts.model_folder(name, self._server.options.model_repositories)
+        folder = model_files.model_folder(name, self._server.options.model_repositories)
         return model_options.of_model(name, folder, self._settings)
 
     def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-        """Part -> the wholes, of the models that are loaded."""
+        """Part -> the ensembles, of the models that are loaded."""
         parts: dict[str, list[str]] = {}
         for name in versions:
             try:
                 config = self._server.model_config(name)
             except GatewayError:  # it has gone since the index was read
                 continue
-            for part in folder_facts.parts(config):
+            for part in model_files.composing_models(config):
                 parts.setdefault(part, []).append(name)
         return parts
 
     def _add(
-        self, draft: "_Draft", name: str, versions: Sequence[int], options: ModelOptions
+        self, draft: "_SnapshotDraft", name: str, versions: Sequence[int], options: ModelOptions
     ) -> None:
         """Each version; the latest goes by the model's name too, and decides whether it serves."""
         for version in sorted(versions):
-            before = draft.before.made.get((name, version))
+            before = draft.before.loaded_models.get((name, version))
             try:
-                made = self._building.made(name, version, options, before)
+                loaded = self._loader.load(name, version, options, before)
             except GatewayError as error:
                 if version == max(versions):
                     raise
                 draft.fail(f"{name}@{version}", error.message)
             else:
-                draft.add(made, many=len(versions) > 1, latest=version == max(versions))
+                draft.add(loaded, many=len(versions) > 1, latest=version == max(versions))
 
 
-class _Draft:
+class _SnapshotDraft:
     """A snapshot in the making."""
 
     def __init__(self, before: Snapshot, *, names: Collection[str], loaded: frozenset[str]) -> None:
         self.before = before
         self.refused: dict[str, str] = {}
-        self.parts: Mapping[str, Sequence[str]] = {}
+        self.ensembles_of: Mapping[str, Sequence[str]] = {}
         self._loaded = loaded
         self._models: dict[str, ServedModel] = {}
         self._failures: dict[str, str] = {}
         self._options: dict[str, ModelOptions] = {}
         self._claims: dict[str, list[str]] = {}  # alias -> models
         self._unlisted: set[str] = set()
-        self._made: dict[tuple[str, int], Made] = {}
+        self._loaded_models: dict[tuple[str, int], LoadedModel] = {}
         self._known = frozenset(names)
 
     def claim(self, name: str, options: ModelOptions) -> None:
@@ -166,12 +168,12 @@ class _Draft:
         for alias in dict.fromkeys(options.aliases):
             self._claims.setdefault(alias, []).append(name)
 
-    def add(self, made: Made, *, many: bool, latest: bool) -> None:
+    def add(self, loaded: LoadedModel, *, many: bool, latest: bool) -> None:
         """A version. It is listed by its number where it is one of many."""
-        model = made.model
-        self._made[model.model_name, model.version] = made
+        model = loaded.model
+        self._loaded_models[model.model_name, model.version] = loaded
         named = f"{model.model_name}@{model.version}"
-        self._name(named, model, stands_for=model.model_name)
+        self._name(named, model, alias_of=model.model_name)
         if not many:
             self._unlisted.add(named)
         if latest:
@@ -183,8 +185,8 @@ class _Draft:
         before = self.before.models.get(name)
         unchanged = (
             before is not None
-            and before.facts is model.facts  # made once for each model that is made
-            and (before.version, before.stands_for) == (named.version, named.stands_for)
+            and before.facts is model.facts  # loaded once for each model that is loaded
+            and (before.version, before.alias_of) == (named.version, named.alias_of)
         )
         self._models[name] = before if before is not None and unchanged else named
 
@@ -194,7 +196,7 @@ class _Draft:
         if reason != NOT_LOADED and self.before.failures.get(name) != reason:
             logger.error("model %s cannot serve: %s", name, reason)
 
-    def finished(self) -> Snapshot:
+    def finish(self) -> Snapshot:
         """All of it, once every model has been added."""
         aliases = self._aliases()
         for alias, name in aliases.items():
@@ -206,9 +208,9 @@ class _Draft:
             aliases=aliases,
             listed=sorted(self._models.keys() - self._unlisted),
             loaded=self._loaded,
-            made=self._made,
+            loaded_models=self._loaded_models,
             options=self._options,
-            parts=self.parts,
+            ensembles_of=self.ensembles_of,
             clashes=frozenset(self._claims.keys() & self._known),
         )
 
@@ -235,7 +237,7 @@ class _Draft:
             if model.model_name == name and known.partition("@")[0] == name:
                 _, at, version = known.partition("@")
                 own = alias + at + version
-                self._name(own, model, stands_for=name)
+                self._name(own, model, alias_of=name)
                 if at:
                     self._unlisted.add(own)
 

@@ -4,7 +4,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.models.adapter_management import AdapterManagement
+from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.routers.models import model_of
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import principal_of
@@ -20,7 +20,7 @@ _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
 _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 
-def lora_router(management: AdapterManagement, policy: FieldPolicy) -> APIRouter:
+def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
     """Both answer once the change is done."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)

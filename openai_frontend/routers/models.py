@@ -7,9 +7,9 @@ from fastapi import APIRouter, Request, Response
 from sse_starlette.sse import EventSourceResponse
 
 from openai_frontend.errors import GatewayError, ModelNotFound
-from openai_frontend.models.card import ModelCard
-from openai_frontend.models.management import Change, ModelManagement
+from openai_frontend.models.management import ModelChange, ModelManagement
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.routers.openapi import ERRORS, optional_body
 from openai_frontend.routers.request import authorized_models, principal_of
 from openai_frontend.routers.routing import AdminRoute, ModelsRoute
@@ -59,7 +59,7 @@ def management_router(
     reader = BodyReader(ModelChangeRequest)
     extra = optional_body(ModelChangeRequest, ModelProgress)
 
-    async def answer(request: Request, begin: Callable[[str], Awaitable[Change]]) -> Response:
+    async def answer(request: Request, begin: Callable[[str], Awaitable[ModelChange]]) -> Response:
         body = await request.body()
         asked = reader.read(body) if body else ModelChangeRequest()
         policy.check_extra(asked, {})
@@ -97,7 +97,7 @@ def _wants_events(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
-async def _events(change: Change) -> AsyncGenerator[Event, None]:
+async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
     """The last one says that it is done, or is an error."""
     try:
         async for progress in change.progress():

@@ -60,8 +60,8 @@ def record_model(request: Request, model: ServedModel) -> ServedModel:
     state = request.scope["state"]
     state["model"], state["model_name"] = model.name, model.model_name  # asked for; in Triton
     if (held := state.get("model_leases")) is not None:
-        model.use.hold()
-        held.append(model.use)
+        model.lease.pin()
+        held.append(model.lease)
     return model
 
 

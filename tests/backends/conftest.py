@@ -7,9 +7,9 @@ import httpx
 import openai
 import pytest
 
-from tests.adapters.trained import ANSWERS
 from tests.backends import models, repository
 from tests.gateway_process import GatewayProcess
+from tests.lora.trained import ANSWERS
 
 REAL_MODELS_S = 1800  # engines of many GPUs are slow to load
 

@@ -13,7 +13,7 @@ from openai_frontend import model_options
 from openai_frontend.cli.model_directory import read_config
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models import folder_facts
+from openai_frontend.models import model_files
 from scripts.generate_backends_docs import FIELDS, chosen, kinds
 
 VARIABLE = "OPENAI_FRONTEND_TEST_REPOSITORY"
@@ -62,7 +62,7 @@ def _real(folder: Path | None) -> list[Model]:
         return []
     models = {each.name: each for each in sorted(folder.iterdir()) if each.is_dir()}
     configs = {name: read_config(path, path / "1") for name, path in models.items()}
-    parts = {part for config in configs.values() for part in folder_facts.parts(config)}
+    parts = {part for config in configs.values() for part in model_files.composing_models(config)}
     found = []
     for name, path in models.items():
         if name in parts or model_options.read(path).ensemble:

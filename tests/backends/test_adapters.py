@@ -13,10 +13,10 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file
 
-from tests.adapters.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
 from tests.gateway_process import GatewayProcess
+from tests.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.vllm import tiny_adapter
 
 # torch trains the adapters

@@ -12,8 +12,8 @@ from openai_frontend.cli import main
 from openai_frontend.cli.model_directory import find
 from openai_frontend.errors import ModelUnavailable
 from tests import mock_models
-from tests.adapters.files import write_peft
 from tests.gateway_process import ROOT
+from tests.lora.files import write_peft
 from tests.prompting import tiny_tokenizer
 
 HERMES = "{% if tools %}<tool_call>{% endif %}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.models.reading import ModelFiles, choose
+from openai_frontend.models.parser_selection import ModelFiles, select_parser
 from openai_frontend.parsing.output_format import OutputFormat
 from tests.gateway_process import ROOT
 from tests.parsing.samples import TOOLS, Answer, answer
@@ -16,7 +16,7 @@ TEXT = 'Let me see.\n!now {"zone": "CET"}\n!fly {}\n!now {\n\n!now {}'
 def line_calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> OutputFormat:
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "examples"))
     files = ModelFiles(folder=tmp_path, chat_template=None)
-    return choose(files, {"tool_call_parser": "line_calls:LineCalls"})
+    return select_parser(files, {"tool_call_parser": "line_calls:LineCalls"})
 
 
 def read(reading: OutputFormat, size: int) -> Answer:

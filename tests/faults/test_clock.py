@@ -17,7 +17,7 @@ MAY = {
     "cli/keys.py": "a key ends on a day",
     "request_record.py": "the begin of a span",
     "engines/vllm/stats.py": "when adapters ran, as vLLM tells it",
-    "models/building.py": "`created` of a model",
+    "models/loader.py": "`created` of a model",
     "prompting/template_environment.py": "templates write the date",
     "serving/output/completion_job.py": "`created` of an answer",
     "serving/scoring.py": "`created` of an answer",

@@ -15,7 +15,7 @@ from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import context, redaction, setup
 from openai_frontend.logs.formatters import LogFormat, make_formatter
-from openai_frontend.models import engine_life
+from openai_frontend.models import supervisor
 from openai_frontend.parsing import guard
 from openai_frontend.serving import error_reply
 from openai_frontend.tracing import exporter
@@ -91,7 +91,7 @@ WITHOUT_REQUEST = {
     setup.logger.name,  # nothing caught the exception: the operator has only this line
     process.logger.name,
     keep_up.logger.name,
-    engine_life.logger.name,
+    supervisor.logger.name,
     exporter.logger.name,
     loader.logger.name,  # loads
 }

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests import mock_models
-from tests.adapters.files import write_peft
+from tests.lora.files import write_peft
 from tests.models.conftest import EXPLICIT, LiveGateway
 
 CHANGES = 200

@@ -107,7 +107,7 @@ async def test_an_unload_tells_how_it_goes_on(repository, live_gateway, asked: d
     mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=50)
     async with live_gateway(**EXPLICIT) as gateway:
         running = asyncio.create_task(gateway.complete("m", max_tokens=50))
-        await until(lambda: gateway.registry.use("m").running == 1)
+        await until(lambda: gateway.registry.lease("m").running == 1)
         told = events(await gateway.change("m", "unload", **asked))
         answer = await running
 
@@ -123,9 +123,9 @@ async def test_a_model_that_changes_is_not_changed_by_another(repository, live_g
     mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50)
     async with live_gateway(**EXPLICIT) as gateway:
         running = asyncio.create_task(gateway.complete("m", max_tokens=4000))
-        await until(lambda: gateway.registry.use("m").running == 1)
+        await until(lambda: gateway.registry.lease("m").running == 1)
         first = asyncio.create_task(gateway.change("m", "unload"))
-        await until(lambda: "m" in gateway.registry.changes)
+        await until(lambda: "m" in gateway.registry.locks)
         second = await gateway.change("m", "load")
         running.cancel()
 
@@ -139,7 +139,7 @@ async def test_a_change_goes_on_without_its_caller(repository, live_gateway):
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         with pytest.raises(httpx.ReadTimeout):
             await gateway.change("m", "load", timeout=httpx.Timeout(30, read=0.1))
-        await until(lambda: "m" not in gateway.registry.changes)
+        await until(lambda: "m" not in gateway.registry.locks)
 
         assert (await gateway.complete("m")).status_code == 200
 

@@ -9,9 +9,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
-from openai_frontend.models import engine_life, restarts
+from openai_frontend.models import supervisor
 from tests import mock_models
-from tests.adapters.files import write_peft
+from tests.lora.files import write_peft
 from tests.models.conftest import LiveGateway
 from tests.triton.waiting import until
 
@@ -33,9 +33,9 @@ HANGS_AFTER = 3  # tokens of one answer
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No patience with an engine that hangs: its policy has tests of its own."""
-    monkeypatch.setattr(restarts, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(engine_life, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(engine_life, "ANSWER_WITHIN_S", 0.02)
+    monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
+    monkeypatch.setattr(supervisor, "CHECK_EVERY_S", 0.02)
+    monkeypatch.setattr(supervisor, "RESPOND_WITHIN_S", 0.02)
 
 
 def write(repository: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models import folder_facts
+from openai_frontend.models import model_files
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server
 from tests import mock_models
@@ -46,7 +46,7 @@ async def test_a_version_is_asked_for_by_its_number(tmp_path: Path) -> None:
     write_versions(tmp_path, "m", 10, 20)
     async with serving(tmp_path) as registry:
         found = {name: registry.get(name) for name in ("m", "m@1", "m@2")}
-        listed = [(card.name, card.root, card.stands_for) for card in registry.cards()]
+        listed = [(card.name, card.root, card.alias_of) for card in registry.cards()]
         user = [{"role": "user", "content": "hi"}]
         texts = [(await model.render_chat(user)).text for model in found.values()]
 
@@ -92,7 +92,7 @@ async def test_an_alias_is_another_name(tmp_path: Path) -> None:
     assert listed == ["gpt-4o", "m", "org/m"]
     assert [model.max_model_len for model in found] == [7, 7, 7]
     assert [model.name for model in found] == ["gpt-4o", "org/m", "gpt-4o@1"]
-    assert (card.root, card.stands_for, card.description) == ("m", "m", "Ours")
+    assert (card.root, card.alias_of, card.description) == ("m", "m", "Ours")
 
 
 async def test_an_alias_of_two_models_is_nobodys(tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ async def test_a_folder_that_may_not_be_looked_into(
 ) -> None:
     """It fails its model alone, with the system's reason."""
 
-    folder_of = folder_facts.model_folder
+    folder_of = model_files.model_folder
 
     def refused(name: str, repositories: Sequence[Path]) -> Path | None:
         if name == "b":
             raise PermissionError(13, "Permission denied", "/models/b")
         return folder_of(name, repositories)
 
-    monkeypatch.setattr(folder_facts, "model_folder", refused)
+    monkeypatch.setattr(model_files, "model_folder", refused)
     for name in ("a", "b"):
         mock_models.write(tmp_path, name)
     async with serving(tmp_path) as registry:

@@ -8,7 +8,7 @@ import pytest
 
 from openai_frontend import model_options
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models import prompt_tables
+from openai_frontend.models import model_files
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
@@ -16,7 +16,7 @@ def test_a_table_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """With or without the dimension of a batch."""
 
     np.save(tmp_path / "t.npy", np.ones(shape, dtype="<f2"))
-    assert prompt_tables.read({"t": str(tmp_path / "t.npy")})["t"].shape == (2, 3)
+    assert model_files.load_prompt_tables({"t": str(tmp_path / "t.npy")})["t"].shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_no_table_says_so(tmp_path: Path, array: Any, reason: str) -> No
 
     np.save(tmp_path / "t.npy", array, allow_pickle=True)
     with pytest.raises(ModelUnavailable, match=f"prompt table 't'.*{reason}"):
-        prompt_tables.read({"t": str(tmp_path / "t.npy")})
+        model_files.load_prompt_tables({"t": str(tmp_path / "t.npy")})
 
 
 @pytest.mark.parametrize("content", [None, b"", b"text"])
@@ -42,7 +42,7 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, content: bytes | Non
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelUnavailable, match="prompt table 't'"):
-        prompt_tables.read({"t": str(path)})
+        model_files.load_prompt_tables({"t": str(path)})
 
 
 def test_a_relative_file_lies_in_the_models_folder(tmp_path: Path) -> None:

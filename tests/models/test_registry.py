@@ -220,7 +220,7 @@ async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> Non
 
     options: dict[str, Any] = {"model_control_mode": "poll", "repository_poll_s": 0.1}
     async with serving(tmp_path, **options) as registry:
-        following = asyncio.ensure_future(registry.follow(0.1))
+        following = asyncio.ensure_future(registry.watch(0.1))
         mock_models.write(tmp_path, "m")
         deadline = time.monotonic() + 10
         while not registry.cards() and time.monotonic() < deadline:  # noqa: ASYNC110  no event
@@ -339,7 +339,7 @@ async def test_how_answers_are_read_is_told(
     assert [
         (record.levelname, record.getMessage())
         for record in caplog.records
-        if record.name == "openai_frontend.models.building"
+        if record.name == "openai_frontend.models.loader"
     ] == [
         ("INFO", "model a: answers are read as hermes. The chat template has '<tool_call>'."),
         (

@@ -111,9 +111,9 @@ async def test_memory_of_their_inputs(gateway, gate):
     await asyncio.gather(ask(gateway), ask(gateway))
     await until(lambda: gateway.lasting.limiter.unreleased == 2)
 
-    assert bodies.held >= 2 * len(TEXT)
+    assert bodies.pins >= 2 * len(TEXT)
     gate.touch()
-    await until(lambda: bodies.held == 0)
+    await until(lambda: bodies.pins == 0)
 
 
 async def test_metric(gateway):
@@ -159,12 +159,12 @@ async def test_a_model_at_work_for_nobody(deaf, gate, repository):
     """It is not unloaded for another one before Triton has released its requests."""
     python_models.write(repository, "other")
     async with deaf(**ON_DEMAND) as gateway:
-        await gateway.registry.bring("deaf")
+        await gateway.registry.ensure_loaded("deaf")
         assert await ask(gateway) == 0
         await until(lambda: gateway.lasting.limiter.unreleased == 1)
 
         assert await ask(gateway, model="other") == 0
         assert gateway.registry.state("deaf") == "READY"
         gate.touch()
-        await gateway.registry.bring("other")
+        await gateway.registry.ensure_loaded("other")
         assert gateway.registry.loaded() == {"other"}

@@ -16,8 +16,8 @@ from openai_frontend import assembly
 from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
-from openai_frontend.models.card import ModelCard
-from openai_frontend.models.use import ModelUses
+from openai_frontend.models.lease import ModelLeases
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.settings import Settings
@@ -58,24 +58,24 @@ class FakeRegistry:
     models: dict[str, FakeModel] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
     failures: dict[str, str] = field(default_factory=dict)
-    uses: ModelUses = field(default_factory=ModelUses)
+    leases: ModelLeases = field(default_factory=ModelLeases)
 
     async def refresh(self) -> None:
         self.known.set()
 
-    def use(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+    def lease(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:
         return NO_LIMITS
 
-    async def bring(self, name: str) -> None:
+    async def ensure_loaded(self, name: str) -> None:
         pass
 
-    async def follow_adapters(self, every_s: float) -> None:
+    async def watch_adapters(self, every_s: float) -> None:
         """There are none."""
 
-    def last_look(self) -> None:
+    def snapshot_id(self) -> None:
         """Nobody has looked."""
 
     def get(self, name: str) -> FakeModel:

@@ -56,8 +56,8 @@ _TRIAL = "grammars are tried in a process of their own, which starts from our ow
 _NAMED = "a class that the operator's files name, never a request"
 ALLOWED = {
     "openai_frontend/yaml_text.py": {"yaml.load": "with the safe loader, compiled"},
-    "openai_frontend/adapters/folder.py": {"numpy.load": "says allow_pickle=False"},
-    "openai_frontend/models/prompt_tables.py": {"numpy.load": "says allow_pickle=False"},
+    "openai_frontend/lora/files.py": {"numpy.load": "says allow_pickle=False"},
+    "openai_frontend/models/model_files.py": {"numpy.load": "says allow_pickle=False"},
     "openai_frontend/prompting/tokenizer.py": {"trust_remote_code": "says False"},
     "openai_frontend/engines/vllm/grammar_sandbox.py": {"subprocess": _TRIAL},
     "openai_frontend/engines/vllm/grammar_sandbox_worker.py": {"os.fork": _TRIAL},
@@ -71,7 +71,7 @@ ALLOWED = {
         "multiprocessing": "looks at the processes of an engine whose load is given up",
         "import_module": _NAMED,
     },
-    "openai_frontend/models/reading.py": {"import_module": _NAMED},
+    "openai_frontend/models/parser_selection.py": {"import_module": _NAMED},
     "openai_frontend/triton/inprocess.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/init_repo/vllm.py": {"import_module": "a name that is written there"},
     "openai_frontend/cli/command.py": {"import_module": "a name that is written there"},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.models.card import ModelCard
+from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server import gc_tuning
 
 

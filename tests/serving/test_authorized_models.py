@@ -65,7 +65,7 @@ async def test_models_of_others():
         with pytest.raises(ModelNotFound, match="'b' does not exist, or the key may not use it"):
             ask("b")
     with pytest.raises(ModelNotFound):  # before it is loaded
-        await seen.bring("b")
+        await seen.ensure_loaded("b")
 
 
 async def test_a_whole_answer_is_charged_as_it_was():

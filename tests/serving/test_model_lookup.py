@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.card import Capabilities, ModelCard
+from openai_frontend.models.served_model import Capabilities, ModelCard
 from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Task, find_model
 
 
@@ -15,11 +15,11 @@ class Models:
     """Cards of these names; `get` gives the name back."""
 
     names: list[str]
-    stands_for: dict[str, str] = field(default_factory=dict)
+    alias_of: dict[str, str] = field(default_factory=dict)
     parents: dict[str, str] = field(default_factory=dict)
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
 
-    async def bring(self, name: str) -> None:
+    async def ensure_loaded(self, name: str) -> None:
         """They are all loaded."""
 
     def get(self, name: str) -> Any:
@@ -33,7 +33,7 @@ class Models:
             created=1,
             owned_by="tests",
             ready=True,
-            stands_for=self.stands_for.get(name),
+            alias_of=self.alias_of.get(name),
             parent=self.parents.get(name),
             capabilities=self.capabilities.get(name, Capabilities()),
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tests import mock_models
-from tests.adapters.files import write_peft
 from tests.gateway_process import ROOT
+from tests.lora.files import write_peft
 from tests.routers import test_tools
 from tests.soak import leaking_engine
 from tests.triton import python_models

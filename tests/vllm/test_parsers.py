@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer
 from openai_frontend.engines.vllm import parsers
 from openai_frontend.engines.vllm.parsers import Pieces
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models.reading import ModelFiles, choose
+from openai_frontend.models.parser_selection import ModelFiles, select_parser
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.output_format import OutputFormat
 from tests.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
@@ -47,7 +47,9 @@ def with_tokens(folder: Path, marks: Sequence[str]) -> Path:
 def reading(folder: Path, tools: str | None = None, reasoning: str | None = None) -> OutputFormat:
     named = {"tool_call_parser": tools, "reasoning_parser": reasoning}
     files = ModelFiles(folder=folder, chat_template=None)
-    return choose(files, {name: f"vllm:{parser}" for name, parser in named.items() if parser})
+    return select_parser(
+        files, {name: f"vllm:{parser}" for name, parser in named.items() if parser}
+    )
 
 
 def read(
@@ -155,7 +157,7 @@ def test_both(folder: Path) -> None:
 def test_with_our_reasoning(folder: Path) -> None:
     """vLLM's tool parser reads what our family's reasoning leaves over."""
     files = ModelFiles(folder=folder, chat_template=None)
-    found = choose(files, {"tool_call_parser": "vllm:hermes", "reasoning_parser": "qwen3"})
+    found = select_parser(files, {"tool_call_parser": "vllm:hermes", "reasoning_parser": "qwen3"})
 
     reasoning, content, calls = said(read(found, [f"<think>Hm.</think>Now. {CALL}"]))
 
@@ -239,7 +241,7 @@ def test_every_parser_of_vllm(well_known: Path, setting: str) -> None:
     for name in parsers.names(setting):
         files = ModelFiles(folder=well_known, chat_template=None)
         try:
-            found = choose(files, {setting: f"vllm:{name}"})
+            found = select_parser(files, {setting: f"vllm:{name}"})
         except ModelUnavailable:
             needy.add(name)
             continue

@@ -16,8 +16,7 @@ from openai_frontend.generation import (
     ScorePairRequest,
     ScoreResult,
 )
-from openai_frontend.models.card import ModelCard
-from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.served_model import ModelCard, ServedModel
 
 Work = GenerationRequest | EmbedRequest | ScorePairRequest
 
@@ -25,7 +24,7 @@ Work = GenerationRequest | EmbedRequest | ScorePairRequest
 class ModelProvider(Protocol):
     """What requests ask of the registry."""
 
-    async def bring(self, name: str) -> None:
+    async def ensure_loaded(self, name: str) -> None:
         """Loads the model, where models are loaded on demand."""
 
     def get(self, name: str) -> ServedModel:
@@ -60,10 +59,10 @@ class AuthorizedModels:
         self._caller = caller
         self._reservation = reservation or Reservation(caller.quota)
 
-    async def bring(self, name: str) -> None:
+    async def ensure_loaded(self, name: str) -> None:
         """Nobody's request loads a model that it may not use."""
         check_allowed(self._caller, name)
-        await self._models.bring(name)
+        await self._models.ensure_loaded(name)
 
     def get(self, name: str) -> ServedModel:
         """The model, whose work is charged to the caller."""

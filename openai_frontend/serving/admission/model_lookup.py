@@ -7,8 +7,7 @@ from itertools import pairwise
 from typing import Literal
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.card import Capabilities, ModelCard
-from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
 MAX_LISTED = 10  # names in one message
@@ -31,7 +30,7 @@ async def find_model(
     """
     name = name or _only_name(models, task, may_list=may_list)
     try:
-        await models.bring(name)
+        await models.ensure_loaded(name)
         return models.get(name)
     except ModelNotFound as error:
         raise with_known_names(error, models, name) if may_list else error from None
@@ -54,7 +53,7 @@ def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
     cards = models.cards()
     cards = _able([card for card in cards if card.parent is None] or cards, task)
     names = [card.name for card in cards]
-    own_names = {card.stands_for or card.name for card in cards}
+    own_names = {card.alias_of or card.name for card in cards}
     if len(own_names) != 1:
         raise _which_model(names, may_list=may_list)
     [own_name] = own_names

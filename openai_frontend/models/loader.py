@@ -15,17 +15,17 @@ from openai_frontend.contracts.select import ContractOptions, SelectedContracts,
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.model_options import ModelOptions
-from openai_frontend.models import folder_facts, prompt_tables
-from openai_frontend.models.folder_facts import ModelSource
-from openai_frontend.models.reading import (
+from openai_frontend.models import model_files
+from openai_frontend.models.lease import ModelLeases
+from openai_frontend.models.model_files import ModelSource
+from openai_frontend.models.parser_selection import (
     SETTINGS,
     ModelFiles,
-    choose,
+    select_parser,
     template_for_tools,
     warning,
 )
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.models.use import ModelUses
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting import chat_template, tokenizer
 from openai_frontend.prompting.prompt import PromptBuilder
@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 Facts = Mapping[str, Any]
 
 
-class NotServable(ModelUnavailable):
+class Unservable(ModelUnavailable):
     """Nothing is wrong with the model, but no request here is for it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class LoadedModel:
     """A served model, and what it was made of: unchanged, it need not be made again."""
 
     config: Mapping[str, Any]
@@ -51,7 +51,7 @@ class Made:
     options: ModelOptions
     model: ServedModel
 
-    def is_made_of(
+    def is_unchanged(
         self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
     ) -> bool:
         """Each load of an engine makes new facts, though they may be equal."""
@@ -59,25 +59,27 @@ class Made:
         return same_load and self.config == config and self.options == options
 
 
-class ModelBuilding:
+class ModelLoader:
     """Makes served models of a server's models."""
 
     def __init__(
-        self, server: Server, pool: TokenizerPool, uses: ModelUses, metrics: GatewayMetrics
+        self, server: Server, pool: TokenizerPool, leases: ModelLeases, metrics: GatewayMetrics
     ) -> None:
         self._server = server
         self._pool = pool
-        self._uses = uses
+        self._leases = leases
         self._metrics = metrics
 
-    def made(self, name: str, version: int, options: ModelOptions, before: Made | None) -> Made:
+    def load(
+        self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
+    ) -> LoadedModel:
         """The model, or that of before where nothing has changed.
 
         Raises ModelUnavailable with the reason where the model cannot serve.
         """
         config = self._server.model_config(name, version)
         said = self._server.model_facts(name, version)
-        if before is not None and before.is_made_of(config, said, options):
+        if before is not None and before.is_unchanged(config, said, options):
             return before
         facts = {**self._read_facts(name, version, config, said, options), **_operators(options)}
         loaded = _tokenizer(name, facts, certain=bool(said or options.tokenizer))
@@ -99,12 +101,12 @@ class ModelBuilding:
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
-            use=self._uses[name],
+            lease=self._leases[name],
             max_output_tokens=options.max_output_tokens,
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
         )
-        return Made(config, said, options, model)
+        return LoadedModel(config, said, options, model)
 
     @property
     def repositories(self) -> Sequence[Path]:
@@ -123,9 +125,9 @@ class ModelBuilding:
         if said:
             _check_context(options, said)
             return said
-        folder = folder_facts.model_folder(name, self.repositories)
+        folder = model_files.model_folder(name, self.repositories)
         source = ModelSource(config=config, folder=folder and folder / str(version))
-        found = folder_facts.read(source, self._source)
+        found = model_files.read_facts(source, self._source)
         given = {"tokenizer": found.tokenizer, "max_model_len": found.max_model_len}
         return {fact: value for fact, value in given.items() if value is not None}
 
@@ -178,7 +180,7 @@ def _chosen(
     *,
     decoupled: bool,
 ) -> SelectedContracts:
-    """The model's contracts; NotServable where none fits that nobody asked for."""
+    """The model's contracts; Unservable where none fits that nobody asked for."""
     try:
         return select_contracts(
             config,
@@ -186,7 +188,9 @@ def _chosen(
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,
-                prompt_embedding_tables=prompt_tables.read(options.prompt_embedding_tables),
+                prompt_embedding_tables=model_files.load_prompt_tables(
+                    options.prompt_embedding_tables
+                ),
             ),
             decoupled=decoupled,
             vocabulary=vocabulary,
@@ -194,7 +198,7 @@ def _chosen(
     except ModelUnavailable as error:
         if options.contract is not None:
             raise
-        raise NotServable(error.message) from error
+        raise Unservable(error.message) from error
 
 
 def _prompts(
@@ -231,7 +235,7 @@ def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> Outp
     if files is None or files.chat_template is None:
         return PLAIN  # it does not chat, and texts that it completes are not read
     named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}
-    reading = choose(files, named)
+    reading = select_parser(files, named)
     because = " ".join(reading.because)
     logger.info("model %s: answers are read as %s. %s", name, reading.name, because)
     if lacking := warning(reading, files):

@@ -6,7 +6,6 @@ A client says a name; where the adapter lies, the operator has said.
 from collections.abc import Callable
 from contextlib import aclosing
 
-from openai_frontend.adapters.folder import NAME
 from openai_frontend.errors import (
     Conflict,
     GatewayError,
@@ -17,15 +16,15 @@ from openai_frontend.errors import (
     NotPermitted,
 )
 from openai_frontend.generation import GenerationRequest, SamplingParams
-from openai_frontend.models.adapter_models import SEPARATOR
-from openai_frontend.models.card import ModelCard
+from openai_frontend.lora.files import NAME
+from openai_frontend.lora.models import SEPARATOR
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ServedModel
+from openai_frontend.models.served_model import ModelCard, ServedModel
 
 MayName = Callable[[str], bool]  # whether the caller's key allows a model
 
 
-class AdapterManagement:
+class LoRAManagement:
     """What the requests of vLLM's clients mean here."""
 
     def __init__(self, registry: ModelRegistry, *, enabled: bool) -> None:

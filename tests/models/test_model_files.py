@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models.folder_facts import ModelFacts, ModelSource, model_folder, parts, read
+from openai_frontend.models.model_files import (
+    ModelFacts,
+    ModelSource,
+    composing_models,
+    model_folder,
+    read_facts,
+)
 
 
 def no_parts(name: str) -> None:
@@ -32,7 +38,7 @@ def test_nvidias_vllm_backend(tmp_path: Path) -> None:
         {},
     ):
         (tmp_path / "model.json").write_text(json.dumps(arguments))
-        found.append(read(source, no_parts))
+        found.append(read_facts(source, no_parts))
     assert found == [
         ModelFacts(tokenizer=tmp_path, max_model_len=99),
         ModelFacts(tokenizer=tmp_path, max_model_len=5),
@@ -46,7 +52,7 @@ def test_tensorrts_llm_api(tmp_path: Path) -> None:
 
     (tmp_path / "model.yaml").write_text("model: org/x\nmax_seq_len: 7\ntriton_config: {}")
     source = ModelSource(config={"backend": "python"}, folder=tmp_path)
-    assert read(source, no_parts) == ModelFacts(tokenizer=Path("org/x"), max_model_len=7)
+    assert read_facts(source, no_parts) == ModelFacts(tokenizer=Path("org/x"), max_model_len=7)
 
 
 ENSEMBLE = {"ensemble_scheduling": {"step": [{"model_name": "before"}, {"model_name": "engine"}]}}
@@ -64,7 +70,7 @@ def test_a_pipeline_of_tensorrt_llm(tmp_path: Path, config: Mapping[str, Any], b
         before: parameters(tokenizer_dir="/tok"),
         "engine": parameters(gpt_model_path=str(tmp_path)),
     }
-    found = read(
+    found = read_facts(
         ModelSource(config=config, folder=None),
         lambda name: ModelSource(config=configs.get(name, {}), folder=None),
     )
@@ -75,15 +81,15 @@ def test_a_template_that_was_not_filled_says_nothing() -> None:
     """As NVIDIA's repository holds them."""
 
     config = parameters(tokenizer_dir="${tokenizer_dir}", gpt_model_path="${engine_dir}")
-    assert read(ModelSource(config=config, folder=None), no_parts) == ModelFacts()
+    assert read_facts(ModelSource(config=config, folder=None), no_parts) == ModelFacts()
 
 
 def test_the_parts_of_a_model() -> None:
     """Each once; a model that calls nobody has none."""
 
-    assert parts(ENSEMBLE) == ["before", "engine"]
-    assert parts(BLS) == ["preprocessing", "postprocessing", "engine"]
-    assert parts({"backend": "python"}) == []
+    assert composing_models(ENSEMBLE) == ["before", "engine"]
+    assert composing_models(BLS) == ["preprocessing", "postprocessing", "engine"]
+    assert composing_models({"backend": "python"}) == []
 
 
 @pytest.mark.parametrize(("name", "text"), [("model.json", "{"), ("model.json", "[]")])
@@ -93,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: st
     (tmp_path / name).write_text(text)
     source = ModelSource(config={"backend": "vllm"}, folder=tmp_path)
     with pytest.raises(ModelUnavailable, match=str(tmp_path / name)):
-        read(source, no_parts)
+        read_facts(source, no_parts)
 
 
 LONG = "x" * 300  # no name of a file: the system refuses to look, as where it may not
@@ -111,7 +117,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(
 
     (tmp_path / "model.json").write_text(json.dumps({"model": f"/{LONG}"}))
     with pytest.raises(ModelUnavailable, match=rf"/{LONG}/config.json: .*too long"):
-        read(ModelSource(config=config, folder=tmp_path), no_parts)
+        read_facts(ModelSource(config=config, folder=tmp_path), no_parts)
 
 
 def test_the_folder_of_a_model(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ _LONGEST_HEADER = 100 * 1024 * 1024  # safetensors' own limit
 _READ_HIDDEN_STATE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
-class BadAdapter(Exception):
+class InvalidLoRA(Exception):
     """Why a folder is no adapter that can serve; without a path of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class LoRARequirements:
     """What adapters a model takes."""
 
     kind: Kind | None  # None: the backend has them by name, and reads no folder of ours
@@ -44,7 +44,7 @@ class Taken:
 
 
 def stamp(folder: Path, kind: Kind) -> Stamp:
-    """Tells the folder's content from any other. Raises BadAdapter where a file is missing."""
+    """Tells the folder's content from any other. Raises InvalidLoRA where a file is missing."""
     return tuple(_stamp(folder / name) for name in FILES[kind])
 
 
@@ -52,43 +52,43 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     try:
         status = file.stat()
     except OSError:
-        raise BadAdapter(f"it has no {file.name}") from None
+        raise InvalidLoRA(f"it has no {file.name}") from None
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def check(folder: Path, taken: Taken) -> None:
-    """Raise BadAdapter where the adapter cannot serve a model that takes these."""
+def check(folder: Path, requirements: LoRARequirements) -> None:
+    """Raise InvalidLoRA where the adapter cannot serve a model that takes these."""
     try:
-        if taken.kind == "peft":
-            _check_config(_read_json(folder / FILES["peft"][0]), taken)
-            _check_weights(folder / FILES["peft"][1], taken)
-        elif taken.kind == "tensorrt_llm":
+        if requirements.kind == "peft":
+            _check_config(_read_json(folder / FILES["peft"][0]), requirements)
+            _check_weights(folder / FILES["peft"][1], requirements)
+        elif requirements.kind == "tensorrt_llm":
             _check_arrays(folder)
     except OSError as error:
-        raise BadAdapter(f"its files cannot be read: {error.strerror}") from error
+        raise InvalidLoRA(f"its files cannot be read: {error.strerror}") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise BadAdapter(f"{file.name} is not JSON: {error}") from error
+        raise InvalidLoRA(f"{file.name} is not JSON: {error}") from error
     if not isinstance(document, dict):
-        raise BadAdapter(f"{file.name} is not a JSON object")
+        raise InvalidLoRA(f"{file.name} is not a JSON object")
     return document
 
 
-def _check_config(config: dict[str, Any], taken: Taken) -> None:
+def _check_config(config: dict[str, Any], requirements: LoRARequirements) -> None:
     kind, rank = config.get("peft_type", "LORA"), config.get("r")
     if kind != "LORA":
-        raise BadAdapter(f"adapter_config.json: peft_type is {kind!r}, not 'LORA'")
+        raise InvalidLoRA(f"adapter_config.json: peft_type is {kind!r}, not 'LORA'")
     ranks = [rank, *_values(config.get("rank_pattern"))]
     if any(type(each) is not int or each < 1 for each in ranks):
-        raise BadAdapter("adapter_config.json: r, the rank, is not a positive number")
+        raise InvalidLoRA("adapter_config.json: r, the rank, is not a positive number")
     highest = max(ranks)
-    if taken.max_rank is not None and highest > taken.max_rank:
-        raise BadAdapter(
-            f"its rank is {highest}, and the model takes up to {taken.max_rank} "
+    if requirements.max_rank is not None and highest > requirements.max_rank:
+        raise InvalidLoRA(
+            f"its rank is {highest}, and the model takes up to {requirements.max_rank} "
             "(max_lora_rank in model.json)"
         )
 
@@ -97,18 +97,19 @@ def _values(pattern: Any) -> list[Any]:
     return list(pattern.values()) if isinstance(pattern, dict) else []
 
 
-def _check_weights(file: Path, taken: Taken) -> None:
+def _check_weights(file: Path, requirements: LoRARequirements) -> None:
     """The file is whole, and made for a model as wide as this one."""
     shapes, size = _safetensors(file)
     if file.stat().st_size != size:
-        raise BadAdapter(f"{file.name} is not whole: it may still be on its way")
+        raise InvalidLoRA(f"{file.name} is not whole: it may still be on its way")
     for name, shape in shapes.items():
         module, found, _ = name.partition(".lora_A.")
         width = shape[-1] if shape else None
-        fits = taken.hidden_size in (None, width) or not module.endswith(_READ_HIDDEN_STATE)
+        fits = requirements.hidden_size in (None, width) or not module.endswith(_READ_HIDDEN_STATE)
         if found and not fits:
-            raise BadAdapter(
-                f"it is for a model with a hidden size of {width}; this one has {taken.hidden_size}"
+            raise InvalidLoRA(
+                f"it was trained for a hidden size of {width}; "
+                f"the model's is {requirements.hidden_size}"
             )
 
 
@@ -124,27 +125,27 @@ def _safetensors(file: Path) -> tuple[dict[str, list[int]], int]:
         ends = [int(end) for _, end in (each["data_offsets"] for each in tensors.values())]
         shapes = {name: list(map(int, each["shape"])) for name, each in tensors.items()}
     except (ValueError, AttributeError, KeyError, TypeError):
-        raise BadAdapter(f"{file.name} is not of the form safetensors") from None
+        raise InvalidLoRA(f"{file.name} is not of the form safetensors") from None
     return shapes, 8 + length + max(ends, default=0)
 
 
 def _check_arrays(folder: Path) -> None:
     config, weights = (read_array(folder / name) for name in FILES["tensorrt_llm"])
     if config.ndim < 2 or config.shape[-1] not in (3, 4):
-        raise BadAdapter(
+        raise InvalidLoRA(
             f"model.lora_config.npy has the shape {list(config.shape)}, not [1, modules, 3]"
         )
     if weights.ndim < 2 or weights.shape[-2] != config.shape[-2]:
-        raise BadAdapter(
+        raise InvalidLoRA(
             f"model.lora_weights.npy has the shape {list(weights.shape)}, not [1, modules, values] "
             f"with the {config.shape[-2]} modules of model.lora_config.npy"
         )
 
 
 def read_array(file: Path) -> numpy.ndarray[Any, Any]:
-    """An array, not read but mapped into memory. Raises BadAdapter; never unpickles."""
+    """An array, not read but mapped into memory. Raises InvalidLoRA; never unpickles."""
     try:
         array: numpy.ndarray[Any, Any] = numpy.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise BadAdapter(f"{file.name} is not of numpy's form: {error}") from error
+        raise InvalidLoRA(f"{file.name} is not of numpy's form: {error}") from error
     return array

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
+
 from openai_frontend import yaml_text
 from openai_frontend.errors import ModelUnavailable
 
@@ -36,7 +38,7 @@ _BLS_ENGINE = "tensorrt_llm_model_name"
 _BLS_AROUND = ("preprocessing", "postprocessing")
 
 
-def read(source: ModelSource, look: Look) -> ModelFacts:
+def read_facts(source: ModelSource, look: Look) -> ModelFacts:
     """The facts of a model; `look` finds the models that it is made of.
 
     Raises ModelUnavailable with the file where one cannot be read.
@@ -46,14 +48,14 @@ def read(source: ModelSource, look: Look) -> ModelFacts:
     arguments = _read_mapping(source.folder, "model.yaml", yaml_text.parse)
     if arguments is not None:
         return _of_llm_api(arguments)
-    members = [source, *filter(None, map(look, parts(source.config)))]
+    members = [source, *filter(None, map(look, composing_models(source.config)))]
     return ModelFacts(
         tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
         max_model_len=_first(_engine_length(each) for each in members),
     )
 
 
-def parts(config: Mapping[str, Any]) -> list[str]:
+def composing_models(config: Mapping[str, Any]) -> list[str]:
     """The models that an ensemble, or TensorRT-LLM's BLS model, is made of; none for others."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     engine = parameter(config, _BLS_ENGINE)
@@ -135,3 +137,24 @@ def _read_mapping(
     if not isinstance(found, dict):
         raise ModelUnavailable(f"{path}: not a mapping of names to values")
     return found
+
+
+def load_prompt_tables(files: Mapping[str, str]) -> dict[str, Any]:
+    """Name -> numpy array [tokens, hidden size], left on the disk until it is sent.
+
+    Raises ModelUnavailable with the file that is none.
+    """
+    return {name: _table(name, Path(path)) for name, path in files.items()}
+
+
+def _table(name: str, path: Path) -> Any:
+    try:
+        array: numpy.ndarray[Any, Any] = numpy.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise ModelUnavailable(f"its prompt table '{name}': {path}: {error}") from error
+    if array.ndim == 3 and array.shape[0] == 1:
+        array = array[0]
+    if array.ndim != 2:
+        shape = list(array.shape)
+        raise ModelUnavailable(f"its prompt table '{name}' is {shape}, not [tokens, hidden size]")
+    return array

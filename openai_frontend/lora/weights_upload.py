@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
-from openai_frontend.adapters.folder import FILES, BadAdapter, read_array
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.generation import (
     Adapter,
@@ -16,6 +15,7 @@ from openai_frontend.generation import (
     CompletionDelta,
     GenerationRequest,
 )
+from openai_frontend.lora.files import FILES, InvalidLoRA, read_array
 
 Bursts = AsyncGenerator[list[CompletionDelta], None]
 
@@ -23,7 +23,7 @@ Bursts = AsyncGenerator[list[CompletionDelta], None]
 _EVICTED = re.compile(r"LoRA task \d+ not found in cache")
 
 
-class WeightsTold:
+class WeightsUploader:
     """The adapters whose weights one backend has been told. Used on the event loop."""
 
     def __init__(self) -> None:
@@ -71,5 +71,5 @@ def _read(adapter: Adapter) -> AdapterWeights:
             weights=read_array(adapter.path / weights).copy(),
             config=read_array(adapter.path / config).copy(),
         )
-    except (OSError, BadAdapter) as error:
+    except (OSError, InvalidLoRA) as error:
         raise ModelUnavailable(f"The adapter '{adapter.name}' cannot be read.") from error

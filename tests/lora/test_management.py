@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from tests import mock_models
-from tests.adapters.files import write_peft
 from tests.auth import key_files
+from tests.lora.files import write_peft
 from tests.models.conftest import EXPLICIT, LiveGateway
 
 MANAGED: dict[str, Any] = {"enable_model_management": True, "lora_poll_interval_s": 3600}
@@ -191,7 +191,7 @@ async def test_adapters_that_a_key_may_not_use(repository, live_gateway, tmp_pat
 
 
 async def test_two_adapters_of_one_name(repository, live_gateway):
-    """A conflict that names both places; neither serves until one of them is gone."""
+    """A conflict that names both sources; neither serves until one of them is gone."""
     folder = write(repository, "m", "one")
     write_peft(repository / "m" / "elsewhere")
     (repository / "m" / "openai_frontend.yaml").write_text(

@@ -60,7 +60,7 @@ def template_for_tools(chat_templates: Mapping[str, str]) -> str | None:
     return chat_templates.get("tool_use", chat_templates.get("default"))
 
 
-class UsersParser(Protocol):
+class CustomParser(Protocol):
     """A user's own class, which a setting names. Its instances are `parsing.parser.Parser`s. A
     class attribute `special_tokens = False` says that it needs none in the text.
     """
@@ -74,7 +74,7 @@ class UsersParser(Protocol):
         """
 
 
-def choose(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
+def select_parser(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
     """Each setting goes before the files. ModelUnavailable for a parser that cannot be had."""
     found = family_for(files.chat_template, files.model_type())
     if not named:
@@ -88,7 +88,7 @@ def choose(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
         family = combined(halves["tool_call_parser"], halves["reasoning_parser"])
     except ValueError as error:
         raise ModelUnavailable(f"its {' and '.join(named)}: {error}") from error
-    return OutputFormat(family=family, because=tuple(because), make=_foreign(named, files.folder))
+    return OutputFormat(family=family, because=tuple(because), make=_external(named, files.folder))
 
 
 def _other_half(half: Family, found: Family) -> Family:
@@ -98,7 +98,7 @@ def _other_half(half: Family, found: Family) -> Family:
     return TEXT if is_whole(found) else found
 
 
-def lacks(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
+def limitations(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
     """What will not work with this model, one sentence each: of calls first, then of reasoning."""
     calls = missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
     return tuple(filter(None, (calls, missing_reasoning_support(recognised=reading.reasoning))))
@@ -116,7 +116,7 @@ def warning(reading: OutputFormat, files: ModelFiles) -> str:
 _Load = Callable[[Mapping[str, str], Path], tuple[MakeParser, bool]]
 
 
-def _foreign(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
+def _external(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
     """What is named for both is one parser, and so are two of vLLM's."""
     groups: dict[str, dict[str, str]] = {}
     for setting, parser in named.items():
@@ -124,7 +124,7 @@ def _foreign(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
             group = "vllm" if parser.startswith("vllm:") else parser
             groups.setdefault(group, {})[setting] = parser
     made = [
-        _loaded(_vllm if group == "vllm" else _users, parsers, folder)
+        _loaded(_vllm if group == "vllm" else _custom, parsers, folder)
         for group, parsers in groups.items()
     ]
     return _chained(*made) if len(made) > 1 else next(iter(made), None)
@@ -175,13 +175,13 @@ def _vllm(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
     return loaded
 
 
-def _users(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
+def _custom(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
     module, _, name = next(iter(parsers.values())).partition(":")
-    users: UsersParser = getattr(importlib.import_module(module), name)
-    if not callable(users):
+    custom: CustomParser = getattr(importlib.import_module(module), name)
+    if not callable(custom):
         raise TypeError("it is no class")
 
     def make(tools: Schemas, prompt: str | None, variables: Variables) -> Parser:
-        return users(tools, prompt=prompt, tokenizer=folder)
+        return custom(tools, prompt=prompt, tokenizer=folder)
 
-    return make, bool(getattr(users, "special_tokens", True))
+    return make, bool(getattr(custom, "special_tokens", True))

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from openai_frontend.adapters import folder
-from openai_frontend.adapters.folder import BadAdapter, Taken
-from openai_frontend.adapters.places import MULTI_LORA, Place, Places
 from openai_frontend.generation import Adapter
+from openai_frontend.lora import files
+from openai_frontend.lora.files import InvalidLoRA, LoRARequirements
+from openai_frontend.lora.sources import MULTI_LORA, LoRASource, LoRASources
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ NO_ADAPTERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ScanResult:
     """The adapters of a model at one moment."""
 
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class Found:
         return name in self.adapters or name in self.problems or name in self.unloaded
 
 
-class _Clash(BadAdapter):
+class _NameClash(InvalidLoRA):
     """Two adapters of one name."""
 
 
-class AdapterTable:
+class LoRACatalog:
     """What was found, by model. `look` reads the disk: off the event loop, one at a time."""
 
     def __init__(self) -> None:
@@ -48,28 +48,30 @@ class AdapterTable:
         self._unloaded: dict[str, frozenset[str]] = {}
         self._logged: dict[str, Mapping[str, str]] = {}
 
-    def look(self, model: str, places: Places, taken: Taken | None) -> Found:
+    def scan(
+        self, model: str, sources: LoRASources, requirements: LoRARequirements | None
+    ) -> ScanResult:
         """The model's adapters as they are now; what is wrong is logged once."""
-        if taken is None:  # a folder may be every model's, and is none of this one's
-            places = replace(places, watched=None)
-        found, problems = places.found()
+        if requirements is None:  # a folder may be every model's, and is none of this one's
+            sources = replace(sources, watched=None)
+        found, problems = sources.found()
         adapters = {}
         clashes: set[str] = set()
         for name, named in _by_name(found).items():
             try:
-                adapters[name] = self._adapter(model, _only(named), taken)
-            except BadAdapter as error:
+                adapters[name] = self._adapter(model, _only(named), requirements)
+            except InvalidLoRA as error:
                 problems[name] = str(error)
-                clashes |= {name} if isinstance(error, _Clash) else set()
+                clashes |= {name} if isinstance(error, _NameClash) else set()
         self._log(model, problems)
         unloaded = self._unloaded.get(model, frozenset()) & adapters.keys()
         kept = {name: each for name, each in adapters.items() if name not in unloaded}
-        return Found(
+        return ScanResult(
             adapters=kept,
             problems=problems,
             clashes=frozenset(clashes),
             unloaded=unloaded,
-            possible=taken is not None,
+            possible=requirements is not None,
         )
 
     def unload(self, model: str, name: str) -> None:
@@ -80,28 +82,30 @@ class AdapterTable:
         """Take it up again."""
         self._unloaded[model] = self._unloaded.get(model, frozenset()) - {name}
 
-    def _adapter(self, model: str, place: Place, taken: Taken | None) -> Adapter:
-        if taken is None:
-            raise BadAdapter(NO_ADAPTERS)
-        if taken.kind is None:
-            if place.origin != MULTI_LORA:
-                raise BadAdapter("the model's backend knows those of multi_lora.json alone")
-            return self._known((model, place.name), place.name, None)
-        stamp = folder.stamp(place.path, taken.kind)
-        self._check(place.path, stamp, taken)
-        return self._known((model, place.name, place.path, stamp), place.name, place.path)
+    def _adapter(
+        self, model: str, source: LoRASource, requirements: LoRARequirements | None
+    ) -> Adapter:
+        if requirements is None:
+            raise InvalidLoRA(NO_ADAPTERS)
+        if requirements.kind is None:
+            if source.origin != MULTI_LORA:
+                raise InvalidLoRA("the model's backend knows those of multi_lora.json alone")
+            return self._known((model, source.name), source.name, None)
+        stamp = files.stamp(source.path, requirements.kind)
+        self._check(source.path, stamp, requirements)
+        return self._known((model, source.name, source.path, stamp), source.name, source.path)
 
-    def _check(self, path: Path, stamp: folder.Stamp, taken: Taken) -> None:
+    def _check(self, path: Path, stamp: files.Stamp, requirements: LoRARequirements) -> None:
         """Once for each content."""
-        key = path, stamp, taken
+        key = path, stamp, requirements
         if key not in self._checked:
             self._checked[key] = None
             try:
-                folder.check(path, taken)
-            except BadAdapter as error:
+                files.check(path, requirements)
+            except InvalidLoRA as error:
                 self._checked[key] = str(error)
         if (reason := self._checked[key]) is not None:
-            raise BadAdapter(reason)
+            raise InvalidLoRA(reason)
 
     def _known(self, key: tuple[object, ...], name: str, path: Path | None) -> Adapter:
         if key not in self._adapters:
@@ -116,19 +120,19 @@ class AdapterTable:
         self._logged[model] = problems
 
 
-def _by_name(places: Iterable[Place]) -> dict[str, list[Place]]:
-    named: dict[str, list[Place]] = {}
-    for place in places:
-        named.setdefault(place.name, []).append(place)
+def _by_name(sources: Iterable[LoRASource]) -> dict[str, list[LoRASource]]:
+    named: dict[str, list[LoRASource]] = {}
+    for source in sources:
+        named.setdefault(source.name, []).append(source)
     return named
 
 
-def _only(places: list[Place]) -> Place:
+def _only(sources: list[LoRASource]) -> LoRASource:
     """The one folder that all of them mean."""
-    first, *others = places
+    first, *others = sources
     for other in others:
         if other.path.resolve() != first.path.resolve():
-            raise _Clash(
+            raise _NameClash(
                 f"two adapters have this name: one of {first.origin}, and one of {other.origin}"
             )
     return first

@@ -13,7 +13,7 @@ from openai_frontend.model_options import ModelOptions
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from tests import mock_models
-from tests.adapters.files import write_peft
+from tests.lora.files import write_peft
 from tests.mock_models import serving
 
 
@@ -106,8 +106,8 @@ async def test_an_adapter_goes_by_its_name_alone_as_an_alias(registry: ModelRegi
     """Its card says which listed model that is."""
     card = registry.card("one")
 
-    assert (card.name, card.stands_for, card.parent) == ("one", "base:one", "base")
-    assert registry.card("base:one").stands_for is None
+    assert (card.name, card.alias_of, card.parent) == ("one", "base:one", "base")
+    assert registry.card("base:one").alias_of is None
 
 
 async def test_a_models_own_name_goes_before_an_adapters(tmp_path: Path) -> None:

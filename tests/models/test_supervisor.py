@@ -17,9 +17,9 @@ from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.lease import Lease, current
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.model_options import EngineLimits
-from openai_frontend.models import restarts
-from openai_frontend.models.engine_life import EngineLife
+from openai_frontend.models import supervisor
 from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.supervisor import EngineSupervisor
 from openai_frontend.triton import Server, _core, inprocess
 from tests import mock_models
 from tests.engines import failing_engines
@@ -33,19 +33,19 @@ ONE = EngineLimits(restarts=1)
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No back-off: the policy has tests of its own."""
-    monkeypatch.setattr(restarts, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
 
 
 class World:
     def __init__(self, registry: ModelRegistry, limits: EngineLimits) -> None:
         self.registry = registry
         self.server = registry._server
-        self.life = EngineLife(self.server, registry, GatewayMetrics(), limits)
+        self.supervisor = EngineSupervisor(self.server, registry, GatewayMetrics(), limits)
 
     async def settle(self) -> None:
         """Look, until there is nothing more to mend."""
-        self.life.look(time.monotonic())
-        await until(lambda: not self.life._mending)
+        self.supervisor.check(time.monotonic())
+        await until(lambda: not self.supervisor._recoveries)
 
     async def ask(self) -> str:
         request = GenerationRequest(
@@ -86,7 +86,7 @@ async def test_requests_meanwhile(repository, nothing_left):
     async with world(repository, ONE) as here:
         await here.die()
         mock_models.write(repository, "mock", load_s=0.3)
-        here.life.look(time.monotonic())
+        here.supervisor.check(time.monotonic())
         await until(lambda: here.server.health.reason("mock") is not None)
 
         with pytest.raises(errors.EngineRestarting, match="being started again") as refused:
@@ -149,7 +149,7 @@ async def test_a_model_that_is_unloaded(repository, nothing_left, caplog):
     async with world(repository, ONE, **options) as here:
         unloading = asyncio.create_task(here.registry.unload("mock"))
         assert await asyncio.to_thread(engine.begun.wait, 5)
-        here.life.look(time.monotonic())
+        here.supervisor.check(time.monotonic())
         engine.may_end.set()
         await unloading
 
@@ -186,17 +186,17 @@ async def deaf(repository, start_server, monkeypatch):
 async def test_cancelled_requests_of_a_dead_engine(deaf):
     """Nobody waits for their release: Triton may keep them for ever."""
     ask, here = deaf
-    here.server.unreleased.observers.append(here.registry.uses)
+    here.server.unreleased.observers.append(here.registry.leases)
     current.set(lease := Lease())
     (await ask()).stream.cancel()
     returned = asyncio.Event()
     lease.when_released(returned.set)
     await here.settle()
-    assert (here.registry.use("puppet").running, returned.is_set()) == (1, False)
+    assert (here.registry.lease("puppet").running, returned.is_set()) == (1, False)
     Deaf.died = "it died"
     await here.settle()
 
-    assert (here.registry.use("puppet").running, returned.is_set()) == (0, True)
+    assert (here.registry.lease("puppet").running, returned.is_set()) == (0, True)
 
 
 def stubs() -> list[psutil.Process]:
@@ -225,10 +225,10 @@ async def replied(server: Server) -> bytes:
 
 
 async def watch(here: World) -> None:
-    """As `EngineLife.watch` does: a stub is dead where two looks have found it so."""
+    """As `EngineSupervisor.watch` does: a stub is dead where two looks have found it so."""
     for _ in range(2):
-        await here.life._look_once()
-    await until(lambda: not here.life._mending)
+        await here.supervisor._check_once()
+    await until(lambda: not here.supervisor._recoveries)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandLimits:
+class OnDemandLimits:
     """How much may be loaded at a time; None sets no limit."""
 
     models: int | None = None
@@ -24,7 +24,7 @@ class DemandLimits:
     retry_s: float = 10.0  # between a load that failed and the next attempt
 
 
-class ModelDemand:
+class OnDemandLoader:
     """One load at a time: what it adds to the process's memory is then its model's.
 
     A model counts as large as its options say, or else as large as it was when it was last loaded.
@@ -33,41 +33,41 @@ class ModelDemand:
     def __init__(
         self,
         registry: ModelRegistry,
-        limits: DemandLimits,
+        limits: OnDemandLimits,
         *,
         used_bytes: Callable[[], int] | None = None,  # of all models; the processes' memory
     ) -> None:
         self._registry = registry
         self._limits = limits
-        self._used_bytes = used_bytes or memory_of_processes
-        self._turn = asyncio.Lock()
+        self._used_bytes = used_bytes or process_memory_bytes
+        self._load_lock = asyncio.Lock()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[float, str]] = {}  # when, and why
-        self._measured: dict[str, int] = {}
-        self._one_is_idle = asyncio.Event()
+        self._measured_bytes: dict[str, int] = {}
+        self._idle_event = asyncio.Event()
 
-    async def bring(self, model_name: str) -> None:
+    async def ensure_loaded(self, model_name: str) -> None:
         """Returns once the model is loaded; all that wait for it wait for one load.
 
         Raises ModelUnavailable where it does not load, finds no room, or takes too long.
         """
         if self._registry.is_loaded(model_name):
             return
-        use = self._registry.use(model_name)
-        use.hold()  # once it is there, until the caller goes on: nothing else runs in between
+        lease = self._registry.lease(model_name)
+        lease.pin()  # once it is there, until the caller goes on: nothing else runs in between
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 while not self._registry.is_loaded(model_name):
-                    await asyncio.shield(self._load_of(model_name))
+                    await asyncio.shield(self._load_task(model_name))
         except TimeoutError:
             message = f"The model '{model_name}' is still loading; try again later."
             raise ModelUnavailable(message) from None
         finally:
-            use.release()
+            lease.unpin()
 
-    def idle(self) -> None:
+    def notify_idle(self) -> None:
         """Some model may go now."""
-        self._one_is_idle.set()
+        self._idle_event.set()
 
     async def close(self) -> None:
         """End what waits."""
@@ -76,7 +76,7 @@ class ModelDemand:
         if self._loads:
             await asyncio.wait(list(self._loads.values()))
 
-    def _load_of(self, name: str) -> asyncio.Task[None]:
+    def _load_task(self, name: str) -> asyncio.Task[None]:
         """The load that is under way, or a new one, unless one has failed a moment ago."""
         when, why = self._failures.get(name, (0.0, ""))
         if why and time.monotonic() - when < self._limits.retry_s:
@@ -94,11 +94,11 @@ class ModelDemand:
             task.exception()  # told to those who wait; nobody may have waited so long
 
     async def _load(self, name: str) -> None:
-        async with self._turn:
-            await self._registry.changes.settled(name)
+        async with self._load_lock:
+            await self._registry.locks.wait_until_free(name)
             if self._registry.is_loaded(name):
                 return
-            await self._make_room(self._size(name), for_=name)
+            await self._evict_until_fits(self._size_bytes(name), name=name)
             before = await asyncio.to_thread(self._used_bytes)
             try:
                 await self._registry.load(name)
@@ -108,69 +108,69 @@ class ModelDemand:
                 raise ModelFailed(name, reason) from error
             self._failures.pop(name, None)
             added = await asyncio.to_thread(self._used_bytes) - before
-            self._measured[name] = max(added, self._measured.get(name, 0))
-            logger.info("model %s: loaded on demand, %d bytes", name, self._size(name))
-            await self._make_room(0, for_=name, wait=False)  # its size is only known now
+            self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
+            logger.info("model %s: loaded on demand, %d bytes", name, self._size_bytes(name))
+            await self._evict_until_fits(0, name=name, wait=False)  # its size is only known now
 
-    def _size(self, name: str) -> int:
+    def _size_bytes(self, name: str) -> int:
         """In bytes; 0 of a model that says nothing and was never loaded on demand."""
         declared = self._registry.options(name).memory_bytes
-        return self._measured.get(name, 0) if declared is None else declared
+        return self._measured_bytes.get(name, 0) if declared is None else declared
 
-    async def _make_room(self, wanted: int, *, for_: str, wait: bool = True) -> None:
+    async def _evict_until_fits(self, wanted: int, *, name: str, wait: bool = True) -> None:
         """Unloads idle models until there is room, and waits for some to be idle."""
         limit = self._limits.memory_bytes
         if limit is not None and wanted > limit:
-            message = f"The model '{for_}' takes {wanted} bytes, and models may take {limit}."
+            message = f"The model '{name}' takes {wanted} bytes, and models may take {limit}."
             raise ModelUnavailable(message)
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
-        while self._is_full(wanted, for_):
-            self._one_is_idle.clear()
-            victim = self._longest_idle(but=for_)
+        while self._is_full(wanted, name):
+            self._idle_event.clear()
+            victim = self._least_recently_used(but=name)
             if victim is not None:
-                logger.info("model %s: unloaded, to make room for %s", victim, for_)
+                logger.info("model %s: unloaded, to make room for %s", victim, name)
                 await self._registry.unload(victim)
             elif not wait:
                 return  # the next load finds that there is too much
             else:
-                await self._someone_is_idle(deadline, for_)
+                await self._wait_for_idle(deadline, name)
 
-    async def _someone_is_idle(self, deadline: float, for_: str) -> None:
+    async def _wait_for_idle(self, deadline: float, name: str) -> None:
         try:
             async with asyncio.timeout_at(deadline):
-                await self._one_is_idle.wait()
+                await self._idle_event.wait()
         except TimeoutError:
-            message = f"There is no room for the model '{for_}': those that are loaded are at work."
+            message = f"There is no room for the model '{name}': those that are loaded are at work."
             raise ModelUnavailable(message) from None
 
-    def _is_full(self, wanted: int, for_: str) -> bool:
+    def _is_full(self, wanted: int, name: str) -> bool:
         loaded = self._registry.loaded()
-        others = [name for name in loaded if name != for_]
+        others = [each for each in loaded if each != name]
         if self._limits.models is not None and len(others) >= self._limits.models:
             return True
         if self._limits.memory_bytes is None:
             return False
-        taken = sum(self._size(name) for name in loaded)
+        taken = sum(self._size_bytes(each) for each in loaded)
         return taken + wanted > self._limits.memory_bytes
 
-    def _longest_idle(self, *, but: str) -> str | None:
+    def _least_recently_used(self, *, but: str) -> str | None:
         idle = [
             name
             for name in self._registry.loaded()
             if name != but
-            and self._registry.use(name).is_idle
-            and name not in self._registry.changes
+            and self._registry.lease(name).is_idle
+            and name not in self._registry.locks
         ]
-        return min(idle, key=lambda name: self._registry.use(name).last_used, default=None)
+        return min(idle, key=lambda name: self._registry.lease(name).last_used, default=None)
 
 
-def memory_of_processes() -> int:
+def process_memory_bytes() -> int:
     """Bytes of main memory that this process and those that it started hold."""
     this = psutil.Process()
-    return sum(_resident(process) for process in [this, *this.children(recursive=True)])
+    return sum(_rss_bytes(process) for process in [this, *this.children(recursive=True)])
 
 
-def _resident(process: psutil.Process) -> int:
+def _rss_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:  # it ended a moment ago

@@ -110,7 +110,7 @@ async def test_a_model_at_work_is_not_unloaded(repository, live_gateway):
     async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
         await text(gateway, "a", max_tokens=1)
         long = asyncio.create_task(text(gateway, "a", max_tokens=25))
-        await until(lambda: gateway.registry.use("a").running == 1)
+        await until(lambda: gateway.registry.lease("a").running == 1)
         answer = await text(gateway, "b")
 
         assert (long.done(), answer) == (True, "b b ")
@@ -124,7 +124,7 @@ async def test_who_waits_too_long_for_room_is_told(repository, live_gateway):
     write(repository, "b")
     async with live_gateway(**ON_DEMAND, max_loaded_models=1, model_load_timeout_s=0.3) as gateway:
         long = asyncio.create_task(text(gateway, "a", max_tokens=20))
-        await until(lambda: gateway.registry.use("a").running == 1)
+        await until(lambda: gateway.registry.lease("a").running == 1)
         refused = await gateway.complete("b")
 
         assert refused.status_code == 503
@@ -183,6 +183,6 @@ async def test_what_a_load_added_is_measured(repository, live_gateway):
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
         await text(gateway, "a")
-        demand: Any = gateway.registry.use("a")._uses.demand
-        assert demand._size("a") >= 0
-        assert demand._size("b") == 0
+        demand: Any = gateway.registry.lease("a")._leases.demand
+        assert demand._size_bytes("a") >= 0
+        assert demand._size_bytes("b") == 0

@@ -10,19 +10,19 @@ from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyL
 from openai_frontend.admission.triton_queue import NO_QUEUE, TritonQueue
 from openai_frontend.contracts.contract import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
-from openai_frontend.models.use import ModelUse
+from openai_frontend.models.lease import ModelLease
 from openai_frontend.triton import NOT_READY, ResponseStream, Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoreModel:
+class TritonModel:
     """A version of a model of Triton's, by one of its names."""
 
     name: str  # by which it was asked for
     model_name: str  # in Triton
     version: int  # in Triton; -1 is the latest
     server: Server
-    use: ModelUse  # what the model has to do, under all of its names
+    lease: ModelLease  # what the model has to do, under all of its names
     concurrency_limits: ConcurrencyLimits = NO_LIMITS
     triton_queue: TritonQueue = NO_QUEUE  # that Triton keeps in front of it
 
@@ -35,7 +35,7 @@ class CoreModel:
         failure = self.server.model_failure(self.model_name, self.version)
         return failure or NOT_READY
 
-    def begin(
+    def infer(
         self,
         inputs: Mapping[str, TensorInput],
         request_id: str,
@@ -61,11 +61,11 @@ class CoreModel:
             message = f"The model '{self.name}' cannot serve: it is not loaded"
             raise ModelUnavailable(message) from gone
 
-    async def only(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
+    async def infer_one(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
         """The one response of a request; backends may end it with a second one that is empty."""
         first: Outputs | None = None
-        async with self.use:
-            stream = self.begin(inputs, request_id)
+        async with self.lease:
+            stream = self.infer(inputs, request_id)
             try:
                 async for responses in stream:
                     if first is None:

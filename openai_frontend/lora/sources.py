@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openai_frontend.adapters.folder import NAME
+from openai_frontend.lora.files import NAME
 
 MULTI_LORA = "multi_lora.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoRASource:
     """A folder that someone calls an adapter."""
 
     name: str
@@ -22,7 +22,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class LoRASources:
     """All that names adapters of one model. Relative folders lie in the model's own."""
 
     model_folder: Path | None = None  # in the repository; None where it was loaded from memory
@@ -30,24 +30,26 @@ class Places:
     named: Mapping[str, str] = field(default_factory=dict)  # the option `adapters`
     watched: str | None = None  # the option `adapter_folder`
 
-    def found(self) -> tuple[list[Place], dict[str, str]]:
-        """Every place, and name -> what is wrong with who names it. Reads folders."""
+    def found(self) -> tuple[list[LoRASource], dict[str, str]]:
+        """Every source, and name -> what is wrong with who names it. Reads folders."""
         problems: dict[str, str] = {}
-        places = [*self._named(), *self._multi_lora(problems), *self._subfolders(problems)]
-        for place in places:
-            if not NAME.fullmatch(place.name):
-                problems[place.name] = f"no adapter can have the name that {place.origin} gives it"
-        return [place for place in places if place.name not in problems], problems
+        sources = [*self._named(), *self._multi_lora(problems), *self._subfolders(problems)]
+        for source in sources:
+            if not NAME.fullmatch(source.name):
+                problems[source.name] = (
+                    f"no adapter can have the name that {source.origin} gives it"
+                )
+        return [source for source in sources if source.name not in problems], problems
 
-    def _named(self) -> Iterator[Place]:
+    def _named(self) -> Iterator[LoRASource]:
         for name, folder in self.named.items():
-            yield Place(name, self._resolved(folder), "the option adapters")
+            yield LoRASource(name, self._resolved(folder), "the option adapters")
 
     def _resolved(self, folder: str, within: Path | None = None) -> Path:
         base = within or self.model_folder
         return Path(folder) if base is None else base / folder
 
-    def _multi_lora(self, problems: dict[str, str]) -> list[Place]:
+    def _multi_lora(self, problems: dict[str, str]) -> list[LoRASource]:
         """NVIDIA's file beside model.json: name -> folder."""
         if self.model_folder is None:
             return []
@@ -62,11 +64,11 @@ class Places:
             problems[MULTI_LORA] = f"{MULTI_LORA} is not of the form {{name: folder}}: {error}"
             return []
         return [
-            Place(name, self._resolved(path, file.parent), MULTI_LORA)
+            LoRASource(name, self._resolved(path, file.parent), MULTI_LORA)
             for name, path in named.items()
         ]
 
-    def _subfolders(self, problems: dict[str, str]) -> list[Place]:
+    def _subfolders(self, problems: dict[str, str]) -> list[LoRASource]:
         """Each folder in a watched one; what starts with a dot is on its way, or somebody's own."""
         if self.watched is None:
             return []
@@ -77,7 +79,7 @@ class Places:
             problems[path.name] = f"the adapter_folder cannot be read: {error.strerror}"
             return []
         return [
-            Place(each.name, each, "the adapter_folder")
+            LoRASource(each.name, each, "the adapter_folder")
             for each in inside
             if each.is_dir() and not each.name.startswith(".")
         ]

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.models.reading import (
+from openai_frontend.models.parser_selection import (
     ModelFiles,
-    choose,
-    lacks,
+    limitations,
+    select_parser,
     template_for_tools,
     warning,
 )
@@ -95,13 +95,13 @@ def test_a_setting_goes_before_the_template_and_that_before_the_config(
 ) -> None:
     """Each setting replaces its own half; families that are one syntax are taken whole."""
 
-    assert choose(files(tmp_path, template, **config), named).name == expected
+    assert select_parser(files(tmp_path, template, **config), named).name == expected
 
 
 def test_each_half_does_its_own(tmp_path: Path) -> None:
     """The named family's calls are found in what the template's reasoning leaves over."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
+    found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
     said = read(found, '<think>Hm.</think>[TOOL_CALLS]now{"a": 1}')
 
@@ -112,7 +112,8 @@ def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
     """`none` leaves the reasoning that the template shows."""
 
     said = read(
-        choose(files(tmp_path, QWEN3), {"tool_call_parser": "none"}), f"<think>a</think>{CALL}"
+        select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "none"}),
+        f"<think>a</think>{CALL}",
     )
 
     assert (said.reasoning, said.content, said.calls) == ("a", CALL, [])
@@ -121,7 +122,7 @@ def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
 def test_the_reasons_are_told(tmp_path: Path) -> None:
     """Settings and evidence, a sentence each."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
+    found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
     assert found.because == (
         "The setting tool_call_parser is 'mistral'.",
@@ -150,7 +151,7 @@ def test_a_parser_that_cannot_be_had(tmp_path: Path, named: dict[str, str], mess
     """The model does not serve, and the reason names the setting."""
 
     with pytest.raises(ModelUnavailable, match=message):
-        choose(files(tmp_path, HERMES), named)
+        select_parser(files(tmp_path, HERMES), named)
 
 
 def test_a_config_that_is_no_json(tmp_path: Path) -> None:
@@ -159,13 +160,13 @@ def test_a_config_that_is_no_json(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
 
     with pytest.raises(ModelUnavailable, match=r"its config\.json cannot be read: "):
-        choose(files(tmp_path), {})
+        select_parser(files(tmp_path), {})
 
 
 def test_a_users_parser(tmp_path: Path) -> None:
     """A class is given the tools, the prompt and the tokenizer's folder, and reads the answer."""
 
-    found = choose(files(tmp_path), {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS})
+    found = select_parser(files(tmp_path), {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS})
 
     said = read(found, "(hm)")
     assert (said.reasoning, said.content) == ("(hm)", "!")
@@ -176,7 +177,7 @@ def test_a_users_parser(tmp_path: Path) -> None:
 def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
     """It is given what is left of the answer once the family has taken the reasoning."""
 
-    found = choose(files(tmp_path, QWEN3), {"tool_call_parser": SHOUTS})
+    found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": SHOUTS})
 
     said = read(found, "<think>(a)</think>(b)")
 
@@ -186,7 +187,7 @@ def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
 def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The answer goes on as content, and the log has the failure once."""
 
-    found = choose(files(tmp_path), {"tool_call_parser": FAILS})
+    found = select_parser(files(tmp_path), {"tool_call_parser": FAILS})
 
     assert [read(found, "hello").content for _ in range(3)] == ["hello"] * 3
     failures = [record for record in caplog.records if record.exc_info]
@@ -215,7 +216,7 @@ def test_what_will_not_work(
 
     found, model = OutputFormat(family=family_named(family)), files(tmp_path, template)
 
-    sentences = lacks(found, model)
+    sentences = limitations(found, model)
 
     assert len(sentences) == len(expected)
     for part, sentence in zip(expected, sentences, strict=True):
@@ -236,7 +237,7 @@ def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[s
 
     found = files(tmp_path, HERMES)
 
-    sentences = lacks(choose(found, named), found)
+    sentences = limitations(select_parser(found, named), found)
 
     assert [part for part in ("No tool calls", "Reasoning") if part in str(sentences)] == expected
     assert len(sentences) == len(expected)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.adapters.folder import Taken
-from openai_frontend.adapters.places import Places
-from openai_frontend.adapters.table import AdapterTable, Found
-from tests.adapters.files import write_peft
+from openai_frontend.lora.catalog import LoRACatalog, ScanResult
+from openai_frontend.lora.files import LoRARequirements
+from openai_frontend.lora.sources import LoRASources
+from tests.lora.files import write_peft
 
-PEFT = Taken(kind="peft", max_rank=16, hidden_size=8)
-BY_NAME = Taken(kind=None)
+PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)
+BY_NAME = LoRARequirements(kind=None)
 
 
 @pytest.fixture
@@ -23,8 +23,12 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def look(places: Places, taken: Taken | None = PEFT, table: AdapterTable | None = None) -> Found:
-    return (table or AdapterTable()).look("base", places, taken)
+def scan(
+    sources: LoRASources,
+    requirements: LoRARequirements | None = PEFT,
+    table: LoRACatalog | None = None,
+) -> ScanResult:
+    return (table or LoRACatalog()).scan("base", sources, requirements)
 
 
 def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> None:
@@ -34,7 +38,7 @@ def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> Non
     write_peft(model / "watched" / "c")
     (model / "1" / "multi_lora.json").write_text(json.dumps({"b": str(tmp_path / "b")}))
 
-    found = look(Places(model_folder=model, named={"a": "own/a"}, watched="watched"))
+    found = scan(LoRASources(model_folder=model, named={"a": "own/a"}, watched="watched"))
 
     assert not found.problems
     assert {name: each.path for name, each in found.adapters.items()} == {
@@ -47,14 +51,14 @@ def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> Non
 
 def test_ids_stay_with_name_and_content(model: Path) -> None:
     """The same object at each look; another content has another id, and its former one again."""
-    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     folder = write_peft(model / "watched" / "a")
-    first = look(places, table=table).adapters["a"]
-    again = look(places, table=table).adapters["a"]
+    first = scan(sources, table=table).adapters["a"]
+    again = scan(sources, table=table).adapters["a"]
     write_peft(folder, rank=8)
-    changed = look(places, table=table).adapters["a"]
+    changed = scan(sources, table=table).adapters["a"]
     folder.rename(model / "watched" / "b")
-    renamed = look(places, table=table).adapters["b"]
+    renamed = scan(sources, table=table).adapters["b"]
 
     assert again is first
     assert (first.id, changed.id, renamed.id) == (1, 2, 3)
@@ -62,13 +66,13 @@ def test_ids_stay_with_name_and_content(model: Path) -> None:
 
 def test_a_folder_may_come_and_go(model: Path) -> None:
     """What starts with a dot is on its way; a file is none, and neither is the folder's absence."""
-    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
-    absent = look(places, table=table)
+    table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
+    absent = scan(sources, table=table)
     write_peft(model / "watched" / ".a.part")
     (model / "watched" / "readme").write_text("")
-    coming = look(places, table=table)
+    coming = scan(sources, table=table)
     (model / "watched" / ".a.part").rename(model / "watched" / "a")
-    come = look(places, table=table)
+    come = scan(sources, table=table)
 
     assert "cannot be read: No such file" in absent.problems["watched"]
     assert (coming.adapters, coming.problems) == ({}, {})
@@ -76,13 +80,13 @@ def test_a_folder_may_come_and_go(model: Path) -> None:
 
 
 def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
-    """Neither serves, and the reason names both places; one folder that is named twice is one."""
+    """Neither serves, and the reason names both sources; one folder that is named twice is one."""
     write_peft(model / "watched" / "a")
     write_peft(model / "watched" / "same")
     write_peft(tmp_path / "other")
     named = {"a": str(tmp_path / "other"), "same": "watched/same"}
 
-    found = look(Places(model_folder=model, named=named, watched="watched"))
+    found = scan(LoRASources(model_folder=model, named=named, watched="watched"))
 
     assert set(found.adapters) == {"same"}
     assert found.problems == {
@@ -93,15 +97,15 @@ def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
 
 def test_a_bad_folder_is_alone_with_its_reason(model: Path, caplog: pytest.LogCaptureFixture):
     """It is logged once for each reason, and its neighbour serves."""
-    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     write_peft(model / "watched" / "good")
     (model / "watched" / "bad").mkdir()
 
     with caplog.at_level(logging.ERROR):
-        found = look(places, table=table)
-        look(places, table=table)
+        found = scan(sources, table=table)
+        scan(sources, table=table)
     (model / "watched" / "bad" / "adapter_config.json").write_text("{")
-    later = look(places, table=table)
+    later = scan(sources, table=table)
 
     assert set(found.adapters) == set(later.adapters) == {"good"}
     assert found.problems == {"bad": "it has no adapter_config.json"}
@@ -116,7 +120,7 @@ def test_a_name_that_is_none(tmp_path: Path, model: Path, name: str) -> None:
     """Whoever gives it, it names no adapter."""
     (model / "1" / "multi_lora.json").write_text(json.dumps({name: str(write_peft(tmp_path))}))
 
-    found = look(Places(model_folder=model))
+    found = scan(LoRASources(model_folder=model))
 
     assert not found.adapters
     assert found.problems == {name: "no adapter can have the name that multi_lora.json gives it"}
@@ -127,7 +131,7 @@ def test_a_multi_lora_file_that_is_none(model: Path, text: str) -> None:
     """It is a problem of its own, under its name."""
     (model / "1" / "multi_lora.json").write_text(text)
 
-    (reason,) = look(Places(model_folder=model)).problems.values()
+    (reason,) = scan(LoRASources(model_folder=model)).problems.values()
     assert reason.startswith("multi_lora.json is not of the form {name: folder}")
 
 
@@ -135,7 +139,7 @@ def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
     """NVIDIA's vLLM backend reads multi_lora.json itself: its paths may be of another machine."""
     (model / "1" / "multi_lora.json").write_text(json.dumps({"a": "/elsewhere/a"}))
 
-    found = look(Places(model_folder=model, named={"b": "b"}), BY_NAME)
+    found = scan(LoRASources(model_folder=model, named={"b": "b"}), BY_NAME)
 
     assert {name: each.path for name, each in found.adapters.items()} == {"a": None}
     assert found.problems == {"b": "the model's backend knows those of multi_lora.json alone"}
@@ -145,8 +149,8 @@ def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:
     """An adapter that is named for it is told so; a folder of all models is not about it."""
     write_peft(tmp_path / "all" / "a")
 
-    named = look(Places(model_folder=model, named={"b": str(tmp_path / "all" / "a")}), None)
-    watched = look(Places(model_folder=model, watched=str(tmp_path / "all")), None)
+    named = scan(LoRASources(model_folder=model, named={"b": str(tmp_path / "all" / "a")}), None)
+    watched = scan(LoRASources(model_folder=model, watched=str(tmp_path / "all")), None)
 
     assert "enable_lora" in named.problems["b"]
     assert (watched.adapters, watched.problems) == ({}, {})
@@ -154,13 +158,13 @@ def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:
 
 def test_an_adapter_that_was_unloaded(model: Path) -> None:
     """Its folder does not bring it back; loading it does, as it was."""
-    table, places = AdapterTable(), Places(model_folder=model, watched="watched")
+    table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     write_peft(model / "watched" / "a")
-    before = look(places, table=table)
+    before = scan(sources, table=table)
     table.unload("base", "a")
-    without = look(places, table=table)
+    without = scan(sources, table=table)
     table.load("base", "a")
-    after = look(places, table=table)
+    after = scan(sources, table=table)
 
     assert (without.adapters, without.unloaded) == ({}, frozenset("a"))
     assert after.adapters == before.adapters

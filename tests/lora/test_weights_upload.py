@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.adapters.weights import WeightsTold
 from openai_frontend.errors import InferenceFailed, ModelUnavailable
 from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
-from tests.adapters.files import write_tensorrt_llm
+from openai_frontend.lora.weights_upload import WeightsUploader
+from tests.lora.files import write_tensorrt_llm
 
 
 class Backend:
@@ -46,7 +46,7 @@ def adapters(tmp_path: Path) -> list[Adapter]:
     return [Adapter(name=str(n), id=n, path=write_tensorrt_llm(tmp_path / str(n))) for n in (1, 2)]
 
 
-async def ask(told: WeightsTold, backend: Backend, adapter: Adapter) -> str:
+async def ask(told: WeightsUploader, backend: Backend, adapter: Adapter) -> str:
     request = GenerationRequest(request_id="r", prompt="hi", adapter=adapter)
     bursts = [burst async for burst in told.generate(request, backend.generate)]
     return "".join(delta.text for burst in bursts for delta in burst)
@@ -54,7 +54,7 @@ async def ask(told: WeightsTold, backend: Backend, adapter: Adapter) -> str:
 
 async def test_the_first_request_alone_brings_the_weights(adapters: list[Adapter]) -> None:
     """From then on the id is enough."""
-    told, backend = WeightsTold(), Backend()
+    told, backend = WeightsUploader(), Backend()
 
     said = [await ask(told, backend, adapters[0]) for _ in range(3)]
 
@@ -64,7 +64,7 @@ async def test_the_first_request_alone_brings_the_weights(adapters: list[Adapter
 
 async def test_an_evicted_adapter_is_told_again(adapters: list[Adapter]) -> None:
     """The request that finds it gone succeeds all the same, and so do those after it."""
-    told, backend = WeightsTold(), Backend()
+    told, backend = WeightsUploader(), Backend()
 
     said = [await ask(told, backend, adapters[n]) for n in (0, 1, 0, 0)]
 
@@ -76,7 +76,7 @@ async def test_requests_at_once(adapters: list[Adapter]) -> None:
     """Those that come before the backend has answered bring the weights too: none waits for
     another, and none fails.
     """
-    told, backend = WeightsTold(), Backend()
+    told, backend = WeightsUploader(), Backend()
     backend.cached = 1
 
     async with asyncio.TaskGroup() as group:
@@ -88,7 +88,7 @@ async def test_requests_at_once(adapters: list[Adapter]) -> None:
 
 async def test_a_first_request_that_failed_is_no_telling(adapters: list[Adapter]) -> None:
     """Whatever it failed of, the next one brings the weights again."""
-    told, backend = WeightsTold(), Backend()
+    told, backend = WeightsUploader(), Backend()
     broken = Adapter(name="x", id=3, path=Path("/nowhere"))
     with pytest.raises(ModelUnavailable, match="'x' cannot be read") as refused:
         await ask(told, backend, broken)
@@ -113,7 +113,7 @@ async def test_nothing_is_said_twice(
     """A request that has begun its answer, or failed of anything else, is not sent again; and none
     is sent more than twice.
     """
-    told, backend = WeightsTold(), Backend()
+    told, backend = WeightsUploader(), Backend()
     await ask(told, backend, adapters[0])
     backend.got.clear()
     backend.fails_after, backend.reason = delta, reason

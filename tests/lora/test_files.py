@@ -8,11 +8,19 @@ from pathlib import Path
 import numpy
 import pytest
 
-from openai_frontend.adapters.folder import FILES, NAME, BadAdapter, Kind, Taken, check, stamp
-from tests.adapters.files import write_peft, write_tensorrt_llm
+from openai_frontend.lora.files import (
+    FILES,
+    NAME,
+    InvalidLoRA,
+    Kind,
+    LoRARequirements,
+    check,
+    stamp,
+)
+from tests.lora.files import write_peft, write_tensorrt_llm
 
-PEFT = Taken(kind="peft", max_rank=16, hidden_size=8)
-TENSORRT_LLM = Taken(kind="tensorrt_llm")
+PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)
+TENSORRT_LLM = LoRARequirements(kind="tensorrt_llm")
 
 
 def edited(name: str, content: str | bytes) -> Callable[[Path], None]:
@@ -102,7 +110,7 @@ def test_what_is_wrong_with_a_peft_adapter(
     folder = write_peft(tmp_path / "adapter")
     spoil(folder)
 
-    with pytest.raises(BadAdapter, match=reason) as refused:
+    with pytest.raises(InvalidLoRA, match=reason) as refused:
         check(folder, PEFT)
     assert str(tmp_path) not in str(refused.value)
 
@@ -111,9 +119,9 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
     """Told by the width of what it reads, where the base's is known."""
     folder = write_peft(tmp_path / "adapter", hidden_size=16)
 
-    with pytest.raises(BadAdapter, match="a hidden size of 16; this one has 8"):
+    with pytest.raises(InvalidLoRA, match="a hidden size of 16; the model"):
         check(folder, PEFT)
-    check(folder, Taken(kind="peft", max_rank=16))
+    check(folder, LoRARequirements(kind="peft", max_rank=16))
 
 
 @pytest.mark.parametrize("kind", ["peft", "tensorrt_llm"])
@@ -124,7 +132,7 @@ def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
     weights = FILES[kind][1]
     (tmp_path / weights).rename(tmp_path / "adapter_model.bin")
 
-    with pytest.raises(BadAdapter, match=f"it has no {weights}"):
+    with pytest.raises(InvalidLoRA, match=f"it has no {weights}"):
         stamp(tmp_path, kind)
 
 
@@ -148,7 +156,7 @@ def test_what_is_wrong_with_tensorrt_llms_files(
     folder = write_tensorrt_llm(tmp_path)
     numpy.save(folder / name, array, allow_pickle=True)
 
-    with pytest.raises(BadAdapter, match=reason):
+    with pytest.raises(InvalidLoRA, match=reason):
         check(folder, TENSORRT_LLM)
 
 

@@ -1,4 +1,4 @@
-"""One loaded engine: hands it Triton's requests, and makes it again where it has died."""
+"""One loaded engine: passes it Triton's requests and reloads it after it has died."""
 
 import asyncio
 import dataclasses
@@ -29,24 +29,24 @@ class EngineHandle:
         facts: Mapping[str, Any],
         make: Callable[[], tuple[Engine, ModelFacts]],
     ) -> None:
-        """`make` loads the engine again, blocking, from the same folder; raises RuntimeError."""
+        """`make` loads the engine again from the same folder: blocking, raises RuntimeError."""
         self.facts = facts
         self._name = name
         self._engine = engine
         self._make = make
-        self._changing = threading.Lock()  # Triton may unload the model while it is made again
+        self._changing = threading.Lock()  # Triton may unload the model during a restart
         self._loaded = True
         self._unloaded = False
-        self._down: str | None = None  # why no request can begin while the engine is made again
+        self._down: str | None = None  # why requests are refused during a restart
         self._unsent = PendingDeltas()
         self._numbers = itertools.count(1)
         self._live: dict[Execution, str] = {}
         self._tasks: dict[Execution, asyncio.Task[None]] = {}
         self._adapters: Mapping[str, Adapter] = {}
-        self._adapting = threading.Lock()  # they may change while the engine is made again
+        self._adapting = threading.Lock()  # adapters may change during a restart
 
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
-        """Know the adapters that requests may name from now on."""
+        """Set the adapters that requests may name from now on."""
         with self._adapting:
             self._adapters = adapters
             self._tell_adapters(self._engine)
@@ -54,16 +54,16 @@ class EngineHandle:
     def _tell_adapters(self, engine: Engine) -> None:
         try:
             engine.set_adapters(self._adapters)
-        except Exception:  # the edge to engines that users write: other models must go on
-            logger.exception("%s: the engine does not take its adapters", self._name)
+        except Exception:  # user-written engines: other models must keep working
+            logger.exception("%s: set_adapters failed", self._name)
 
     def start(self, execution: Execution) -> None:
-        """Begin a request: its tensors become a request of the engine's."""
+        """Decode a request's tensors and start it."""
         if self._down is not None:
             execution.fail(error_codes.UNAVAILABLE, self._down)
             return
         inputs = execution.inputs()
-        # Triton's ids are the callers' own and may repeat.
+        # Triton's request ids come from the callers and may repeat.
         request_id = f"{self._name}-{next(self._numbers)}-{execution.request_id}"
         context = self.facts["max_model_len"]
         try:
@@ -90,11 +90,11 @@ class EngineHandle:
             return
         if started is not None:
             answering = self._run(execution, self._answer(started, sink))
-            # A task that is cancelled before its first step never awaits what it was given.
+            # A task that is cancelled before its first step never awaits the coroutine.
             answering.add_done_callback(lambda _: started.close())
 
     def cancel(self, execution: Execution) -> None:
-        """End a request whose caller has gone."""
+        """End a request whose caller is gone."""
         self._end(execution, error_codes.CANCELLED, "the request was cancelled")
 
     def _end(self, execution: Execution, code: int, reason: str) -> None:
@@ -106,7 +106,7 @@ class EngineHandle:
         execution.fail(code, reason)
 
     def unload(self) -> None:
-        """Release the engine. Called on a thread of Triton's when no request is in flight."""
+        """Release the engine. Called on one of Triton's threads, when no request is in flight."""
         with self._changing:
             self._unloaded = True
             if self._loaded:
@@ -114,20 +114,19 @@ class EngineHandle:
                 self._engine.unload()
 
     def interrupt(self, reason: str) -> None:
-        """Fail what is in flight, and what comes until `restart` has made the engine again. Called
-        on the event loop.
-        """
+        """Fail all requests, and new ones until `restart` is done. Called on the event loop."""
         self._down = reason
         for execution in {**self._live, **self._tasks}:
             try:
                 self._end(execution, error_codes.UNAVAILABLE, reason)
             except Exception:  # the edge to engines that users write, this one a broken one
-                logger.exception("%s: the engine does not let go of a request", self._name)
+                logger.exception("%s: cancelling a request failed", self._name)
                 execution.fail(error_codes.UNAVAILABLE, reason)
 
     def restart(self) -> None:
-        """Load the engine again, after `interrupt`: blocks, so on a thread. Raises as `load` does;
-        then it may be called again.
+        """Load the engine again, after `interrupt`.
+
+        Blocks, so call it on a thread. Raises like `load`; it may then be called again.
         """
         with self._changing:
             if self._unloaded:
@@ -138,7 +137,7 @@ class EngineHandle:
             try:
                 engine, facts = self._make()
             finally:
-                # vLLM kills a process that hangs, and does not wait for its end: this reaps it.
+                # vLLM kills a process that hangs but does not wait for it. This call reaps it.
                 multiprocessing.active_children()
             with self._adapting:
                 self._tell_adapters(engine)
@@ -151,10 +150,10 @@ class EngineHandle:
         try:
             self._engine.unload()
         except Exception:  # what has died need not do as it is told
-            logger.exception("%s: the engine did not unload in order", self._name)
+            logger.exception("%s: unloading the failed engine raised an exception", self._name)
 
     async def probe(self) -> None:
-        """Return once the engine has answered something small."""
+        """Return once the engine has answered a small request."""
         await self._engine.warm_up()
 
     def unsent(self, begun: bool) -> int:
@@ -164,17 +163,16 @@ class EngineHandle:
         return self._unsent.streamed if begun else self._unsent.streamed + self._unsent.whole
 
     def failure(self) -> str | None:
-        """Say why the engine can serve no more; None while it can, and after the unload."""
+        """Why the engine can no longer serve; None while it can, and after unloading."""
         if self._unloaded:
             return None
         return self._down or self._engine.stats().failure
 
     def stats(self) -> EngineStats:
-        """Say how the engine is doing."""
         return self._engine.stats()
 
     def samples(self) -> Iterable[Sample]:
-        """Tell what `/metrics` shows of the engine beside that."""
+        """Additional samples for `/metrics`."""
         return self._engine.samples()
 
     def _run(

@@ -20,9 +20,8 @@ from openai_frontend.triton import error_codes
 logger = logging.getLogger(__name__)
 redact_exceptions(logger, redact=False)  # a load comes before any request
 
-DEFAULT_ENGINE = (
-    "vllm"  # so that a model of NVIDIA's vllm backend moves over by its `backend:` line alone
-)
+# vllm is the default so that models of NVIDIA's vllm backend need only a new `backend:` line.
+DEFAULT_ENGINE = "vllm"
 ENGINES = {
     "vllm": "openai_frontend.engines.vllm:VLLMEngine",
     "mock": "openai_frontend.engines.mock:MockEngine",
@@ -36,15 +35,17 @@ def load(
     config: dict[str, Any],
     loop: asyncio.AbstractEventLoop,
 ) -> tuple[EngineHandle, dict[str, Any]]:
-    """Load a model's engine; return its host and its completed config. Called on Triton's load
-    thread.
+    """Load a model's engine; return its handle and its completed config.
 
-    Raises an exception whose message is one line with the file and the cause.
+    Called on Triton's load thread. Raises an exception whose one-line message names the file and
+    the cause.
     """
     try:
         if config.get("max_batch_size", 0) > 0:
-            raise ValueError("config.pbtxt: max_batch_size must be 0, the engine batches by itself")
-        make = partial(_made, name, version, folder, _parameters(config), loop)
+            raise ValueError(
+                "config.pbtxt: max_batch_size must be 0: the engine does its own batching"
+            )
+        make = partial(_load_engine, name, version, folder, _parameters(config), loop)
     except Exception as error:
         raise RuntimeError(_one_line(error)) from error
     engine, facts = make()
@@ -53,14 +54,12 @@ def load(
 
 
 def interrupt_loads() -> None:
-    """End the processes that loading engines wait for, so that the loads fail at once: the
-    server is stopping.
-    """
+    """Terminate the processes of loading engines, so that their loads fail at once at shutdown."""
     for child in multiprocessing.active_children():
         child.terminate()
 
 
-def _made(
+def _load_engine(
     name: str,
     version: int,
     folder: Path,
@@ -76,14 +75,14 @@ def _made(
             arguments=_arguments(folder / str(version) / "model.json"),
         )
         engine = _engine_class(parameters.get("engine", DEFAULT_ENGINE))()
-        return engine, _loaded(engine, model, loop)
+        return engine, _start(engine, model, loop)
     except Exception as error:
-        if not _says_all(error):
-            logger.exception("model %s, version %s: the engine did not load", name, version)
+        if not _is_self_explanatory(error):
+            logger.exception("model %s, version %s: loading the engine failed", name, version)
         raise RuntimeError(_one_line(error)) from error
 
 
-def _loaded(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -> ModelFacts:
+def _start(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -> ModelFacts:
     facts = engine.load(model)
     try:
         asyncio.run_coroutine_threadsafe(engine.warm_up(), loop).result()
@@ -93,8 +92,8 @@ def _loaded(engine: Engine, model: ModelSpec, loop: asyncio.AbstractEventLoop) -
     return facts
 
 
-def _says_all(error: Exception) -> bool:
-    """Whether the message needs no traceback: wrong arguments, or a model that Hugging Face's
+def _is_self_explanatory(error: Exception) -> bool:
+    """Whether the message needs no traceback: invalid arguments, or a model that Hugging Face's
     libraries cannot get, for which transformers raises OSError itself.
     """
     if isinstance(error, ValueError) or type(error) is OSError:
@@ -125,11 +124,11 @@ def _arguments(path: Path) -> dict[str, Any]:
 
 
 def check_engine(name: str) -> None:
-    """Raises ValueError for a name that is neither known nor the address of a class."""
+    """Raises ValueError unless `name` is a known engine or has the form `module:Class`."""
     if name not in ENGINES and ":" not in name:
         raise ValueError(
-            f"config.pbtxt: parameters: engine: {name!r} is none of {', '.join(ENGINES)} "
-            "and not of the form package.module:Class"
+            f"config.pbtxt: parameters: engine: {name!r}: expected one of {', '.join(ENGINES)} "
+            "or package.module:Class"
         )
 
 

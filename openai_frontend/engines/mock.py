@@ -1,8 +1,8 @@
-"""An engine without a model: tokens at a set rate, size, delay and failure point, for tests and
-benchmarks.
+"""An engine without a model, for tests and benchmarks: tokens at a configured rate, size, delay and
+point of failure.
 
-Its tokens are set, so what chooses tokens (temperature, penalties, logit_bias, stop, grammars, ...)
-has nothing to work on here: it is accepted and changes nothing.
+Parameters that affect which tokens are chosen (temperature, penalties, logit_bias, stop, grammars,
+...) are accepted and ignored.
 """
 
 import asyncio
@@ -41,29 +41,29 @@ from openai_frontend.triton import error_codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MockSettings:
-    """`model.json` of a mock model; each field has a default, so that the file may be absent."""
+    """`model.json` of a mock model. Every field has a default, so the file is optional."""
 
-    tokens: tuple[str, ...] = (" token",)  # the answer's tokens, in a circle
-    answer_tokens: int | None = None  # the answer stops by itself here; None: only at max_tokens
-    tokens_per_second: float = 0.0  # for each stream; 0: as fast as the loop goes
+    tokens: tuple[str, ...] = (" token",)  # the output's tokens, repeated
+    answer_tokens: int | None = None  # the output stops here; None: only at max_tokens
+    tokens_per_second: float = 0.0  # per stream; 0: as fast as the event loop allows
     first_token_delay_s: float = 0.0
-    fail_after_tokens: int | None = None  # the request fails here
-    die_after_tokens: int | None = None  # the whole engine fails here, and stays dead
-    hang_after_tokens: int | None = None  # the whole engine stops here, once, for `hang_s`
+    fail_after_tokens: int | None = None  # fail the request here
+    die_after_tokens: int | None = None  # fail the whole engine here, permanently
+    hang_after_tokens: int | None = None  # stop the whole engine here, once, for `hang_s`
     hang_s: float = 3600.0
-    never_ends: bool = False  # an answer's last token comes, and nothing says that it is the last
-    ignores_cancel: bool = False  # it goes on for callers that have gone
-    fail_at_load: str | None = None  # the reason that the load fails with
+    never_ends: bool = False  # send the last token without a finish reason
+    ignores_cancel: bool = False  # keep generating for callers that are gone
+    fail_at_load: str | None = None  # fail the load with this message
     load_s: float = 0.0
     max_model_len: int = 4096
-    max_running: int = 1024  # streams at once; more wait
-    tokenizer: str | None = None  # a folder; one that starts with "./" lies in the version's folder
+    max_running: int = 1024  # concurrent streams; further ones wait
+    tokenizer: str | None = None  # folder; "./" is relative to the version's folder
     tasks: tuple[str, ...] = ("generate", "embed", "score")
     dimensions: int = 8  # of an embedding
-    max_lora_rank: int | None = None  # with an adapter it says the adapter's name; None: takes none
+    max_lora_rank: int | None = None  # None: no LoRA; an adapter's output is its name
 
 
-class _Answer:
+class _MockRequest:
     """One running request."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class _Answer:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether there is more to tell of a token than its text and id."""
+        """Whether the request asks for log probabilities."""
         params = self.params
         return bool(
             params.logprobs is not None
@@ -110,10 +110,10 @@ class _Answer:
 
 
 class MockEngine(Engine):
-    """Steps all running answers together, as a batching engine does."""
+    """Steps all running requests together, as a batching engine does."""
 
     def load(self, model: ModelSpec) -> ModelFacts:
-        """Read the settings; fail where they say so."""
+        """Read the settings; fail if they say so."""
         self._settings = settings = _settings(model)
         if settings.load_s:
             time.sleep(settings.load_s)
@@ -123,12 +123,12 @@ class MockEngine(Engine):
             CompletionDelta(text=text, token_ids=(number,))
             for number, text in enumerate(settings.tokens)
         ]
-        self._running: dict[str, _Answer] = {}
-        self._waiting: dict[str, _Answer] = {}
-        self._endless: dict[str, _Answer] = {}
+        self._running: dict[str, _MockRequest] = {}
+        self._waiting: dict[str, _MockRequest] = {}
+        self._endless: dict[str, _MockRequest] = {}
         self._failure: str | None = None
         self._scheduled = False
-        self._awake: asyncio.Event | None = None  # None, or set: it does not hang
+        self._awake: asyncio.Event | None = None  # None or set: not hanging
         tokenizer = settings.tokenizer
         if tokenizer is not None and tokenizer.startswith("./"):
             tokenizer = str(model.version_folder / tokenizer)
@@ -138,26 +138,26 @@ class MockEngine(Engine):
             tasks=settings.tasks,
             dimensions=settings.dimensions,
             matryoshka=True,
-            description="a mock: it answers with set tokens",
+            description="a mock that returns configured tokens",
             max_lora_rank=settings.max_lora_rank,
         )
 
     async def warm_up(self) -> None:
-        """An engine that hangs warms up once it hangs no more."""
+        """Waits until the engine no longer hangs."""
         if self._awake is not None:
             await self._awake.wait()
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """Queue the answer; the step loop sends its tokens."""
+        """Queue the request; the step loop sends its tokens."""
         if self._failure is not None:
             raise EngineError(self._failure, error_codes.UNAVAILABLE)
-        answer = _Answer(request, sink, self._settings)
+        answer = _MockRequest(request, sink, self._settings)
         self._waiting[request.request_id] = answer
         loop = asyncio.get_running_loop()
         loop.call_later(self._settings.first_token_delay_s, self._admit, request.request_id, loop)
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return a vector that depends on the input alone."""
+        """Return a vector that depends only on the input."""
         size = request.dimensions or self._settings.dimensions
         ids = request.prompt_token_ids
         source = array("i", ids).tobytes() if ids is not None else request.prompt
@@ -167,13 +167,13 @@ class MockEngine(Engine):
         return EmbeddingResult(memoryview(vector), tokens)
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
-        """Return a score between 0 and 1 that depends on the input alone."""
+        """Return a score between 0 and 1 that depends only on the input."""
         source = array("i", [*request.prompt_token_ids, *(request.token_type_ids or ())]).tobytes()
         numbers = random.Random(source)  # noqa: S311 - a test's score, not a secret
         return ScoreResult(numbers.random(), len(request.prompt_token_ids))
 
     def cancel(self, request_id: str) -> None:
-        """Forget the request; the next step is without it."""
+        """Forget the request before the next step."""
         self._endless.pop(request_id, None)
         if self._settings.ignores_cancel:
             return
@@ -182,7 +182,6 @@ class MockEngine(Engine):
             self._fill()
 
     def stats(self) -> EngineStats:
-        """Count the running and the waiting."""
         return EngineStats(
             running=len(self._running), waiting=len(self._waiting), failure=self._failure
         )
@@ -200,7 +199,7 @@ class MockEngine(Engine):
             loop.call_later(1 / rate if rate else 0, self._step, loop)
 
     def _hangs(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the engine begins to hang in this step, or hangs already."""
+        """Whether the engine hangs, starting with this step or earlier."""
         if self._awake is not None:
             return not self._awake.is_set()
         at = self._settings.hang_after_tokens
@@ -226,19 +225,19 @@ class MockEngine(Engine):
         self._schedule(loop)
 
     def _fill(self) -> None:
-        """Those that wait take the places that are free now; the next step is with them."""
+        """Admit waiting requests to free slots before the next step."""
         room = self._settings.max_running - len(self._running)
         for request_id in list(itertools.islice(self._waiting, room)):
             self._running[request_id] = self._waiting.pop(request_id)
 
-    def _advance(self, answer: _Answer) -> bool:
-        """Send the next token; say whether it was the last."""
+    def _advance(self, answer: _MockRequest) -> bool:
+        """Send the next token; return whether it was the last."""
         settings = self._settings
         if answer.sent == settings.fail_after_tokens:
-            answer.sink.fail(EngineError("the mock fails here, as it was told to"))
+            answer.sink.fail(EngineError("the mock request failed, as configured"))
             return True
         if answer.sent == settings.die_after_tokens:
-            self._die("the mock engine died, as it was told to")
+            self._die("the mock engine died, as configured")
             return True
         delta = self._deltas[answer.sent % len(self._deltas)]
         if answer.adapter is not None:
@@ -258,8 +257,8 @@ class MockEngine(Engine):
             answer.sink.send(_last(answer, delta))
         return True
 
-    def _with_logprobs(self, answer: _Answer, delta: CompletionDelta) -> CompletionDelta:
-        """The token's own, and with the answer's first token those of the prompt."""
+    def _with_logprobs(self, answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
+        """Log probabilities of the token; with the first token, those of the prompt too."""
         told = CompletionDelta(delta.text, delta.token_ids)
         params = answer.params
         if params.logprobs is not None or params.logprob_token_ids:
@@ -273,8 +272,8 @@ class MockEngine(Engine):
         return told
 
     def _logprobs(self, token: int, params: SamplingParams) -> TokenLogprobs:
-        """Each token is half as likely as the one before it: the answer's own, then those asked
-        for by id, or the ids that follow it.
+        """Each token is half as likely as the one before: the sampled token, then the requested ids
+        or the ids that follow it.
         """
         vocabulary = self._settings.tokens
         count = len(vocabulary) if params.logprobs == -1 else params.logprobs or 1
@@ -296,14 +295,14 @@ class MockEngine(Engine):
         self._waiting.clear()
 
 
-def _last(answer: _Answer, delta: CompletionDelta) -> CompletionDelta:
+def _last(answer: _MockRequest, delta: CompletionDelta) -> CompletionDelta:
     reason: FinishReason = "stop" if answer.stops else "length"
     counts = TokenCounts(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.length)
     return dataclasses.replace(delta, finish_reason=reason, counts=counts)
 
 
 def _prompt_ids(prompt: str | None, token_ids: Sequence[int] | None) -> Sequence[int]:
-    """A word is a token where there is no tokenizer."""
+    """Without a tokenizer, a word counts as a token."""
     return token_ids if token_ids is not None else range(len((prompt or "").split()))
 
 

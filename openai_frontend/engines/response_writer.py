@@ -1,4 +1,4 @@
-"""Stands between an engine's deltas and Triton's responses. Knows no engine."""
+"""Converts an engine's deltas to Triton's responses."""
 
 import dataclasses
 import logging
@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 def fail(execution: Execution, error: Exception) -> None:
-    """The edge where an engine's exceptions become Triton's errors: only what an engine meant
-    for the client goes on.
+    """Convert an engine's exception to Triton's error. Only EngineError and ValueError keep their
+    text.
     """
     if isinstance(error, EngineError):
         execution.fail(error.code, str(error))
@@ -29,28 +29,28 @@ def fail(execution: Execution, error: Exception) -> None:
 
 
 class PendingDeltas:
-    """Counts, for a whole engine, the deltas that made no response."""
+    """Counts, per engine, the deltas that did not produce a response."""
 
     __slots__ = ("streamed", "whole")
 
     def __init__(self) -> None:
-        self.streamed = 0  # without text, or gathered for a larger piece
-        self.whole = 0  # of answers that are sent whole
+        self.streamed = 0  # without text, or buffered for a larger response
+        self.whole = 0  # of requests that do not stream
 
     def count_streamed(self) -> None:
-        """Count a delta of a stream."""
         self.streamed += 1
 
 
 class ResponseWriter:
-    """An engine's `DeltaSink`: turns deltas into responses.
+    """An engine's `DeltaSink`: converts deltas to responses.
 
-    A streamed delta of plain text takes the short way, one BYTES tensor (`send_bytes`, about 5 us
-    with the core). A request that does not stream is collected here and gets one response.
+    A streamed delta of plain text takes a fast path with one BYTES tensor (`send_bytes`, about 5 us
+    including the core). If the request does not stream, the deltas are collected and sent in one
+    response.
     """
 
     __slots__ = (
-        "__weakref__",  # an engine may keep what a request needs until its sink has gone
+        "__weakref__",  # engines may key resources by weak references to the sink
         "_before",
         "_begun_s",
         "_collected",
@@ -89,29 +89,28 @@ class ResponseWriter:
             or request.sampling_params.prompt_logprobs is not None
         )
         self._plain = self._stream and not (self._token_ids or self._counts or logprobs)
-        self._counted = 0  # tokens that no response has told yet
+        self._counted = 0  # tokens that no response has counted yet
         self._interval = request.stream_interval
-        self._due = 1  # tokens after which text is sent: the first at once
+        self._due = 1  # tokens until the next response; the first token is sent at once
         self._held: list[str] = []
         self._collected: list[CompletionDelta] = []
         self._before = tensors.read_text_before(inputs, request)
         self._text: TextStream | None = None
         self._begun_s = time.monotonic()
-        self._first_token_s: float | None = None  # of an answer that is sent whole
+        self._first_token_s: float | None = None  # of a request that does not stream
         self.ended = False
 
     def __del__(self) -> None:
-        """An engine that forgets a request must not leave its caller waiting."""
+        """Fails the request if the engine forgot it, so that the caller does not wait forever."""
         if self._execution in self._live:
-            self.fail(EngineError("the engine dropped the request without an answer"))
+            self.fail(EngineError("the engine dropped the request without a response"))
 
     @property
     def cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
         return self._execution.ended or self._execution.cancelled
 
     def send_text(self, text: str, token_ids: Sequence[int]) -> None:
-        """Add plain text: the hot path, without an object for it."""
+        """Append plain text: the hot path, without an object per delta."""
         if not self._plain:
             self.send(CompletionDelta(text, token_ids))
         elif not self._execution.ended:
@@ -123,20 +122,20 @@ class ResponseWriter:
                     self._execution.send_bytes("text_output", text)
                 except UnicodeEncodeError:
                     self._send_text(text)
-            else:  # a token may be a part of a character
+            else:  # the token completes no character
                 self._unsent.streamed += 1
 
     def text_stream(
         self, step: Callable[[Any, int], str | None], tokenizer: Any
     ) -> TextStream | None:
-        """The way of plain text without Python; None where more than text is wanted."""
+        """The native fast path for plain text; None if the request wants more than text."""
         if not self._plain or self._interval > 1:
             return None
         self._text = TextStream(self._execution, step, tokenizer, self._unsent.count_streamed)
         return self._text
 
     def send(self, delta: CompletionDelta) -> None:
-        """Add to the answer; the delta with a finish reason ends it."""
+        """Append a delta; one with a finish reason ends the output."""
         if self._execution.ended:
             return
         self._counted += len(delta.token_ids)
@@ -161,7 +160,7 @@ class ResponseWriter:
             self._first_token_s = time.monotonic() - self._begun_s
 
     def _gather(self, text: str, tokens: int) -> None:
-        """Send text once as many tokens have come as the request wants for each response."""
+        """Send text once `stream_interval` tokens have arrived."""
         self._unsent.streamed += 1
         if text:
             self._held.append(text)
@@ -174,7 +173,7 @@ class ResponseWriter:
         self._execution.send_bytes("text_output", tensors.well_formed(text))
 
     def fail(self, error: Exception) -> None:
-        """End the answer with an error, behind all text that has come."""
+        """End the output with an error, after the text that has already arrived."""
         self.ended = True
         if self._held and not self._execution.ended:
             self._send_text("".join(self._held))

@@ -1,5 +1,5 @@
-"""Reads the sampling parameters that come as JSON within a tensor. The types and bounds of the HTTP
-API's fields hold for them too.
+"""Reads sampling parameters from JSON in a tensor, with the types and bounds of the HTTP API's
+fields.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from schemas.sampling import MAX_BAD_WORDS_CHARACTERS
 
 
 def read_object(text: bytes, name: str, max_bytes: int) -> dict[str, Any]:
-    """Raises ValueError, which names the tensor or field `name`."""
+    """Parse a JSON object. Raises ValueError, naming the tensor or field `name`."""
     if len(text) > max_bytes:
         raise ValueError(f"{name}: at most {max_bytes} bytes of JSON, not {len(text)}")
     try:
@@ -40,20 +40,21 @@ def read_object(text: bytes, name: str, max_bytes: int) -> dict[str, Any]:
 
 
 NAME = "sampling_parameters"
-MAX_BYTES = 64 * 1024  # beside the constraint
-# A tag is JSON within JSON within JSON: schemas, which are full of quotes, grow by half.
+MAX_BYTES = 64 * 1024  # without the constraint
+# A structural tag is JSON within JSON within JSON: schemas grow by half, because they are full of
+# quotes.
 _MAX_BYTES_WITH_CONSTRAINT = MAX_BYTES + 2 * MAX_TAG_CHARACTERS
 
 _CONSTRAINT = "structured_outputs"
-# Names that the HTTP API's fields have instead
+# SamplingParams field -> HTTP API field with the same type
 _FIELDS = {"extra_args": "vllm_xargs", "beam_width": "n"}
 _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 _MEMBERS = frozenset(field.name for field in fields(StructuredOutputs))
-_WITHOUT_LENGTH = {"json", "choice"}  # the members whose types do not bound their bytes
+_WITHOUT_LENGTH = {"json", "choice"}  # members whose types do not limit their size
 
 
 def _with_numbers(value: Any) -> Any:
-    """JSON has token ids as text where they are keys."""
+    """JSON keys are strings: turns token ids back into numbers."""
     if not isinstance(value, dict):
         return value
     return {int(key) if key.isdecimal() and len(key) <= 10 else key: value[key] for key in value}
@@ -78,21 +79,22 @@ _CONSTRAINTS = TypeAdapter(StructuredOutputsParam)
 
 
 def read_text(text: bytes) -> tuple[SamplingParams, str | None]:
-    """Return the parameters, and the name of the adapter that they ask for. Raises ValueError,
-    naming the parameter.
+    """Return the parameters and the name of the LoRA adapter they select.
+
+    Raises ValueError, naming the parameter.
     """
     given = read_object(text, NAME, _MAX_BYTES_WITH_CONSTRAINT)
     if len(text) > MAX_BYTES:
         beside = {name: value for name, value in given.items() if name != _CONSTRAINT}
         if (size := len(orjson.dumps(beside))) > MAX_BYTES:
             raise ValueError(
-                f"{NAME}: at most {MAX_BYTES} bytes of JSON beside {_CONSTRAINT}, not {size}"
+                f"{NAME}: at most {MAX_BYTES} bytes of JSON without {_CONSTRAINT}, not {size}"
             )
     return read(given)
 
 
 def read(given: Mapping[str, Any]) -> tuple[SamplingParams, str | None]:
-    """The same of parameters that are no text any more."""
+    """Like `read_text`, for parameters that are already parsed."""
     beside = dict(given)
     constraint = beside.pop(_CONSTRAINT, None)
     try:
@@ -114,17 +116,17 @@ def read(given: Mapping[str, Any]) -> tuple[SamplingParams, str | None]:
 
 def _check_bad_words(words: list[str]) -> None:
     if (characters := sum(map(len, words))) > MAX_BAD_WORDS_CHARACTERS:
-        most = f"at most {MAX_BAD_WORDS_CHARACTERS} characters in all"
+        most = f"at most {MAX_BAD_WORDS_CHARACTERS} characters in total"
         raise ValueError(f"{NAME}: bad_words: {most}, not {characters}")
 
 
 def _structured_outputs(given: Any) -> StructuredOutputs:
-    """From an object, or JSON within the JSON as NVIDIA's backend takes it."""
+    """From an object, or from JSON within the JSON, as in NVIDIA's backend."""
     name = f"{NAME}: {_CONSTRAINT}"
     if isinstance(given, str):
         given = read_object(given.encode(), name, _MAX_BYTES_WITH_CONSTRAINT)
     if isinstance(given, dict) and (unknown := given.keys() - _MEMBERS):
-        raise ValueError(f"{name}: there is no {min(unknown)[:64]!r}")
+        raise ValueError(f"{name}: unknown member {min(unknown)[:64]!r}")
     try:
         checked: dict[str, Any] = {**_CONSTRAINTS.validate_python(given)}
     except ValidationError as error:
@@ -136,7 +138,7 @@ def _structured_outputs(given: Any) -> StructuredOutputs:
 
 
 def _fault(error: ValidationError) -> str:
-    """The first error. Of the members of a union that is the one of the value's own type."""
+    """The first error. For a union, the error of the member with the value's own type."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     fault = min(faults, key=lambda each: each["type"].endswith("_type"))
     place = [str(step)[:64] for step in fault["loc"] if not str(step).startswith("<")]

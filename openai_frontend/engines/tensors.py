@@ -1,9 +1,9 @@
 """The tensors of an in-process model: a superset of NVIDIA's vLLM backend, so that its clients and
-repositories fit.
+model repositories work unchanged.
 
-Names, datatypes and meanings of the shared part are that backend's. Added: `prompt_token_ids`,
-`return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`, `prompt_logprobs`, `priority`,
-`cache_salt`, `embedding`, `score_request`, `score`.
+The shared tensors have the same names, datatypes and meanings as in that backend. Additional ones:
+`prompt_token_ids`, `return_token_ids`, `token_ids`, `stop_reason`, `num_cached_tokens`,
+`prompt_logprobs`, `priority`, `cache_salt`, `embedding`, `score_request`, `score`.
 """
 
 import json
@@ -59,33 +59,29 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
 
 _SHORT_BYTES = 32 * 1024
 _TOKEN_ID_BYTES = 4
-# The documents to embed and to score: a token id has up to 10 digits, and its type beside it one;
-# few tokens stand for more than 16 bytes of text.
+# Limit of the JSON documents for embeddings and scores: a token id has up to 10 digits plus one for
+# its type; few tokens stand for more than 16 bytes of text.
 _DOCUMENT_BYTES, _DOCUMENT_BYTES_PER_TOKEN = 64 * 1024, 16
-_SALT_OF_A_KEY = 32  # characters that the gateway may put before a salt
+_SALT_OF_A_KEY = 32  # characters that the gateway may prepend to a salt
 _NO_ADAPTERS: Mapping[str, Adapter] = MappingProxyType({})
 
 Output = tuple[str, str, tuple[int, ...], bytes | memoryview]
 
 
 class Tensor(Protocol):
-    """An input as the backend gives it."""
+    """An input tensor, as the backend provides it."""
 
     @property
     def nbytes(self) -> int:
-        """The size of its memory, which the buffer protocol shows."""
+        """Size in bytes of the buffer."""
 
-    def item(self) -> Any:
-        """The first element."""
+    def item(self) -> Any: ...
 
-    def tolist(self) -> list[Any]:
-        """All elements."""
+    def tolist(self) -> list[Any]: ...
 
 
 def completed_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the model's config with the tensors above, those that it declares itself kept as
-    they are.
-    """
+    """Add the tensors above to a model's config. Tensors that it declares itself stay unchanged."""
     return {
         **config,
         "input": _completed(config.get("input", []), INPUTS, optional=True),
@@ -114,11 +110,11 @@ def read_generation(
     adapters: Mapping[str, Adapter] = _NO_ADAPTERS,
     parameters: Callable[[], Mapping[str, Any]] = dict,
 ) -> GenerationRequest:
-    """Return the request that the input tensors hold, for a model of so many tokens of context;
-    `adapters` are those that it may name.
+    """Decode a generation request for a model with `max_model_len` tokens of context.
 
-    `parameters` gives the request's own: they stand for the tensor `sampling_parameters` where that
-    is absent, as with NVIDIA's backend. Raises ValueError, naming the tensor.
+    `adapters` are the ones that the request may name. `parameters` returns the request's own
+    parameters, which replace the tensor `sampling_parameters` if it is absent, as in NVIDIA's
+    backend. Raises ValueError, naming the tensor.
     """
     prompt, token_ids = _read_prompt(inputs, max_model_len)
     sampling_params, lora_name = _read_sampling_parameters(inputs, parameters)
@@ -152,7 +148,7 @@ def read_embedding(
     elif isinstance(text, list):
         text, token_ids = None, _checked_token_ids(text, "embedding_request: input", max_model_len)
     else:
-        raise ValueError("embedding_request: input is neither a text nor a list of token ids")
+        raise ValueError("embedding_request: input is neither a string nor a list of token ids")
     return EmbedRequest(
         request_id=request_id,
         prompt=text,
@@ -171,7 +167,7 @@ def read_score(
     if types is not None:
         types = _checked_token_ids(types, "score_request: token_type_ids", max_model_len)
         if len(types) != len(ids):
-            raise ValueError("score_request: token_type_ids is not one number for each token")
+            raise ValueError("score_request: token_type_ids must have one number per token")
     return ScorePairRequest(request_id=request_id, prompt_token_ids=ids, token_type_ids=types)
 
 
@@ -191,7 +187,9 @@ def _checked_token_ids(value: object, name: str, max_model_len: int) -> list[int
 
 def _check_count(count: int, name: str, max_model_len: int) -> None:
     if count > max_model_len:
-        raise ValueError(f"{name}: {count} tokens, but the model's context has {max_model_len}")
+        raise ValueError(
+            f"{name}: {count} tokens exceed the model's context length of {max_model_len}"
+        )
 
 
 def _read_dimensions(document: Mapping[str, Any]) -> int | None:
@@ -200,14 +198,14 @@ def _read_dimensions(document: Mapping[str, Any]) -> int | None:
         raise ValueError("embedding_request: pooling_params is not a JSON object")
     dimensions = pooling.get("dimensions")
     if isinstance(dimensions, list) and len(dimensions) == 1:
-        (dimensions,) = dimensions  # NVIDIA's frontend wraps the number
+        (dimensions,) = dimensions  # NVIDIA's frontend sends a list of one number
     if not (dimensions is None or (type(dimensions) is int and 0 < dimensions <= INT32_MAX)):
-        raise ValueError("embedding_request: dimensions is not a positive number")
+        raise ValueError("embedding_request: dimensions must be a positive integer")
     return dimensions
 
 
 def read_flag(inputs: Mapping[str, Tensor], name: str) -> bool:
-    """Return a BOOL input; one that is absent is false."""
+    """Return a BOOL input; False if it is absent."""
     tensor = inputs.get(name)
     return tensor is not None and bool(tensor.item())
 
@@ -220,11 +218,11 @@ def _read_prompt(
         return None, _read_token_ids(token_ids, max_model_len)
     if text is not None:
         return _read_text(text, "text_input"), None
-    raise ValueError("the request has neither text_input nor prompt_token_ids")
+    raise ValueError("the request needs text_input or prompt_token_ids")
 
 
 def _read_token_ids(tensor: Any, max_model_len: int) -> Sequence[int]:
-    """A list takes 20 ns for each id; of very many they stay as they are."""
+    """A list costs 20 ns per id, so long inputs stay an array."""
     _check_count(tensor.nbytes // _TOKEN_ID_BYTES, "prompt_token_ids", max_model_len)
     if tensor.nbytes <= _SHORT_BYTES:
         few: list[int] = tensor.tolist()
@@ -265,7 +263,7 @@ def _read_text(tensor: Tensor, name: str) -> str:
 def _read_sampling_parameters(
     inputs: Mapping[str, Tensor], parameters: Callable[[], Mapping[str, Any]]
 ) -> tuple[SamplingParams, str | None]:
-    """The parameters, and the name of the adapter that they ask for."""
+    """The parameters and the name of the LoRA adapter that they select."""
     tensor = inputs.get("sampling_parameters")
     if tensor is None:
         return sampling_parameters.read(parameters())
@@ -273,30 +271,29 @@ def _read_sampling_parameters(
 
 
 def read_text_before(inputs: Mapping[str, Tensor], request: GenerationRequest) -> str:
-    """Return what the answer begins with: the prompt where the request says that it is not to be
-    excluded. Raises ValueError where that cannot be.
+    """Return the prompt if `exclude_input_in_output` is false, else "".
+
+    Raises ValueError if the prompt cannot be returned.
     """
     excluded = inputs.get("exclude_input_in_output")
     if excluded is None or excluded.item():
         return ""
     if request.stream or request.prompt is None:
-        raise ValueError(
-            "exclude_input_in_output: it can be false only with text_input, and without stream"
-        )
+        raise ValueError("exclude_input_in_output: false requires text_input and no streaming")
     return request.prompt
 
 
 def _adapter(name: str, adapters: Mapping[str, Adapter]) -> Adapter:
-    """By name alone: what a request says of paths is never looked at."""
+    """Looks up by name only: paths in the request are ignored."""
     try:
         return adapters[name]
     except KeyError:
-        raise ValueError("lora_name: the model has no adapter of that name") from None
+        raise ValueError("lora_name: the model has no adapter with that name") from None
 
 
 def well_formed(text: str) -> str:
-    """Return the text with the surrogates that engines leave joined, and lone ones as U+FFFD: no
-    encoding takes them.
+    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD, because
+    UTF-8 cannot encode them.
     """
     try:
         text.encode()
@@ -306,26 +303,26 @@ def well_formed(text: str) -> str:
 
 
 def bytes_output(name: str, value: str) -> Output:
-    """Return a STRING[1] output."""
+    """A STRING[1] output."""
     data = well_formed(value).encode()
     return name, "BYTES", (1,), struct.pack("<I", len(data)) + data
 
 
 def json_output(name: str, value: Any) -> Output:
-    """Return a STRING[1] output that holds JSON."""
+    """A STRING[1] output that contains JSON."""
     return bytes_output(name, json.dumps(value))
 
 
 def count_output(name: str, count: int) -> Output:
-    """Return a UINT32[1] output."""
+    """A UINT32[1] output."""
     return name, "UINT32", (1,), struct.pack("<I", count)
 
 
 def float_output(name: str, value: float) -> Output:
-    """Return an FP32[1] output."""
+    """An FP32[1] output."""
     return name, "FP32", (1,), struct.pack("<f", value)
 
 
 def token_ids_output(token_ids: Any) -> Output:
-    """Return the INT32[n] output `token_ids`."""
+    """The INT32[n] output `token_ids`."""
     return "token_ids", "INT32", (len(token_ids),), struct.pack(f"<{len(token_ids)}i", *token_ids)

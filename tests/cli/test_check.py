@@ -390,7 +390,7 @@ def test_a_model_that_could_not_be_served(
 @pytest.mark.parametrize(
     ("engine", "arguments", "problem"),
     [
-        ("vlm", {}, "engine: 'vlm' is none of vllm, mock"),
+        ("vlm", {}, "engine: 'vlm': expected one of vllm, mock"),
         ("vllm", {"max_model_len": 100_000}, "max_model_len is 100000, but .* allows 2048 tokens"),
     ],
 )

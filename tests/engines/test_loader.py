@@ -243,7 +243,7 @@ async def test_what_the_engine_is_asked(reciting):
 
 
 REFUSED = {
-    "no prompt": ({"stream": flag()}, "neither text_input nor prompt_token_ids"),
+    "no prompt": ({"stream": flag()}, "needs text_input or prompt_token_ids"),
     "no JSON": ({"text_input": text("x"), "sampling_parameters": text("{")}, "sampling_parameters"),
     "unknown key": (generation(banana=1), "sampling_parameters.*banana"),
     "wrong type": (generation(max_tokens="5"), "sampling_parameters: max_tokens"),
@@ -262,13 +262,13 @@ async def test_a_request_that_cannot_be_read(reciting, inputs, message):
 
 async def test_an_engine_without_embeddings(reciting):
     """An engine that makes no embeddings says so to the client."""
-    with pytest.raises(errors.InvalidRequest, match="makes no embeddings"):
+    with pytest.raises(errors.InvalidRequest, match="does not support embeddings"):
         await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
 
 
 async def test_an_engine_without_scores(reciting):
     """An engine that is no cross-encoder says so to the client."""
-    with pytest.raises(errors.InvalidRequest, match="is no cross-encoder"):
+    with pytest.raises(errors.InvalidRequest, match="is not a cross-encoder"):
         await collect(reciting.infer("mock", {"score_request": text('{"input": [1]}')}))
 
 

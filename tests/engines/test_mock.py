@@ -119,7 +119,7 @@ async def test_it_dies(start_mock):
         await collect(generate(server, 5))
 
     assert {type(error) for error in ended} == {errors.ModelUnavailable}
-    assert stats().failure == "the mock engine died, as it was told to"
+    assert stats().failure == "the mock engine died, as configured"
 
 
 async def test_it_runs_so_many_at_once(start_mock):

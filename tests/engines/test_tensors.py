@@ -164,7 +164,7 @@ def test_a_generation(inputs, request_read):
 
 
 NO_GENERATIONS = {
-    "no prompt": ({}, "neither text_input nor prompt_token_ids"),
+    "no prompt": ({}, "needs text_input or prompt_token_ids"),
     "no UTF-8": ({"text_input": text(b"\xff")}, "text_input is not UTF-8"),
     "no JSON": (
         {"text_input": text("hi"), "sampling_parameters": text("{")},
@@ -347,7 +347,7 @@ def test_no_other_adapter_can_be_named(name: str):
     adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
     inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
 
-    with pytest.raises(ValueError, match="lora_name: the model has no adapter of that name"):
+    with pytest.raises(ValueError, match="lora_name: the model has no adapter with that name"):
         tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
 

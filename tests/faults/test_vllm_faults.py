@@ -61,7 +61,7 @@ async def _killed(gateway, client):
         engine.kill()
 
         async def known() -> bool:
-            return "engine process has died" in (await unready(client)).get("demo", "")
+            return "engine process died" in (await unready(client)).get("demo", "")
 
         await until(known, 2)
         last = [event async for event in events][-1]
@@ -69,7 +69,7 @@ async def _killed(gateway, client):
 
     assert error_of(last)["code"] == "model_unavailable"
     assert (refused.status_code, bool(refused.headers["retry-after"])) == (503, True)
-    assert "engine process has died" in refused.json()["error"]["message"]
+    assert "engine process died" in refused.json()["error"]["message"]
     await until(partial(serves, client, "demo"), 120)
     assert (await client.post(PATH, json=SHORT)).status_code == 200
     assert await starts(client, "demo") == 1

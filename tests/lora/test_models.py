@@ -213,7 +213,7 @@ async def test_a_client_cannot_lead_the_engine_to_a_folder(registry: ModelRegist
         request_id="r", prompt="hi", adapter=Adapter(name="../evil", id=1, path=Path("/evil"))
     )
 
-    with pytest.raises(InvalidRequest, match="no adapter of that name"):
+    with pytest.raises(InvalidRequest, match="no adapter with that name"):
         [burst async for burst in base.generate(forged)]
 
 

@@ -204,4 +204,4 @@ async def test_a_dead_engine_is_not_ready(repository, start_server):
         await collect(generate(server, 5))
 
     assert (server.is_ready(), server.model_is_ready("mock")) == (False, False)
-    assert server.model_failure("mock") == "the mock engine died, as it was told to"
+    assert server.model_failure("mock") == "the mock engine died, as configured"

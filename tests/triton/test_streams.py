@@ -108,7 +108,7 @@ async def test_an_error_comes_after_what_was_sent(repository, start_server):
     server = await start_server()
     got: list[Any] = []
 
-    with pytest.raises(errors.InferenceFailed, match=r"^the mock fails here, as it was told to$"):
+    with pytest.raises(errors.InferenceFailed, match=r"^the mock request failed, as configured$"):
         await collect(generate(server, 10), got)
     assert len(got) == 3
 
@@ -129,8 +129,8 @@ FAILURES = {
     "RaisesUnprintably": (errors.InferenceFailed, "Unprintable"),
     "RaisesAfterTwo": (errors.ModelUnavailable, "^three is too many$"),
     "EndsWithoutFinish": (errors.InferenceFailed, "without a finish reason$"),
-    "DropsTheSink": (errors.InferenceFailed, "^the engine dropped the request without an answer$"),
-    "CancelsItself": (errors.InferenceFailed, "without an answer$"),
+    "DropsTheSink": (errors.InferenceFailed, "^the engine dropped the request without a response$"),
+    "CancelsItself": (errors.InferenceFailed, "without a response$"),
 }
 
 

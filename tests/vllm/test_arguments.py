@@ -43,7 +43,7 @@ def test_switches_may_be_words(value: object, meant: bool) -> None:
 @pytest.mark.parametrize("name", ["model", "tokenizer"])
 def test_an_absolute_path_that_is_not_there_is_named(name: str) -> None:
     """vLLM would take it for a name on the hub."""
-    with pytest.raises(ValueError, match=rf"model\.json: {name}: there is no /nope$"):
+    with pytest.raises(ValueError, match=rf"model\.json: {name}: /nope does not exist$"):
         read(**{name: "/nope"})
 
 

@@ -74,11 +74,13 @@ def held(
 def answers(given: Constraint) -> RandomAnswers:
     from vllm.sampling_params import StructuredOutputsParams
 
-    from openai_frontend.engines.vllm.grammars import prepared
+    from openai_frontend.engines.vllm.grammars import prepare_constraint
 
     assert given.structured is not None
     tag = given.structured.structural_tag
-    return RandomAnswers(prepared(StructuredOutputsParams(structural_tag=tag)).structural_tag)
+    return RandomAnswers(
+        prepare_constraint(StructuredOutputsParams(structural_tag=tag)).structural_tag
+    )
 
 
 def thought(family: str) -> str:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from openai_frontend import errors
-from openai_frontend.engines.vllm.grammars import prepared
+from openai_frontend.engines.vllm.grammars import prepare_constraint
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.events import ReasoningText
 from openai_frontend.parsing.family import Reasoning
@@ -150,7 +150,9 @@ async def test_json_schema_cut_anywhere(server: Server, stream: bool):
     given = held("hermes", response_format=FORM)
     from vllm.sampling_params import StructuredOutputsParams
 
-    possible = RandomAnswers(prepared(StructuredOutputsParams(json=PERSON)).structural_tag)
+    possible = RandomAnswers(
+        prepare_constraint(StructuredOutputsParams(json=PERSON)).structural_tag
+    )
 
     for limit in (3, 20, 45):
         for delta in await answers(server, [given] * 16, stream=stream, max_tokens=limit):

@@ -73,7 +73,7 @@ def test_what_takes_too_long(trials: GrammarSandbox):
     assert tried(trials, VALID) == VALID
     assert not hostile.done()
     with pytest.raises(
-        SandboxLimitExceeded, match="structured_outputs: it takes more than 1 s to compile"
+        SandboxLimitExceeded, match="structured_outputs: compiling it takes more than 1 s"
     ):
         hostile.result(timeout=30)
     assert time.perf_counter() - begun < 5
@@ -90,7 +90,7 @@ def test_what_makes_no_headway(trials: GrammarSandbox):
     forks[0].suspend()
 
     with pytest.raises(
-        SandboxLimitExceeded, match="structured_outputs: it takes more than 1 s to compile"
+        SandboxLimitExceeded, match="structured_outputs: compiling it takes more than 1 s"
     ):
         hostile.result(timeout=30)
     assert tried(trials, VALID) == VALID
@@ -100,7 +100,7 @@ def test_what_takes_too_much_memory():
     """It is refused with the limit, and the next one is tried."""
     trials = GrammarSandbox(memory_mib=16)
     try:
-        with pytest.raises(SandboxLimitExceeded, match="it cannot be compiled within 16 MiB"):
+        with pytest.raises(SandboxLimitExceeded, match="compiling it needs more than 16 MiB"):
             tried(trials, HOSTILE)
         assert tried(trials, VALID) == VALID
     finally:
@@ -130,7 +130,7 @@ def test_a_process_that_has_died():
         waiting = trials.submit(HOSTILE, vocabulary)
         assert trials._process is not None
         os.killpg(trials._process.popen.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match="has died"):
+        with pytest.raises(EngineError, match="process died"):
             waiting.result(timeout=30)
         assert tried(trials, VALID) == VALID
     finally:

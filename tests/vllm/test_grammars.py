@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openai_frontend.engines.vllm import grammars
-from openai_frontend.engines.vllm.json_schema import Unenforceable, held
+from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
 from openai_frontend.engines.vllm.patterns import check_expansion, escape_for_json
 from tests.vllm.random_answers import RandomAnswers
 
@@ -22,7 +22,7 @@ def given(**constraint: Any) -> Any:
 
 
 def prepared(**constraint: Any) -> Any:
-    return grammars.prepared(given(**constraint))
+    return grammars.prepare_constraint(given(**constraint))
 
 
 def tag(form: dict[str, Any]) -> str:
@@ -114,7 +114,7 @@ BEYOND: list[dict[str, Any]] = [
 def test_what_xgrammar_would_pass_over(schema):
     """A schema of which xgrammar would enforce a part alone is never given to it."""
     with pytest.raises(Unenforceable):
-        held(schema)
+        enforceable_schema(schema)
 
 
 ONE_OF = {
@@ -180,7 +180,7 @@ def test_a_refusal_has_its_place():
     with pytest.raises(
         Unenforceable, match=r"^properties.a.items.anyOf\[1\]: 'not' cannot be enforced"
     ):
-        held(schema)
+        enforceable_schema(schema)
 
 
 @pytest.mark.parametrize(("schema", "right", "wrong"), HELD, ids=str)
@@ -260,5 +260,5 @@ def test_too_many_optional_properties():
     """They would compile in the square of their number."""
     schema = {"type": "object", "properties": {f"p{i}": {} for i in range(1001)}}
 
-    with pytest.raises(ValueError, match="1000 properties of one object may be optional"):
+    with pytest.raises(ValueError, match="1000 properties of an object may be optional"):
         prepared(json=schema)

@@ -198,4 +198,4 @@ async def test_kserves_own_requests_cannot_name_a_folder(gateway: GatewayProcess
     for name in (str(adapters / "pirate"), "../pirate", "nobody"):
         refused = ask(name)
         assert refused.status_code == 400
-        assert "no adapter of that name" in refused.text
+        assert "no adapter with that name" in refused.text

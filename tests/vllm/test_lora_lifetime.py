@@ -63,7 +63,7 @@ def adapter(tmp_path: Path) -> Adapter:
 
 
 async def loaded(adapters: LoRALoader, adapter: Adapter, sink: Any) -> Any:
-    taken = adapters.taken(adapter, sink)
+    taken = adapters.acquire(adapter, sink)
     return await taken if isinstance(taken, asyncio.Task) else taken
 
 
@@ -78,7 +78,7 @@ async def test_requests_at_once_load_an_adapter_once(adapter: Adapter) -> None:
     engine = Engine()
     adapters, sink = LoRALoader(engine), Sink()
     requests = await asyncio.gather(*(loaded(adapters, adapter, sink) for _ in range(3)))
-    later = adapters.taken(adapter, sink)
+    later = adapters.acquire(adapter, sink)
     adapters.close()
 
     assert len(engine.added) == 1
@@ -105,7 +105,7 @@ async def test_an_adapter_stays_as_long_as_a_request_needs_it(adapter: Adapter) 
     adapters, first, second = LoRALoader(engine), Sink(), Sink()
     adapters.keep([adapter])
     copy = (await loaded(adapters, adapter, first)).lora_path
-    adapters.taken(adapter, second)
+    adapters.acquire(adapter, second)
     adapters.keep([])
     del first
     gc.collect()
@@ -150,7 +150,7 @@ async def test_a_load_that_failed_is_tried_again(adapter: Adapter) -> None:
     request = await loaded(adapters, adapter, sink)
     adapters.close()
 
-    message = "The adapter 'pirate' cannot be loaded: Loading it, no odd_proj was known"
+    message = "Loading the LoRA adapter 'pirate' failed: Loading it, no odd_proj was known"
     assert [(type(each), str(each)) for each in told] == [(EngineError, message)] * 2
     assert left == []
     assert request.lora_int_id == 5
@@ -174,5 +174,5 @@ async def test_a_model_without_lora_says_what_to_set(adapter: Adapter) -> None:
     engine.vllm_config.lora_config = None
     adapters = LoRALoader(engine)
     with pytest.raises(ValueError, match=r"^lora_name: .*enable_lora in model.json"):
-        adapters.taken(adapter, Sink())
+        adapters.acquire(adapter, Sink())
     adapters.close()

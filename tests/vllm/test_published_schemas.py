@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, prepared
+from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, prepare
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.constraints.json_schema import check_schema
 from tests.vllm.published_schemas import Case, cases
@@ -51,11 +51,11 @@ def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
     if refused is not None:
         assert str(refused.param).startswith(place)
         return None
-    refused = error_of(lambda: prepared(GrammarSpec("json", json.dumps(schema))), ValueError)
+    refused = error_of(lambda: prepare(GrammarSpec("json", json.dumps(schema))), ValueError)
     if refused is not None:
         assert str(refused).startswith("structured_outputs: ")
         return None
-    form = prepared(GrammarSpec("json", json.dumps(schema)))
+    form = prepare(GrammarSpec("json", json.dumps(schema)))
     return RandomAnswers(form.text) if form.kind == "structural_tag" else LLGuidance(form.text)
 
 

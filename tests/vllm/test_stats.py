@@ -24,13 +24,13 @@ def said() -> Any:
     step = SimpleNamespace(total_num_scheduled_tokens=2, scheduled_cached_reqs=old)
     for now_s in (1.0, 1.02):
         steps.add(step, now_s)
-    more = {STEPS: steps.told(), ADAPTERS: [["a", "b"], ["c"]]}
+    more = {STEPS: steps.snapshot(), ADAPTERS: [["a", "b"], ["c"]]}
     return SimpleNamespace(num_waiting_reqs=3, num_skipped_waiting_reqs=1, kv_connector_stats=more)
 
 
 def told(**of: Any) -> dict[Any, float]:
     """Name and values of the labels -> value."""
-    given = {"config": config(), "told": said(), "at_work": True, **of}
+    given = {"config": config(), "latest": said(), "at_work": True, **of}
     return {(name, *labels.values()): value for name, labels, value in engine_samples(**given)}
 
 
@@ -63,7 +63,7 @@ def test_idle() -> None:
 
 def test_before_the_first_step() -> None:
     """What is known from the start."""
-    names = {name for name, *_ in told(told=None, at_work=False, config=config(lora=False))}
+    names = {name for name, *_ in told(latest=None, at_work=False, config=config(lora=False))}
 
     assert names == {"vllm:cache_config_info", "vllm:num_requests_waiting_by_reason"}
 

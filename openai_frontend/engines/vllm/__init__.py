@@ -1,7 +1,6 @@
-"""vLLM's engine on the gateway's event loop; its EngineCore is a process of its own.
+"""vLLM's engine on the gateway's event loop; its EngineCore is a separate process.
 
-The only folder that imports vLLM, and it does so when a model loads, not before: the import takes
-seconds.
+The only folder that imports vLLM, and only when a model loads, because the import takes seconds.
 """
 
 from openai_frontend.engines.vllm.engine import VLLMEngine

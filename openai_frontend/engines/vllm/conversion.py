@@ -1,4 +1,4 @@
-"""Between this project's requests and deltas and vLLM's."""
+"""Converts requests to vLLM's types, and vLLM's outputs and errors to ours."""
 
 import contextlib
 import dataclasses
@@ -15,22 +15,21 @@ from openai_frontend.generation import (
 )
 from openai_frontend.triton import error_codes
 
-ENGINE_DIED = "vLLM's engine process has died"
+ENGINE_DIED = "vLLM's engine process died"
 
-# What one request may hold in vLLM's GPU worker, which dies of more (0.32, v1/worker/gpu/sample/
-# logit_bias.py): 128 stop tokens where min_tokens is set, the model's own among them.
+# Limits per request of vLLM's GPU worker, which crashes beyond them (0.32,
+# v1/worker/gpu/sample/logit_bias.py): 128 stop tokens with min_tokens, including the model's own.
 MAX_STOP_TOKEN_IDS = 100
 MAX_TOKEN_IDS = {"logit_bias": 1024, "allowed_token_ids": 1024}
 
-# What vLLM reads in a request's extra_args itself (0.32, v1/request.py): where its cache's blocks
-# come from and go to.
+# extra_args that vLLM itself reads (0.32, v1/request.py): they control transfers of cache blocks.
 ENGINES_OWN_ARGS = {"kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode"}
 
-# SamplingParams of other backends
+# fields of SamplingParams that only other backends support
 UNSUPPORTED_FIELDS = ("beam_width", "length_penalty")
 
-# vLLM takes a seed of -1 for none, its GPU worker keeps seeds as int64, and a larger one ends its
-# process. So every seed is mapped to one from 0 on; those are their own.
+# vLLM treats a seed of -1 as no seed, and its GPU worker stores seeds as int64: a larger one
+# crashes its process. So every seed is masked to a non-negative int64.
 SEED_MASK = 2**63 - 1
 
 _NAMES = {
@@ -40,29 +39,27 @@ _NAMES = {
 
 
 def sampling_params(params: SamplingParams, defaults: Mapping[str, Any], *, stream: bool) -> Any:
-    """Return vLLM's SamplingParams; `defaults` are the model's own (generation_config.json)."""
+    """Return vLLM's SamplingParams. `defaults` are the model's own (generation_config.json)."""
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VLLMSamplingParams
 
     for name in UNSUPPORTED_FIELDS:
         if getattr(params, name) is not None:
-            raise ValueError(f"{name}: vLLM has no such parameter")
+            raise ValueError(f"{name}: not supported by vLLM")
     if params.min_tokens and len(params.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-        raise ValueError(
-            f"stop_token_ids: at most {MAX_STOP_TOKEN_IDS} of them go together with min_tokens"
-        )
+        raise ValueError(f"stop_token_ids: at most {MAX_STOP_TOKEN_IDS} with min_tokens")
     for name, most in MAX_TOKEN_IDS.items():
         if len(getattr(params, name) or ()) > most:
             raise ValueError(f"{name}: at most {most} tokens")
     kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     fields = {"max_tokens": None, **defaults, **_fields(params)}
     if "skip_clone" in VLLMSamplingParams.__struct_fields__:
-        fields["skip_clone"] = True  # made for this request alone; a deep copy takes 60 us
+        fields["skip_clone"] = True  # only this request uses it; a deep copy takes 60 us
     return VLLMSamplingParams(**fields, output_kind=kind)
 
 
 def _fields(params: SamplingParams) -> dict[str, Any]:
-    """What the request sets, in vLLM's types; it takes an empty list for one that is set."""
+    """The fields that the request sets, in vLLM's types. vLLM treats an empty list as set."""
     fields = _set_fields(params)
     if params.seed is not None:
         fields["seed"] = params.seed & SEED_MASK
@@ -72,7 +69,7 @@ def _fields(params: SamplingParams) -> dict[str, Any]:
         fields["repetition_detection"] = _repetition_detection(params.repetition_detection)
     if params.extra_args is not None:
         fields["extra_args"] = _extra_args(params.extra_args)
-    if params.logprob_token_ids:  # in place of the likeliest, as vLLM's own server does
+    if params.logprob_token_ids:  # instead of the most likely tokens, as vLLM's own server does
         fields.pop("logprobs", None)
     return fields
 
@@ -90,8 +87,8 @@ def _structured_outputs(structured: StructuredOutputs) -> Any:
     from vllm.sampling_params import StructuredOutputsParams
 
     if structured.disable_any_whitespace or structured.whitespace_pattern is not None:
-        # vLLM 0.32 takes them, and does nothing with them.
-        raise ValueError("structured_outputs: vLLM has no rule for whitespace in one request alone")
+        # vLLM 0.32 accepts and ignores them.
+        raise ValueError("structured_outputs: vLLM does not support whitespace rules per request")
     return StructuredOutputsParams(**_set_fields(structured))
 
 
@@ -99,42 +96,44 @@ def _repetition_detection(wanted: Mapping[str, int]) -> Any:
     from vllm.exceptions import VLLMClientError
     from vllm.sampling_params import RepetitionDetectionParams
 
-    # It leaves out keys that it does not know.
+    # RepetitionDetectionParams ignores unknown keys.
     known = {field.name for field in dataclasses.fields(RepetitionDetectionParams)}
     if unknown := wanted.keys() - known:
-        raise ValueError(f"repetition_detection: it has no {', '.join(sorted(unknown))}")
+        raise ValueError(f"repetition_detection: unknown keys: {', '.join(sorted(unknown))}")
     try:
         return RepetitionDetectionParams(**wanted)
-    except VLLMClientError as error:  # which names no field
+    except VLLMClientError as error:  # its message names no field
         raise ValueError(f"repetition_detection: {error.args[0]}") from error
 
 
 def _extra_args(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what a plug-in can read: what steers the engine itself is not a client's to say."""
+    """Only arguments for plug-ins: clients must not control the engine itself."""
     for name, value in given.items():
         if name in ENGINES_OWN_ARGS:
-            raise ValueError(f"extra_args: {name} is not for requests")
+            raise ValueError(f"extra_args: {name} is reserved for the engine")
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, str | int | float):
-                raise ValueError(f"extra_args: {name} is no text, number or boolean, nor a list")
+                raise ValueError(
+                    f"extra_args: {name} must be a string, number, boolean or a list of these"
+                )
             if isinstance(each, int) and not -(2**63) <= each < 2**64:
-                raise ValueError(f"extra_args: {name} is a number of more than 64 bits")
+                raise ValueError(f"extra_args: {name} does not fit into 64 bits")
     return dict(given)
 
 
 def check_bad_words(params: Any) -> None:
-    """Raise ValueError where vLLM's GPU worker would die of too many tokens of bad words, which
-    vLLM has put into `params` by now.
+    """Raises ValueError if the tokens of `bad_words`, which vLLM has computed by now, would crash
+    vLLM's GPU worker.
     """
     from vllm import envs
 
     most = envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS
     if sum(map(len, params.bad_words_token_ids or ())) > most:
-        raise ValueError(f"bad_words: at most {most} tokens together")
+        raise ValueError(f"bad_words: at most {most} tokens in total")
 
 
 def prompt(text: str | None, token_ids: Sequence[int] | None, cache_salt: str | None = None) -> Any:
-    """Return vLLM's input. Token ids need no work of it; text it tokenizes in a thread."""
+    """Return vLLM's input. vLLM tokenizes text in a thread; token ids need no work."""
     from vllm.inputs import TextPrompt
     from vllm.inputs.engine import tokens_input
 
@@ -145,23 +144,24 @@ def prompt(text: str | None, token_ids: Sequence[int] | None, cache_salt: str | 
 
 
 def second_type_from(token_type_ids: Sequence[int]) -> int:
-    """Return where the tokens of type 1 begin, which is all that vLLM is told of them."""
+    """Return the index of the first token of type 1, which is all that vLLM gets of the types."""
     first = token_type_ids.index(1) if 1 in token_type_ids else len(token_type_ids)
     if list(token_type_ids) != [0] * first + [1] * (len(token_type_ids) - first):
-        raise ValueError("token_type_ids: zeros and then ones")
+        raise ValueError("token_type_ids: expected zeros followed by ones")
     return first
 
 
 def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
-    """Return what a RequestOutput adds; `params` are the request's, in vLLM's form, and `begun`
-    says whether an earlier output had a token.
+    """Convert what a RequestOutput adds.
+
+    `params` are vLLM's for this request; `begun` says whether an earlier output had a token.
     """
     completion = output.outputs[0]
     told = CompletionDelta(
         completion.text,
         completion.token_ids,
         logprobs=_logprobs(completion.logprobs),
-        prompt_logprobs=_logprobs(output.prompt_logprobs or None),  # [] once they are told
+        prompt_logprobs=_logprobs(output.prompt_logprobs or None),  # [] after the first output
     )
     if completion.finish_reason is not None:
         begun = begun or bool(completion.token_ids)
@@ -175,8 +175,10 @@ def delta(output: Any, params: Any, *, begun: bool) -> CompletionDelta:
 
 
 def finish_reason(reason: object, params: Any, begun: bool) -> Any:
-    """Return vLLM's reason as ours. Raises EngineError where the engine gave the request up;
-    `begun` says whether it had made a token by then.
+    """Convert vLLM's finish reason.
+
+    Raises EngineError if the engine gave up the request. `begun` says whether it had generated a
+    token.
     """
     name = str(reason)
     if name in ("stop", "length"):
@@ -184,8 +186,8 @@ def finish_reason(reason: object, params: Any, begun: bool) -> Any:
     if name == "repetition":
         return "stop"
     if params.structured_outputs is not None and not begun:
-        # Its process compiles grammars, and says no more than that it could not.
-        message = "structured_outputs: the engine cannot make a grammar of it"
+        # The engine's process compiles grammars and reports only that it failed.
+        message = "structured_outputs: the engine failed to compile the grammar"
         raise EngineError(message, error_codes.INVALID_ARG)
     raise EngineError(f"the engine ended the request: {name}")
 
@@ -209,8 +211,9 @@ def _logprobs_of(position: Any) -> dict[int, dict[str, Any]]:
 
 @contextlib.contextmanager
 def translate_errors(params: Any = None) -> Iterator[None]:
-    """Turn vLLM's exceptions into ours: a dead engine is unavailable, a refused request the
-    caller's fault. `params` are the request's, of vLLM's type.
+    """Convert vLLM's exceptions: a dead engine to unavailable, a refused request to ValueError.
+
+    `params` are vLLM's for this request.
     """
     from vllm.exceptions import VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -222,26 +225,25 @@ def translate_errors(params: Any = None) -> Iterator[None]:
     except VLLMClientError as error:
         raise ValueError(_message(error, params)) from error
     except EngineGenerateError as error:
-        # AsyncLLM's wrapper, without a message, around whatever it was.
+        # AsyncLLM wraps the cause in an exception without a message.
         raise _unwrapped(error.__cause__ or error) from error
     except OverflowError as error:
         raise _unwrapped(error) from error
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    if isinstance(error, OverflowError):  # of the encoder between vLLM's processes
-        return ValueError(f"a number of the request is too large: {error}")
+    if isinstance(error, OverflowError):  # from the encoder between vLLM's processes
+        return ValueError(f"a number in the request is too large: {error}")
     return error
 
 
 def _message(error: Any, params: Any) -> str:
-    """vLLM's own message, which its `str` follows with the whole refused value; the field first,
-    where the message does not name it.
+    """vLLM's message without the refused value, prefixed with the field if the message does not
+    name it.
     """
     message, parameter = str(error.args[0]), getattr(error, "parameter", None)
     if parameter is None and getattr(params, "structured_outputs", None) is not None:
-        # its checks of grammars name no field, and the last backend that it tried is seldom the
-        # one that knows what is wrong
+        # vLLM's checks of grammars name no field, and its last backend seldom knows what is wrong.
         parameter, message = "structured_outputs", _reason_of_xgrammar(error) or message
     if parameter is None or message.startswith(f"{parameter}: "):
         return message
@@ -249,7 +251,7 @@ def _message(error: Any, params: Any) -> str:
 
 
 def _reason_of_xgrammar(error: BaseException | None) -> str | None:
-    """The first error of xgrammar's among the causes of a refusal."""
+    """The first xgrammar error in the chain of causes."""
     while error is not None:
         if (reason := reason_of_xgrammar(error)) is not None:
             return reason

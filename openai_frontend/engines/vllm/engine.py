@@ -1,5 +1,5 @@
-"""A model that vLLM serves. `<version>/model.json` holds any of vLLM's engine arguments, as in
-NVIDIA's backend.
+"""A model that vLLM serves. As in NVIDIA's backend, `<version>/model.json` contains vLLM's engine
+arguments.
 """
 
 import asyncio
@@ -37,19 +37,21 @@ from openai_frontend.triton import error_codes
 
 logger = logging.getLogger(__name__)
 
-# On CPUs with AMX a bfloat16 engine dies of SIGILL when its first prompt has 3 tokens or fewer: AMX
-# is initialised by a longer batch only. So a longer one goes first, whatever the dtype.
+# On CPUs with AMX, a bfloat16 engine dies of SIGILL if its first prompt has 3 tokens or fewer: only
+# a longer batch initialises AMX. So the warm-up sends a longer prompt, whatever the dtype.
 WARM_UP_TOKENS = 8
 WARM_UP_TIMEOUT_S = 120
 
 
 class VLLMEngine(Engine):
-    """Continuous batching by vLLM. `parameters: step_loop: "false"` in config.pbtxt takes
-    AsyncLLM.generate.
+    """Runs vLLM with continuous batching.
+
+    `parameters: step_loop: "false"` in config.pbtxt generates through AsyncLLM.generate instead of
+    the step loop.
     """
 
     def load(self, model: ModelSpec) -> ModelFacts:
-        """Start the engine and its process. Raises ValueError where model.json is wrong."""
+        """Start the engine and its process. Raises ValueError if model.json is invalid."""
         self._warm_ups = itertools.count()
         arguments.check_installed()
         arguments.set_environment()
@@ -101,12 +103,12 @@ class VLLMEngine(Engine):
                     await answer
                 await sink.ended
             finally:
-                self.cancel(request.request_id)  # unless it has ended
+                self.cancel(request.request_id)  # no effect if it has finished
 
     def generate(
         self, request: GenerationRequest, sink: DeltaSink
     ) -> Coroutine[Any, Any, None] | None:
-        """Answer a prompt: in the step loop, or by a task over AsyncLLM.generate."""
+        """Generate in the step loop, or in a task that uses AsyncLLM.generate."""
         if self._pooling:
             raise EngineError("the model does not generate text", error_codes.UNSUPPORTED)
         with conversion.translate_errors():
@@ -119,27 +121,29 @@ class VLLMEngine(Engine):
         prompt = conversion.prompt(request.prompt, request.prompt_token_ids, request.cache_salt)
         options: dict[str, Any] = {"priority": request.priority}
         if request.adapter is not None:
-            options["lora_request"] = self._adapters.taken(request.adapter, sink)
+            options["lora_request"] = self._adapters.acquire(request.adapter, sink)
         if self._steps is None:
             return self._generate(request, prompt, params, sink, options)
         self._steps.add(request.request_id, prompt, params, sink, **options)
         return None
 
     def _check_thinking_budget(self) -> None:
-        """vLLM refuses it too, in the words of its own command line."""
+        """vLLM would refuse too, but with the names of its command-line flags."""
         reasoning = self._engine.vllm_config.reasoning_config
         if reasoning is None or not reasoning.enabled:
             raise ValueError(
-                "thinking_token_budget: this model's engine does not know where its reasoning "
-                "ends; its model.json sets neither reasoning_parser nor reasoning_config"
+                "thinking_token_budget: not supported by this model: its model.json "
+                "must set reasoning_parser or reasoning_config"
             )
 
     def set_adapters(self, adapters: Mapping[str, Adapter]) -> None:
-        """Forget the others, each once no request needs it; new ones load with their first one."""
+        """Unload adapters that are no longer listed, each once no request needs it. New adapters
+        load with their first request.
+        """
         self._adapters.keep(adapters.values())
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """Return the pooled vector, float32."""
+        """Return the pooled vector as float32."""
         if "embed" not in self._tasks:
             return await super().embed(request)
         from vllm.pooling_params import PoolingParams
@@ -151,27 +155,31 @@ class VLLMEngine(Engine):
         return EmbeddingResult(memoryview(vector), len(output.prompt_token_ids))
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
-        """Return what the model's one label gets, after the activation that the model names."""
+        """Return the score of the model's single label, after the activation that the model
+        configures.
+        """
         if "score" not in self._tasks:
             return await super().score(request)
         from vllm.pooling_params import PoolingParams
 
         params = PoolingParams(task="classify")
-        if request.token_type_ids is not None and self._tells_types_apart():
+        if request.token_type_ids is not None and self._uses_token_types():
             first = conversion.second_type_from(request.token_type_ids)
-            params.extra_kwargs = {"compressed_token_type_ids": first}  # as vLLM's own endpoint
+            params.extra_kwargs = {
+                "compressed_token_type_ids": first
+            }  # as vLLM's own endpoint does
         prompt = conversion.prompt(None, request.prompt_token_ids)
         output = await self._pooled(request.request_id, prompt, params)
         return ScoreResult(output.outputs.data.item(), len(output.prompt_token_ids))
 
     def cancel(self, request_id: str) -> None:
-        """Abort a request of the step loop; the end of its task aborts one of AsyncLLM's."""
+        """Abort a request of the step loop. A request of AsyncLLM is aborted when its task ends."""
         if self._steps is not None:
             self._steps.cancel(request_id)
 
     def unload(self) -> None:
-        """End the engine's process."""
-        # Kept, vLLM's finalizer would run at the interpreter's exit and fail.
+        """Stop the engine's process."""
+        # If the reference were kept, vLLM's finalizer would run at interpreter exit and fail.
         engine, self._engine = self._engine, None
         steps, self._steps = self._steps, None
         if steps is not None:
@@ -182,7 +190,7 @@ class VLLMEngine(Engine):
             engine.shutdown()
 
     def stats(self) -> EngineStats:
-        """Count the requests that the engine holds; a dead engine process shows at once."""
+        """Count the engine's requests. A dead engine process shows up immediately."""
         steps, engine = self._steps, self._engine
         if engine is None:
             return EngineStats(failure="the model is unloaded")
@@ -193,7 +201,7 @@ class VLLMEngine(Engine):
         return replace(stats, failure=failure or stats.failure)
 
     def samples(self) -> Iterable[Sample]:
-        """Tell of the cache, of what waits, of adapters and of steps, where the step loop runs."""
+        """Cache, queue, LoRA and step statistics; empty without the step loop."""
         steps = self._steps
         return () if steps is None else steps.samples()
 
@@ -202,8 +210,8 @@ class VLLMEngine(Engine):
 
         if not arguments.tested_version():
             logger.warning(
-                "model %s: the step loop was not tested with vLLM %s (it was with %s): "
-                "generating through AsyncLLM, which costs more CPU per token",
+                "model %s: the step loop is not tested with vLLM %s (tested: %s); "
+                "using AsyncLLM, which needs more CPU per token",
                 model.name,
                 vllm.__version__,
                 ", ".join(arguments.TESTED_VERSIONS),
@@ -217,10 +225,12 @@ class VLLMEngine(Engine):
 
     def _check_priority(self, priority: int) -> None:
         if priority and self._engine.vllm_config.scheduler_config.policy != "priority":
-            raise ValueError("priority: this model serves in the order of arrival")
+            raise ValueError(
+                "priority: not supported, this model schedules first come, first served"
+            )
 
-    def _tells_types_apart(self) -> bool:
-        """Another model's forward fails on token types, and the engine's process with it."""
+    def _uses_token_types(self) -> bool:
+        """Other models fail on token types, and the engine's process with them."""
         types: int = getattr(self._engine.model_config.hf_config, "type_vocab_size", 0)
         return types > 1
 
@@ -255,7 +265,7 @@ class VLLMEngine(Engine):
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
                     return output
-        raise EngineError("the engine gave no pooled output")
+        raise EngineError("the engine returned no pooled output")
 
     async def _warm_up_pooling(self, token_ids: list[int]) -> None:
         request_id = f"warm-up-{next(self._warm_ups)}"
@@ -266,7 +276,7 @@ class VLLMEngine(Engine):
 
 
 def _tasks(config: Any) -> tuple[str, ...]:
-    """What the model does; a pooling model may do none of it."""
+    """The tasks the model supports; a pooling model may support none."""
     if config.runner_type != "pooling":
         return ("generate",)
     if config.score_type == "bi-encoder":
@@ -276,7 +286,7 @@ def _tasks(config: Any) -> tuple[str, ...]:
 
 
 class _WarmUpSink:
-    """Waits for the end of the answer."""
+    """Waits for the end of the output."""
 
     cancelled = False
 
@@ -284,17 +294,17 @@ class _WarmUpSink:
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def send(self, delta: CompletionDelta) -> None:
-        """Take a delta; only the last one matters."""
+        """Only the last delta matters."""
         if delta.finish_reason is not None and not self.ended.done():
             self.ended.set_result(None)
 
     def send_text(self, text: str, token_ids: Sequence[int]) -> None:
-        """Nothing ends by it."""
+        """Plain text never ends the output."""
 
     def text_stream(self, step: object, tokenizer: object) -> None:
-        """Every delta comes here."""
+        """No fast path: every delta comes to `send`."""
 
     def fail(self, error: Exception) -> None:
-        """End with the engine's error, which fails the load."""
+        """Raise the engine's error in `warm_up`, which fails the load."""
         if not self.ended.done():
             self.ended.set_exception(error)

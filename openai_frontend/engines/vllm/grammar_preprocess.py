@@ -1,7 +1,7 @@
-"""What a request holds its answer to, made ready for vLLM's grammars: all of each schema enforced,
-one space at most between JSON's parts (decision 9), nothing that grows without bound.
+"""Rewrites a request's constraint for vLLM's grammar backends: schemas are enforced completely,
+JSON has at most one space between its parts (decision 9), and nothing grows without bound.
 
-Knows xgrammar and llguidance, and nothing of vLLM: the process that tries grammars runs it.
+Knows xgrammar and llguidance but not vLLM: the sandbox process runs it.
 """
 
 import json
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openai_frontend.engines.vllm.json_schema import Unenforceable, held
+from openai_frontend.engines.vllm.json_schema import Unenforceable, enforceable_schema
 from openai_frontend.engines.vllm.patterns import MAX_COUNT, check_expansion, repeat_bound_exceeded
 
 _NAME = "structured_outputs"
-_REPEATS = "repeat"  # the kind of a structural tag's part that multiplies what is within it
+_REPEATS = "repeat"  # the format of a structural tag that repeats its content
 _COMMENT = re.compile(r"(?:#|//).*")
 
 Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
@@ -22,52 +22,57 @@ Kind = Literal["json", "regex", "grammar", "structural_tag", "choice"]
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """One of vLLM's constraints."""
+    """One constraint in vLLM's terms."""
 
     kind: Kind
-    text: str  # a schema, an expression, a grammar, or a tag; choices as EBNF
+    text: str  # JSON schema, regex, grammar or structural tag; choices as EBNF
 
 
-def prepared(form: GrammarSpec) -> GrammarSpec:
-    """The form that vLLM enforces wholly. Raises ValueError, with the part that is at fault.
+def prepare(spec: GrammarSpec) -> GrammarSpec:
+    """Return the constraint in a form that vLLM enforces completely. Raises ValueError, naming the
+    invalid part.
 
-    Where whitespace is free, a model may write nothing else until its last token; where there is
-    none, a model that was taught `{"a": 1}` writes keys and values that it never would. Of vLLM's
-    forms only structural tags can tell xgrammar a bound. A schema of which xgrammar would pass
-    over a part stays as it is: it goes to llguidance.
+    With unlimited whitespace, a model may write nothing else until its last token. Without any, a
+    model trained on `{"a": 1}` writes keys and values that it otherwise never would. Of vLLM's
+    constraints, only structural tags can pass xgrammar a limit. A schema that xgrammar would
+    enforce only partly stays unchanged and goes to llguidance.
     """
     tag: str | None = None
-    if form.kind == "regex":
-        _named(check_expansion, form.text)
-    elif form.kind == "grammar":
-        _named(_check_grammar, form.text)
-    elif form.kind == "structural_tag":
-        tag = _prepared_tag(form.text)
-    elif form.kind == "json":
-        tag = _prepared_schema(form.text)
-    return form if tag is None else GrammarSpec("structural_tag", tag)
+    if spec.kind == "regex":
+        _named(check_expansion, spec.text)
+    elif spec.kind == "grammar":
+        _named(_check_grammar, spec.text)
+    elif spec.kind == "structural_tag":
+        tag = _prepared_tag(spec.text)
+    elif spec.kind == "json":
+        tag = _prepared_schema(spec.text)
+    return spec if tag is None else GrammarSpec("structural_tag", tag)
 
 
 def is_lark(grammar: str) -> bool:
-    """Whether vLLM takes the grammar for Lark: no line of it defines a rule as EBNF does."""
+    """Whether vLLM treats the grammar as Lark: no line defines a rule with `::=`, as EBNF does."""
     return not any("::=" in _COMMENT.sub("", line) for line in grammar.split("\n"))
 
 
 def _prepared_schema(text: str) -> str | None:
-    """The schema as a structural tag; None where it is not xgrammar's to hold."""
+    """The schema as a structural tag; None if xgrammar cannot enforce it."""
     try:
         schema = json.loads(text)
     except ValueError:
-        return None  # vLLM says what is wrong with it
+        return None  # vLLM reports the error
     try:
-        form = {"type": "json_schema", "json_schema": _named(held, schema), "max_whitespace_cnt": 1}
-    except Unenforceable as beyond:
-        _check_for_llguidance(text, str(beyond))
+        spec = {
+            "type": "json_schema",
+            "json_schema": _named(enforceable_schema, schema),
+            "max_whitespace_cnt": 1,
+        }
+    except Unenforceable as unenforceable:
+        _check_for_llguidance(text, str(unenforceable))
         return None
-    return _compiled({"type": "structural_tag", "format": form}, _NAME)
+    return _compiled({"type": "structural_tag", "format": spec}, _NAME)
 
 
-def _check_for_llguidance(schema: str, beyond: str) -> None:
+def _check_for_llguidance(schema: str, unenforceable: str) -> None:
     import llguidance
 
     try:
@@ -76,24 +81,24 @@ def _check_for_llguidance(schema: str, beyond: str) -> None:
     except ValueError as refused:
         error = str(refused)
     if error:
-        raise ValueError(f"{_NAME}: {beyond}")
+        raise ValueError(f"{_NAME}: {unenforceable}")
 
 
 def _prepared_tag(text: str) -> str:
     try:
         tag = json.loads(text)
     except ValueError:
-        return text  # vLLM says what is wrong with it
+        return text  # vLLM reports the error
     if isinstance(tag, dict) and "structures" in tag:
-        tag = _newer(tag)
+        tag = _convert_legacy(tag)
     if not isinstance(tag, dict) or "format" not in tag:
-        return text  # none
+        return text  # not a structural tag
     schemas = 0
     for part in _parts(tag["format"]):
         kind = part["type"]
         if kind == "json_schema":
             name = f"{_NAME}.schemas[{schemas}]"
-            part["json_schema"] = _named(held, part.get("json_schema"), name)
+            part["json_schema"] = _named(enforceable_schema, part.get("json_schema"), name)
             schemas += 1
         elif kind == "regex":
             _named(_check_regex, str(part.get("pattern")))
@@ -104,8 +109,8 @@ def _prepared_tag(text: str) -> str:
     return _compiled(tag, None)
 
 
-def _newer(tag: Mapping[str, Any]) -> Any:
-    """Of the older form, tags with a schema each that triggers begin within text."""
+def _convert_legacy(tag: Mapping[str, Any]) -> Any:
+    """Convert the legacy format: tags with a schema each, started by triggers within text."""
     try:
         tags = [
             {
@@ -116,14 +121,14 @@ def _newer(tag: Mapping[str, Any]) -> Any:
             }
             for each in tag["structures"]
         ]
-        form = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
+        spec = {"type": "triggered_tags", "triggers": tag["triggers"], "tags": tags}
     except (KeyError, TypeError):
-        return tag  # vLLM says what is wrong with it
-    return {"type": "structural_tag", "format": form}
+        return tag  # vLLM reports the error
+    return {"type": "structural_tag", "format": spec}
 
 
 def _parts(part: Any) -> Iterator[dict[str, Any]]:
-    """The formats of a structural tag in the order of its text, without what a schema holds."""
+    """The formats of a structural tag in text order, without the content of schemas."""
     if isinstance(part, list):
         for each in part:
             yield from _parts(each)
@@ -138,11 +143,13 @@ def _parts(part: Any) -> Iterator[dict[str, Any]]:
 def _check_regex(pattern: str) -> None:
     check_expansion(pattern)
     if repeat_bound_exceeded(pattern):
-        raise ValueError(f"an expression cannot count beyond {MAX_COUNT} there")
+        raise ValueError(
+            f"repetition counts in a structural tag's regex are limited to {MAX_COUNT}"
+        )
 
 
 def _check_grammar(grammar: str) -> None:
-    """llguidance would take broken EBNF for Lark, and answer with nothing."""
+    """Refuse invalid EBNF: llguidance would take it for Lark and return an empty output."""
     import xgrammar
 
     check_expansion(grammar)
@@ -151,11 +158,11 @@ def _check_grammar(grammar: str) -> None:
     try:
         xgrammar.Grammar.from_ebnf(grammar)
     except RuntimeError as error:
-        raise ValueError(reason_of(error) or "the grammar cannot be read") from error
+        raise ValueError(reason_of(error) or "invalid grammar") from error
 
 
 def _as_ebnf(grammar: str) -> str:
-    """Structural tags take EBNF alone."""
+    """Structural tags accept only EBNF."""
     import xgrammar
 
     check_expansion(grammar)
@@ -164,11 +171,13 @@ def _as_ebnf(grammar: str) -> str:
     try:
         return str(xgrammar.Grammar.from_lark(grammar))
     except RuntimeError as error:
-        raise ValueError(reason_of(error) or "the grammar cannot be read") from error
+        raise ValueError(reason_of(error) or "invalid grammar") from error
 
 
 def _compiled(tag: dict[str, Any], name: str | None) -> str:
-    """The tag as text, once xgrammar has read it; a schema at fault is found by reading each."""
+    """The tag as text, after xgrammar has parsed it. To find an invalid schema, each is parsed
+    separately.
+    """
     text = json.dumps(tag, ensure_ascii=False)
     error = _error_of(text)
     if error is None:
@@ -187,22 +196,24 @@ def _error_of(tag: str) -> str | None:
     try:
         xgrammar.Grammar.from_structural_tag(tag)
     except (RuntimeError, ValueError) as error:
-        return reason_of(error) or "no grammar can be made of it"
+        return reason_of(error) or "it does not compile"
     return None
 
 
 def reason_of(error: BaseException) -> str | None:
-    """The reason, where the error is one of the form's. Raises MemoryError where it is not."""
+    """The reason if the error is about the grammar. Raises MemoryError if xgrammar ran out of
+    memory.
+    """
     if "bad_alloc" in str(error):
         raise MemoryError from error
     return reason_of_xgrammar(error)
 
 
 def reason_of_xgrammar(error: BaseException) -> str | None:
-    """What stands after `[10:36:53] /project/cpp/converter.cc:83: ` in its errors."""
+    """The text after `[10:36:53] /project/cpp/converter.cc:83: ` in xgrammar's errors."""
     _, source, reason = str(error).partition(".cc:")
     reason = reason.partition(": ")[2].strip()
-    if reason.startswith("Check failed: "):  # then comes the condition, in the source's words
+    if reason.startswith("Check failed: "):  # followed by the failed C++ condition
         reason = reason.rpartition(" is false: ")[2]
     return reason if source else None
 

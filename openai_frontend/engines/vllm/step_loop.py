@@ -1,12 +1,11 @@
-"""Drives vLLM's engine client step by step, with no task, queue or RequestOutput per token.
+"""Drives vLLM's engine client step by step, without a task, queue or RequestOutput per token.
 
-`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here the
-callback that reads a step walks its outputs: tokens that are text alone pass Python by, a request
-of plain text has a detokenizer and its sink, nothing else. A request that needs more (logprobs)
-goes through vLLM's own OutputProcessor in the same walk.
+`AsyncLLM.generate` builds several objects and wakes a task for each token of each stream. Here, the
+callback that reads a step walks its outputs. Tokens that are only text bypass Python; a plain-text
+request has only a detokenizer and a sink. Requests that need more (logprobs) go through vLLM's own
+OutputProcessor in the same walk.
 
-It uses vLLM's inner classes, so it runs with the versions that it was tested with only
-(`arguments.TESTED_VERSIONS`).
+It uses vLLM's internal classes, so it runs only with tested versions (`arguments.TESTED_VERSIONS`).
 """
 
 import asyncio
@@ -27,17 +26,17 @@ from openai_frontend.triton import _core, error_codes
 
 logger = logging.getLogger(__name__)
 
-KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's own name; 1 is all of it
-NUM_PREEMPTIONS = "vllm:num_preemptions"  # so far
+KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"  # vLLM's metric name; 1 means full
+NUM_PREEMPTIONS = "vllm:num_preemptions"  # total
 
 
-def _needs_no_wait(prompt: Any, params: Any) -> bool:
-    """Token ids, no grammar to check and no words to tokenize."""
+def _is_synchronous(prompt: Any, params: Any) -> bool:
+    """Token ids only: no grammar to check and no words to tokenize."""
     return "type" in prompt and params.structured_outputs is None and not params.bad_words
 
 
-def _given_up(sink: DeltaSink) -> bool:
-    """Asked twice around an await: between the two the answer may change."""
+def _is_cancelled(sink: DeltaSink) -> bool:
+    """A function, because mypy would assume that the property cannot change across an await."""
     return sink.cancelled
 
 
@@ -52,20 +51,20 @@ class StepLoop:
         self._streams: dict[str, TextRequestState] = {}
         self._collected: dict[str, DeltaSink] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # known with the first request
+        self._loop: asyncio.AbstractEventLoop | None = None  # set with the first request
         self._steps: asyncio.Task[None] | None = None
         self._supported_tasks: Any = None
         self._writer: zmq_io.RequestSender | None = None
-        self.failure: str | None = None  # why no step is taken any more
-        self._scheduler_stats: Any = None  # vLLM's SchedulerStats, the last that came
+        self.failure: str | None = None  # why the loop has stopped
+        self._scheduler_stats: Any = None  # the latest SchedulerStats of vLLM
 
     @property
     def running(self) -> int:
-        """Requests that the engine has and that are not over."""
+        """Number of unfinished requests in the engine."""
         return len(self._streams) + len(self._collected)
 
     def stats(self) -> EngineStats:
-        """How full the engine is; its scheduler says so four times a second while it works."""
+        """Load of the engine; its scheduler reports four times a second while it works."""
         told, running = self._scheduler_stats, self.running
         preemptions = 0 if told is None else (told.kv_connector_stats or {}).get(PREEMPTIONS, 0)
         gauges = {KV_CACHE_USAGE: 0.0, NUM_PREEMPTIONS: float(preemptions)}
@@ -80,7 +79,6 @@ class StepLoop:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """What a scrape is told beside that."""
         return engine_samples(
             self._engine.vllm_config, self._scheduler_stats, at_work=bool(self.running)
         )
@@ -88,33 +86,33 @@ class StepLoop:
     def add(
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, **options: Any
     ) -> None:
-        """Send a request to the engine. Its failure, now or later, goes to the sink.
+        """Send a request to the engine. Failures, now or later, go to the sink.
 
-        `options` are InputProcessor's: `priority`; and `lora_request`, or a task that makes one.
+        `options` are InputProcessor's: `priority`, and `lora_request` or a task that returns it.
         """
         if self._steps is None:
             self._start()
-        at_once = self._writer and self._supported_tasks and _needs_no_wait(prompt, params)
+        at_once = self._writer and self._supported_tasks and _is_synchronous(prompt, params)
         if at_once and not isinstance(options.get("lora_request"), asyncio.Task):
-            self._add_at_once(request_id, prompt, params, sink, options)
+            self._add_now(request_id, prompt, params, sink, options)
         else:
             self._spawn(self._add(request_id, prompt, params, sink, options))
 
     def cancel(self, request_id: str) -> None:
-        """Abort a request; unknown and finished ones are left alone."""
+        """Abort a request. Unknown and finished requests are ignored."""
         known = self._streams.pop(request_id, None) or self._drop_collected(request_id)
         if known is not None:
             self._spawn(self._core.abort_requests_async([request_id]))
 
     def close(self) -> None:
-        """End the loop; called on any thread, once no request is left."""
+        """Stop the loop. Works on any thread, once no request is left."""
         if self._loop is not None and self._steps is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._steps.cancel)
 
-    def _add_at_once(
+    def _add_now(
         self, request_id: str, prompt: Any, params: Any, sink: DeltaSink, options: dict[str, Any]
     ) -> None:
-        """Without a task, and without a turn of the event loop."""
+        """Without a task and without an extra iteration of the event loop."""
         try:
             with conversion.translate_errors(params):
                 request = self._engine.input_processor.process_inputs(
@@ -129,7 +127,7 @@ class StepLoop:
                 self._register(request, sink)
                 if self._writer is None or not self._writer.add(request):
                     self._spawn(self._send(request_id, request, sink))
-        except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
+        except Exception as error:  # noqa: BLE001  whatever it is, it fails only this request
             self._fail_add(request_id, sink, error)
 
     async def _send(self, request_id: str, request: Any, sink: DeltaSink) -> None:
@@ -149,10 +147,10 @@ class StepLoop:
         sink.fail(error)
 
     def _drop_collected(self, request_id: str) -> DeltaSink | None:
-        """Remove a request from vLLM's OutputProcessor; None if it does not have it."""
+        """Remove a request from vLLM's OutputProcessor. None if it does not have it."""
         sink = self._collected.pop(request_id, None)
         if sink is not None and (state := self._processor.request_states.get(request_id)):
-            state.queue = None  # else it would get a last output, which may be what fails
+            state.queue = None  # otherwise it would get a final output, which may be what fails
             self._processor.abort_requests([request_id], internal=True)
         return sink
 
@@ -162,17 +160,17 @@ class StepLoop:
         try:
             with conversion.translate_errors(params):
                 request = await self._processed(request_id, prompt, params, options)
-                if _given_up(sink):
+                if _is_cancelled(sink):
                     return
                 self._check_alive()
                 self._register(request, sink)
                 await self._core.add_request_async(request)
-        except Exception as error:  # noqa: BLE001  whatever it is, it fails this request alone
+        except Exception as error:  # noqa: BLE001  whatever it is, it fails only this request
             self._fail_add(request_id, sink, error)
             return
-        if _given_up(sink):
-            # The caller went while the prompt was being prepared, before there was anything to
-            # abort.
+        if _is_cancelled(sink):
+            # The caller left while the prompt was being prepared, when there was nothing to abort
+            # yet.
             self.cancel(request_id)
 
     async def _processed(
@@ -186,7 +184,7 @@ class StepLoop:
             await self._grammars.prepare(params)
         processor = self._engine.input_processor
         known = {"supported_tasks": self._supported_tasks, **options}
-        if _needs_no_wait(prompt, params):
+        if _is_synchronous(prompt, params):
             request = processor.process_inputs(request_id, prompt, params, **known)
         else:
             request = await processor.process_inputs_async(request_id, prompt, params, **known)
@@ -216,7 +214,9 @@ class StepLoop:
         self._collected[request.request_id] = sink
 
     def _start(self) -> None:
-        """Before anything is asked of the engine: the first answer starts the client's own task."""
+        """Must run before any call to the engine: its first reply starts the client's own output
+        task.
+        """
         self._loop = asyncio.get_running_loop()
         reader = zmq_io.output_reader(self._core, self._step)
         if reader is not None:
@@ -239,7 +239,7 @@ class StepLoop:
             self._fail_all(conversion.ENGINE_DIED)
         except Exception as error:
             logger.exception("the step loop failed")
-            # Not its text, which may quote a request: others are told this reason too.
+            # Without its message, which may quote a request: this reason is shown to other clients.
             self._fail_all(f"the step loop failed: {type(error).__name__}")
 
     def _step(self, step: Any) -> None:
@@ -251,7 +251,7 @@ class StepLoop:
         outputs, failed = _core.advance_all(step.outputs, streams)
         for request_id, cause in failed:
             unsent = EngineError(cause)
-            logger.error("a step's output could not be sent: %s", unsent)
+            logger.error("sending a step's output failed: %s", unsent)
             stopped.append(request_id)
             streams.pop(request_id).sink.fail(unsent)
         for output in outputs:
@@ -262,8 +262,8 @@ class StepLoop:
                 continue
             try:
                 stopped_by_string = stream.advance(output)
-            except Exception as error:  # a stream fails alone
-                logger.exception("a step's output could not be sent")
+            except Exception as error:  # only this stream fails
+                logger.exception("sending a step's output failed")
                 stream.sink.fail(error)
                 stopped_by_string = output.finish_reason is None
             if stopped_by_string:
@@ -277,12 +277,12 @@ class StepLoop:
 
     def _process_rest(self, rest: list[Any], timestamp: float) -> list[str]:
         stopped: list[str] = []
-        for output in rest:  # one at a time: the output at which a call raises is known
+        for output in rest:  # one at a time, so that the failing output is known
             request_id, finished = output.request_id, output.finish_reason is not None
             try:
                 aborted = self._processor.process_outputs([output], timestamp, None).reqs_to_abort
             except Exception as error:
-                logger.exception("a step's output could not be sent")
+                logger.exception("sending a step's output failed")
                 if (sink := self._drop_collected(request_id)) is not None:
                     sink.fail(error)
                 aborted = [] if finished else [request_id]

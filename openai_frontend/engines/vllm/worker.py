@@ -1,10 +1,15 @@
 """vLLM's CPU worker with two fixes: seeds with chunked prefill, and LoRA in mixed batches. Runs in
 the EngineCore process, which loads it by name.
 
-A step that reads a part of a prompt samples a token that nobody wants, and takes its draw back from
-the request's generator. vLLM does so by the generator's offset, which CPU generators do not have
-(0.32, v1/worker/gpu_model_runner.py): the process dies, and every request with it. Any client that
-sends `seed` could have it so, for prompts that come together share a step's tokens.
+Seeds: a step that reads only a part of a prompt samples a token that is discarded, and must return
+its draw to the request's generator. vLLM uses the generator's offset for that, which CPU generators
+do not have (0.32, v1/worker/gpu_model_runner.py): the process crashes, and all requests with it.
+Any client that sends `seed` could cause it, because prompts that arrive together share a step's
+tokens.
+
+LoRA: a token without an adapter has the index -1. vLLM's CPU kernels use it as an index from the
+end of the adapters (0.32, lora/ops/torch_ops/lora_ops.py): the token gets the contribution of the
+last slot's adapter, and outputs of the base model are partly an adapter's.
 """
 
 from collections.abc import Callable
@@ -18,23 +23,25 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
 
 class CPULoRAWrapper(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM's types are not followed
-    """Leaves the rows as they are that have no adapter."""
+    """Leaves the rows of tokens without an adapter unchanged."""
 
     def add_lora_linear(self, y: Any, *given: Any, **named: Any) -> None:
-        """A linear layer's outputs, one row for each token."""
-        _sparing(self.token_lora_indices, y, super().add_lora_linear, *given, **named)
+        """Outputs of a linear layer, one row per token."""
+        _skip_base_rows(self.token_lora_indices, y, super().add_lora_linear, *given, **named)
 
     def add_lora_embedding(self, y: Any, *given: Any, **named: Any) -> None:
-        """The same for embeddings."""
-        _sparing(self.token_lora_indices, y, super().add_lora_embedding, *given, **named)
+        """Embeddings, one row per token."""
+        _skip_base_rows(self.token_lora_indices, y, super().add_lora_embedding, *given, **named)
 
     def add_lora_logits(self, y: Any, *given: Any, **named: Any) -> None:
-        """The logits, one row for each request."""
-        _sparing(self.sampler_indices, y, super().add_lora_logits, *given, **named)
+        """Logits, one row per request."""
+        _skip_base_rows(self.sampler_indices, y, super().add_lora_logits, *given, **named)
 
 
-def _sparing(indices: Any, y: Any, add: Callable[..., None], *given: Any, **named: Any) -> None:
-    """`add` to `y`, but for the rows whose index is -1."""
+def _skip_base_rows(
+    indices: Any, y: Any, add: Callable[..., None], *given: Any, **named: Any
+) -> None:
+    """Apply `add` to `y`, except for rows with index -1."""
     without = indices[: y.shape[0]] < 0
     if not without.any():
         add(y, *given, **named)
@@ -45,7 +52,7 @@ def _sparing(indices: Any, y: Any, add: Callable[..., None], *given: Any, **name
 
 
 class SeededModelRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM's types are not followed
-    """Takes a draw back by the generator's whole state."""
+    """Restores the generator's whole state to undo a draw."""
 
     def _sample(self, *given: Any, **named: Any) -> Any:
         generators = self.input_batch.generators
@@ -60,7 +67,7 @@ class SeededModelRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM's types a
         return sampled
 
     def _bookkeeping_sync(self, *given: Any, **named: Any) -> Any:
-        """It asks for the generators to take draws back, and for nothing else."""
+        """vLLM uses the generators here only to undo draws, which `_sample` has done."""
         batch = self.input_batch
         generators, batch.generators = batch.generators, {}
         try:
@@ -70,10 +77,10 @@ class SeededModelRunner(CPUModelRunner):  # type: ignore[misc]  # vLLM's types a
 
 
 class CPUWorker(cpu_worker.CPUWorker):  # type: ignore[misc]  # vLLM's types are not followed
-    """vLLM's with that runner."""
+    """vLLM's CPU worker with this runner and this LoRA wrapper."""
 
     def init_device(self) -> None:
-        """See vLLM's, which makes the runner and adds adapters by these names."""
+        """vLLM creates the runner and the LoRA wrapper by these module attributes."""
         cpu_worker.CPUModelRunner = SeededModelRunner
         model_manager.get_punica_wrapper = CPULoRAWrapper
         super().init_device()

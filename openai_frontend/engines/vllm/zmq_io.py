@@ -1,8 +1,9 @@
-"""Takes the engine's steps from its socket in the callback that says that there are some.
+"""Reads and writes the sockets of vLLM's engine client directly, for the step loop.
 
-vLLM's client awaits each step through zmq's futures, a task and a queue: three turns of the event
-loop and 60 us of CPU for each step, whatever it brought. Here the callback reads, decodes and hands
-over. As the step loop, it runs with tested versions only.
+vLLM's client creates futures and tasks to send a request. It awaits each step through zmq's
+futures, a task and a queue: three iterations of the event loop and 60 us of CPU per step, whatever
+its size. Here, the callback for readable data reads, decodes and hands over. Runs only with tested
+versions, as the step loop.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Any
 
 
 class RequestSender:
-    """Sends what one engine client sends, in the order of the calls."""
+    """Sends the requests of one engine client, in the order of the calls."""
 
     def __init__(self, client: Any) -> None:
         import zmq
@@ -25,8 +26,10 @@ class RequestSender:
         self._full = zmq.Again
 
     def add(self, request: Any) -> bool:
-        """False where the socket takes nothing now, or something else waits to be sent: then the
-        client's own way is next. Raises EngineDeadError.
+        """Send a request; False if the socket is full or other messages wait. The caller then uses
+        the client's own method.
+
+        Raises EngineDeadError.
         """
         client = self._client
         client.ensure_alive()
@@ -42,7 +45,7 @@ class RequestSender:
 
 
 class OutputReader:
-    """All that one engine client receives, in place of the client's own task."""
+    """Receives for one engine client, instead of the client's own task."""
 
     def __init__(self, client: Any, on_step: Callable[[Any], None]) -> None:
         self._client = client
@@ -51,10 +54,10 @@ class OutputReader:
         self._ended: asyncio.Future[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """The task that lasts as long as the engine, from which vLLM's own one does not start.
+        """Return a task that runs as long as the engine and keeps vLLM's own from starting.
 
-        It raises EngineDeadError where the engine says that it dies, and is cancelled where its
-        process has gone.
+        It raises EngineDeadError if the engine reports that it is dying, and is cancelled if its
+        process is gone.
         """
         task = asyncio.get_running_loop().create_task(self._run())
         self._client.resources.output_queue_task = task
@@ -63,12 +66,12 @@ class OutputReader:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
-        # zmq registers the socket with the loop, and takes it out again when it is closed; only the
-        # callback is ours.
+        # zmq registers the socket with the loop and removes it when it is closed; only the callback
+        # is ours.
         self._socket._get_loop()
         loop.add_reader(self._socket.FD, self._read)
         try:
-            self._read()  # the descriptor tells of changes alone, not of what is there already
+            self._read()  # the descriptor signals only changes, not data that is already there
             await self._ended
         finally:
             if not self._socket.closed:
@@ -86,7 +89,7 @@ class OutputReader:
                 self._take(receive(zmq.NOBLOCK, copy=False))
         except zmq.Again:
             return
-        except Exception as error:  # noqa: BLE001  whoever awaits the task tells of it
+        except Exception as error:  # noqa: BLE001  raised to the task's awaiter
             ended.set_exception(error)
 
     def _take(self, frames: Any) -> None:
@@ -101,8 +104,8 @@ class OutputReader:
 
 
 def output_reader(client: Any, on_step: Callable[[Any], None]) -> OutputReader | None:
-    """None where the client does more with what it receives: data parallel or elastic engines,
-    fault tolerance; or where its own task runs already.
+    """None if the client does more with its messages (data-parallel or elastic engines, fault
+    tolerance), or if its own task already runs.
     """
     from vllm.v1.engine.core_client import AsyncMPClient
 

@@ -11,11 +11,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.types import ASGIApp
 
-from openai_frontend import __version__, assembly
+from openai_frontend import __version__
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.auth.scopes import RouteScope
+from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.routes import kserve_router
-from openai_frontend.lasting import Lasting
+from openai_frontend.lifespan import AppState, build_state
 from openai_frontend.loopback import is_loopback
 from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.metrics import vllm
@@ -62,7 +63,6 @@ from openai_frontend.serving.request.response_options import StreamDefaults
 from openai_frontend.serving.rerank import Reranking
 from openai_frontend.serving.scoring import Scoring
 from openai_frontend.serving.tokenization import Tokenization
-from openai_frontend.settings import Settings
 from openai_frontend.tracing.tracing import Tracing
 from openai_frontend.triton import Server
 
@@ -93,41 +93,39 @@ _ABOUT: Mapping[str, Any] = {
 def create_app(settings: Settings, server: Server) -> Gateway:
     """The application; it owns the server from its lifespan's start to its end."""
     plugin.installed()  # what cannot be loaded fails here, not at the first request
-    lasting = assembly.lasting_of(settings, server)
-    registry, metrics, keys = lasting.registry, lasting.metrics, lasting.keys
+    state = build_state(settings, server)
+    registry, metrics, keys = state.registry, state.metrics, state.keys
     direct: dict[tuple[str, str], Endpoint] = {}
     route_scopes, public_scopes = RouteScopes(), _public_scopes(settings)
     app = Gateway(
         **_ABOUT,
-        lifespan=lasting.lifespan,
+        lifespan=state.lifespan,
         middleware=[  # outermost first
             *_proxies(settings),
             Middleware(RequestId),
-            *_records(settings, lasting.tracing),
+            *_records(settings, state.tracing),
             Middleware(RequestNormalization, root_path=settings.root_path),
             Middleware(RequestMetrics, metrics=metrics, fixed=direct),
             *_hosts(settings, keys),
             *cors(settings.cors_origins),
-            Middleware(Draining, life=lasting.life, route_scope_of=route_scopes.find),
+            Middleware(Draining, drain_state=state.drain_state, route_scope_of=route_scopes.find),
             *_access(keys, route_scopes, public_scopes),
-            *([] if lasting.demand is None else [Middleware(RequestModelLeases)]),
+            *([] if state.demand is None else [Middleware(RequestModelLeases)]),
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             Middleware(ContentType, route_scope_of=route_scopes.find),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=lasting.bodies),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=state.bodies),
             Middleware(RouteTable, endpoints=direct),
         ],
         exception_handlers={HTTPException: refuse_route},
     )
-    app.state.lasting = lasting
-    app.state.startup = lasting.startup
-    app.state.life = lasting.life
+    app.state.gateway = state
+    app.state.startup = state.startup
+    app.state.drain_state = state.drain_state
     app.state.registry = registry
     app.state.keys = keys
-    _add_routes(app, settings, lasting)
-    app.include_router(
-        metrics_router(partial(_families, metrics, registry), lasting.server.metrics)
-    )
+    _add_routes(app, settings, state)
+    app.include_router(metrics_router(partial(_families, metrics, registry), state.server.metrics))
     document = Document(
         app, public_scopes=None if keys is None else public_scopes, root_path=settings.root_path
     )
@@ -197,8 +195,8 @@ def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
     return frozenset({"public", *(area for area, is_open in left_open.items() if is_open)})
 
 
-def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
-    registry = lasting.registry
+def _add_routes(app: FastAPI, settings: Settings, state: AppState) -> None:
+    registry = state.registry
     limits = InferenceLimits(
         max_n=settings.max_n,
         max_messages=settings.max_messages,
@@ -208,7 +206,7 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
         max_input_tokens=settings.max_input_tokens,
     )
     policy = FieldPolicy(settings.unknown_fields)
-    limiter = lasting.limiter
+    limiter = state.limiter
     defaults = StreamDefaults(
         interval=settings.stream_interval, force_usage=settings.force_include_usage
     )
@@ -228,18 +226,18 @@ def _add_routes(app: FastAPI, settings: Settings, lasting: Lasting) -> None:
     scoring = Scoring(limits, policy, limiter)
     app.include_router(rerank_router(registry, Reranking(policy, scoring)))
     app.include_router(score_router(registry, scoring))
-    _add_operators_routes(app, settings, lasting, policy, streams)
+    _add_operators_routes(app, settings, state, policy, streams)
 
 
 def _add_operators_routes(
     app: FastAPI,
     settings: Settings,
-    lasting: Lasting,
+    state: AppState,
     policy: FieldPolicy,
     streams: StreamLimits,
 ) -> None:
     """Of the models as a whole: what they are, whether they serve, what changes them."""
-    server, registry, life = lasting.server, lasting.registry, lasting.life
+    server, registry, drain_state = state.server, state.registry, state.drain_state
     management = ModelManagement(
         server,
         registry,
@@ -250,17 +248,17 @@ def _add_operators_routes(
     adapters = LoRAManagement(registry, enabled=settings.enable_model_management)
     app.include_router(lora_router(adapters, policy))
     app.include_router(models_router(registry))
-    app.include_router(health_router(life, registry.is_ready, registry.unready))
+    app.include_router(health_router(drain_state, registry.is_ready, registry.unready))
     if settings.enable_kserve:
         app.include_router(
             kserve_router(
                 server,
                 policy=policy,
-                limiter=lasting.limiter,
+                limiter=state.limiter,
                 management=management,
                 lease=registry.lease,
                 limits_for=registry.concurrency_limits,
-                is_ready=lambda: life.ready and registry.is_ready(),
+                is_ready=lambda: drain_state.ready and registry.is_ready(),
                 log_settings=_log_settings(settings),
                 streams=streams,
             )

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_options
 from openai_frontend.cli.model_directory import read_config
+from openai_frontend.config import model_options
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from tests.backends import repository

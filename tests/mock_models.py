@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openai_frontend import model_options
-from openai_frontend.model_options import ModelOptions
+from openai_frontend.config import model_options
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.triton import Options, Server
 from tests.prompting import tiny_tokenizer
 

@@ -11,9 +11,9 @@ import orjson
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from openai_frontend import validation_text, yaml_text
 from openai_frontend.auth.keys import Key, KeyLimits
 from openai_frontend.auth.scopes import SCOPES, KeyScope
+from openai_frontend.config import strict_yaml, validation
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -117,8 +117,8 @@ def _json(content: bytes) -> Any:
 def _yaml(content: bytes) -> Any:
     """What the loader says of the bytes is not told."""
     try:
-        return yaml_text.parse(content.decode())
-    except yaml_text.InvalidYaml as error:
+        return strict_yaml.parse(content.decode())
+    except strict_yaml.InvalidYaml as error:
         place = f"line {error.line}" if error.line else "it"
         raise InvalidKeysFile(f"{place} is no YAML") from None
     except UnicodeDecodeError:
@@ -136,7 +136,7 @@ def _first_problem(error: ValidationError) -> str:
             place += f".{shown}" if place else shown
     if problem["type"] == "extra_forbidden":
         return f"{place}: there is no such field"
-    return f"{place or 'the file'}: {validation_text.describe(problem)}"
+    return f"{place or 'the file'}: {validation.describe(problem)}"
 
 
 def _check_unique(values: Sequence[str], field: str) -> None:

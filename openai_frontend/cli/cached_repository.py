@@ -26,8 +26,8 @@ from openai_frontend.cli.init_repo.options import (
     wanted,
 )
 from openai_frontend.cli.init_repo.presets import models
-from openai_frontend.setting_sources import InvalidSettings
-from openai_frontend.settings import Settings
+from openai_frontend.config.loader import InvalidSettings
+from openai_frontend.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from openai_frontend.cli import inspect, model_directory
 from openai_frontend.cli.report import Report, as_line, as_text
+from openai_frontend.config.model_options import ModelOptions
+from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models.loader import Unservable
-from openai_frontend.settings import Settings
 
 # What is wrong stands in the report; without a handler Python would write it a second time
 logging.getLogger("openai_frontend").addHandler(logging.NullHandler())

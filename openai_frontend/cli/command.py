@@ -16,8 +16,8 @@ from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.init_repo.options import InvalidOption
 from openai_frontend.cli.model_directory import folders
 from openai_frontend.cli.parser import parser as command_line
-from openai_frontend.setting_sources import InvalidSettings, load
-from openai_frontend.settings import Settings
+from openai_frontend.config.loader import InvalidSettings, load
+from openai_frontend.config.settings import Settings
 
 # Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
 FAILED = 1
@@ -175,8 +175,8 @@ def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
 
 
 def _check_entrance(settings: Settings) -> None:
-    from openai_frontend.assembly import authenticator_of
     from openai_frontend.auth.authenticator import AuthConfigError
+    from openai_frontend.lifespan import authenticator_of
 
     try:
         authenticator_of(settings)

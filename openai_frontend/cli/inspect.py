@@ -11,6 +11,7 @@ from openai_frontend.cli import load_checks
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.cli.report import Report
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
@@ -20,7 +21,6 @@ from openai_frontend.lora.catalog import LoRACatalog
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
 from openai_frontend.lora.sources import LoRASources
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import model_files
 from openai_frontend.models.loader import Unservable
 from openai_frontend.models.parser_selection import (

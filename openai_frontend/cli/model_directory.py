@@ -7,12 +7,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from openai_frontend import model_options, yaml_text
 from openai_frontend.cli import pbtxt
 from openai_frontend.cli.init_repo import vllm
 from openai_frontend.cli.init_repo.options import holds_weights
+from openai_frontend.config import model_options, strict_yaml
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import model_files
 from openai_frontend.models.model_files import ModelFacts, ModelSource
 
@@ -43,7 +43,7 @@ def _complete_python(config: Config, version: Path | None) -> Config:
     if path is None or not path.is_file():
         return config
     try:
-        said = yaml_text.parse(path.read_text(encoding="utf-8"))
+        said = strict_yaml.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
     triton = said.get("triton_config") if isinstance(said, dict) else None

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from openai_frontend.cli import flag_hints, keys
 from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.top import options as top_options
-from openai_frontend.setting_table import Option, options
+from openai_frontend.config.options import Option, options
 
 Commands = Any  # what `add_subparsers` returns: argparse has no public name for it
 

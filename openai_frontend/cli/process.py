@@ -17,15 +17,15 @@ import uvicorn
 
 from openai_frontend.auth.authenticator import Authenticator
 from openai_frontend.cli import banner
+from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.keep_up import keep_up
-from openai_frontend.lasting import Startup
-from openai_frontend.life import Life
+from openai_frontend.lifespan import Startup
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, LoopWatchdog
 from openai_frontend.server.metrics_server import MetricsServer
 from openai_frontend.server.systemd import SystemdNotifier
+from openai_frontend.supervise import supervise
 from openai_frontend.triton import Server
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Resources:
     triton: Server
     registry: ModelRegistry
     startup: Startup
-    life: Life
+    drain_state: DrainState
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GatewayProcess(uvicorn.Server):
         super().__init__(config)
         self._triton = inside.triton
         self._registry = inside.registry
-        self._life = inside.life
+        self._drain_state = inside.drain_state
         self._progress = progress
         self._place = place
         self.stop_times = stop_times
@@ -94,7 +94,7 @@ class GatewayProcess(uvicorn.Server):
         self._start(self.manager.send_watchdog_pings())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
-            self._start(keep_up("the look at certificates", self.certificate.follow))
+            self._start(supervise("watch certificates", self.certificate.follow))
         await super().startup(sockets)
         if self.beside is not None:
             self.beside.start(self.config.ssl)
@@ -137,14 +137,14 @@ class GatewayProcess(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
-        if self.should_exit or self._life.leaving:
+        if self.should_exit or self._drain_state.stopping:
             self._triton.remove_files()
             kill(128 + number)
         if not self._registry.has_loaded():  # nothing runs yet, and no load can be called back
             self._progress.clear()
             self._triton.remove_files()
             kill(0)
-        self._life.leave()
+        self._drain_state.begin_stop()
         self._start(self._drain())
 
     async def _drain(self) -> None:
@@ -152,7 +152,7 @@ class GatewayProcess(uvicorn.Server):
         times, loop = self.stop_times, asyncio.get_running_loop()
         self.manager.stopping(times.all_s)
         await asyncio.sleep(times.delay_s)
-        self._life.drain()
+        self._drain_state.drain()
         self._grace_ends_s = loop.time() + times.grace_s
         requests = self.server_state.tasks
         logger.info("stopping: running_requests=%d grace_s=%g", len(requests), times.grace_s)
@@ -162,7 +162,7 @@ class GatewayProcess(uvicorn.Server):
 
     def _stop(self) -> None:
         """The start has failed."""
-        self._life.drain()
+        self._drain_state.drain()
         self.should_exit = True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -16,7 +16,8 @@ import uvicorn
 from openai_frontend.app import Gateway, create_app
 from openai_frontend.cli import banner, cached_repository
 from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
-from openai_frontend.lasting import Lasting
+from openai_frontend.config.settings import Settings
+from openai_frontend.lifespan import AppState
 from openai_frontend.logs import vllm_log
 from openai_frontend.logs.triton_log import TritonLogPipe
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -28,7 +29,6 @@ from openai_frontend.server.metrics_only import MetricsOnly
 from openai_frontend.server.metrics_server import MetricsServer
 from openai_frontend.server.protocol_limits import ProtocolLimits
 from openai_frontend.server.systemd import SystemdNotifier
-from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
 
@@ -119,7 +119,7 @@ def serve(
     process.certificate = certificate(settings)
     process.ends_without_models = cached_repository.is_made(settings.model_repository[0])
     if metrics_listener is not None:
-        metrics = app.state.lasting.metrics
+        metrics = app.state.gateway.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
         process.beside = MetricsServer(config, metrics_listener)
     try:
@@ -136,10 +136,10 @@ def serve(
 
 def process_of(app: Gateway, settings: Settings, place: banner.ListenAddress) -> GatewayProcess:
     """The application's process, which has not begun."""
-    lasting: Lasting = app.state.lasting
+    state: AppState = app.state.gateway
     return GatewayProcess(
-        _uvicorn_config(app, settings, lasting.metrics),
-        Resources(lasting.server, lasting.registry, lasting.startup, lasting.life),
+        _uvicorn_config(app, settings, state.metrics),
+        Resources(state.server, state.registry, state.startup, state.drain_state),
         stop_times=_stop_times(settings),
         progress=banner.LoadProgress(sys.stderr, _loading(settings)),
         place=place,

@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from openai_frontend.generation import SamplingParams, StructuredOutputs
-from openai_frontend.json_size import TooManyParts, check_json_size
+from openai_frontend.json_limits import TooManyParts, check_json_size
 from schemas.completions import CompletionRequest
 from schemas.response_format import MAX_CONSTRAINT_BYTES, MAX_TAG_CHARACTERS, StructuredOutputsParam
 from schemas.sampling import MAX_BAD_WORDS_CHARACTERS

@@ -3,8 +3,8 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend.auth.scopes import RouteScope
+from openai_frontend.drain_state import DrainState
 from openai_frontend.errors import ServerDraining
-from openai_frontend.life import Life
 from openai_frontend.middleware.authentication import RouteScopeOf
 from openai_frontend.middleware.refusal import send_failure
 from openai_frontend.serving.error_reply import reply_for
@@ -22,19 +22,19 @@ class Draining:
         self,
         app: ASGIApp,
         *,
-        life: Life,
+        drain_state: DrainState,
         route_scope_of: RouteScopeOf,
     ) -> None:
         self._app = app
-        self._life = life
+        self._drain_state = drain_state
         self._area_of = route_scope_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._life.leaving or scope["type"] != "http":
+        if not self._drain_state.stopping or scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         closing = _Closing(send).send
-        if self._life.draining and self._area_of(scope) not in _ANSWERED_TO_THE_END:
+        if self._drain_state.draining and self._area_of(scope) not in _ANSWERED_TO_THE_END:
             await send_failure(scope, closing, reply_for(ServerDraining()))
         else:
             await self._app(scope, receive, closing)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.admission.triton_queue import triton_queue
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import GatewayError, ModelUnavailable
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import model_files
 from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.model_files import ModelSource

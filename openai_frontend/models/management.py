@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from openai_frontend.config.model_options import is_name
 from openai_frontend.errors import (
     Conflict,
     GatewayError,
@@ -14,7 +15,6 @@ from openai_frontend.errors import (
     ModelUnavailable,
     NotPermitted,
 )
-from openai_frontend.model_options import is_name
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import ModelIndexEntry, Server
 

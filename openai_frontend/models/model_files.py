@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy
 
-from openai_frontend import yaml_text
+from openai_frontend.config import strict_yaml
 from openai_frontend.errors import ModelUnavailable
 
 
@@ -45,7 +45,7 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
     """
     if source.config.get("backend") == "vllm":
         return _of_vllm(source)
-    arguments = _read_mapping(source.folder, "model.yaml", yaml_text.parse)
+    arguments = _read_mapping(source.folder, "model.yaml", strict_yaml.parse)
     if arguments is not None:
         return _of_llm_api(arguments)
     members = [source, *filter(None, map(look, composing_models(source.config)))]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.config.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.errors import GatewayError, ModelFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.lora.catalog import ScanResult
 from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.model_options import EVERY_MODEL, ModelOptions
 from openai_frontend.models.changes import ModelLocks
 from openai_frontend.models.lease import ModelLease, ModelLeases, OnDemand
 from openai_frontend.models.loader import ModelLoader

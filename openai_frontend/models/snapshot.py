@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openai_frontend import model_options
+from openai_frontend.config import model_options
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, ModelUnavailable
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import model_files
 from openai_frontend.models.loader import LoadedModel, ModelLoader, Unservable
 from openai_frontend.models.served_model import ServedModel

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from openai_frontend.life import Life
+from openai_frontend.drain_state import DrainState
 from openai_frontend.routers.openapi import ERRORS
 from openai_frontend.routers.request import is_anonymous, principal_of
 from openai_frontend.routers.routing import HealthRoute
@@ -13,7 +13,7 @@ from schemas.operations import Health
 
 
 def health_router(
-    life: Life,
+    drain_state: DrainState,
     is_ready: Callable[[], bool],
     unready_models: Callable[[], Mapping[str, str]],
 ) -> APIRouter:
@@ -37,7 +37,7 @@ def health_router(
         """200 while every model can serve; else 503 with the reasons, of the models that the key
         allows: strangers get none. 503 from the moment on that the process is asked to end.
         """
-        if not life.ready:
+        if not drain_state.ready:
             return _answer(503, Health(status="stopping"))
         if is_ready():
             return _answer(200, Health(status="ready"))

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from openai_frontend import errors, lease, request_record
-from openai_frontend.keep_up import keep_up
 from openai_frontend.request_record import RequestRecord
+from openai_frontend.supervise import supervise
 from openai_frontend.triton import (
     _core,
     backends,
@@ -105,7 +105,7 @@ class Server:
             model_is_ready=self._ask_readiness,
         )
         await self.refresh()
-        works = [keep_up("the readiness monitor", self._monitor.watch)]
+        works = [supervise("monitor readiness", self._monitor.watch)]
         if self.options.model_control_mode == "poll":
             works.append(self._poll_repository())
         self._background = [loop.create_task(work) for work in works]

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from openai_frontend import model_options
 from openai_frontend.cli.model_directory import read_config
+from openai_frontend.config import model_options
 from openai_frontend.contracts.select import SelectedContracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models import model_files

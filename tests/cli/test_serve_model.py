@@ -13,8 +13,8 @@ from openai_frontend.cli import cached_repository
 from openai_frontend.cli.cached_repository import is_made, repository
 from openai_frontend.cli.command import MISUSED, main
 from openai_frontend.cli.model_directory import read_config
+from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.vllm.arguments import check_installed
-from openai_frontend.setting_sources import InvalidSettings, load
 from tests import mock_models
 from tests.cli.test_init_repo import DEMO
 

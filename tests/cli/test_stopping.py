@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from openai_frontend.cli import banner
 from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
-from openai_frontend.lasting import Startup
-from openai_frontend.life import Life
+from openai_frontend.drain_state import DrainState
+from openai_frontend.lifespan import Startup
 
 
 class SlowCore:
@@ -83,7 +83,7 @@ def process_of(app: Any, core: SlowCore) -> GatewayProcess:
     config = uvicorn.Config(app, port=0, log_config=None, ws="none")
     return GatewayProcess(
         config,
-        Resources(server, models, startup, Life()),
+        Resources(server, models, startup, DrainState()),
         stop_times=ShutdownTimeouts(delay_s=0, grace_s=0.2),
         progress=banner.LoadProgress(sys.stderr, []),
         place=banner.ListenAddress("http://localhost/v1"),

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from openai_frontend.settings import Settings
+from openai_frontend.config.settings import Settings
 from tests.deploy.dockerfile import stages
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.setting_table import options
+from openai_frontend.config.options import options
 from tests.deploy.dockerfile import Instruction, stages
 
 ROOT = Path(__file__).parents[2]

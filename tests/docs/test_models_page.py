@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from openai_frontend.model_options import ModelOptions
-from openai_frontend.setting_sources import load
+from openai_frontend.config.loader import load
+from openai_frontend.config.model_options import ModelOptions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
 EXAMPLES = [block.partition("```")[0] for block in PAGE.split("```yaml\n")[1:]]

@@ -49,6 +49,6 @@ def test_how_to_report():
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`--([a-z-]+)", PAGE))))
 def test_settings_that_it_names(name):
     """Each setting on the page exists."""
-    from openai_frontend.settings import Settings
+    from openai_frontend.config.settings import Settings
 
     assert name.replace("-", "_") in Settings.model_fields

@@ -9,8 +9,7 @@ from types import ModuleType
 import pytest
 
 import openai_frontend
-from openai_frontend import engines, keep_up
-from openai_frontend.cli import process
+from openai_frontend import engines, supervise
 from openai_frontend.engines import loader, response_writer
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.logs import context, redaction, setup
@@ -89,8 +88,7 @@ PACKAGE = Path(openai_frontend.__file__).parent
 IN_REQUEST = {error_reply.logger.name, guard.logger.name}
 WITHOUT_REQUEST = {
     setup.logger.name,  # nothing caught the exception: the operator has only this line
-    process.logger.name,
-    keep_up.logger.name,
+    supervise.logger.name,
     supervisor.logger.name,
     exporter.logger.name,
     loader.logger.name,  # loads

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import GatewayError, InvalidRequest, ModelNotFound, ModelUnavailable
 from openai_frontend.generation import Adapter, GenerationRequest, SamplingParams
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel
 from tests import mock_models

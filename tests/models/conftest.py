@@ -14,11 +14,11 @@ import uvicorn
 
 from openai_frontend.app import create_app
 from openai_frontend.cli.serve import triton_options
-from openai_frontend.lasting import Lasting
+from openai_frontend.config.settings import Settings
+from openai_frontend.lifespan import AppState
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.protocol_limits import ProtocolLimits
-from openai_frontend.settings import Settings
 from openai_frontend.triton import Server
 
 
@@ -29,7 +29,7 @@ class LiveGateway:
     server: Server
     registry: ModelRegistry
     client: httpx.AsyncClient
-    lasting: Lasting
+    state: AppState
 
     async def chat(self, model: str, **fields: Any) -> httpx.Response:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], **fields}
@@ -76,7 +76,7 @@ async def live(repository: Path, **settings: Any) -> AsyncIterator[LiveGateway]:
         async with httpx.AsyncClient(
             base_url=f"http://{host}:{port}", timeout=30, limits=limits
         ) as client:
-            yield LiveGateway(server, registry, client, app.state.lasting)
+            yield LiveGateway(server, registry, client, app.state.gateway)
     finally:
         await _unload_all(server)  # the core looks only once a second whether they have gone
         front.should_exit = True

@@ -76,7 +76,7 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
     """
     write(repository)
     async with live_gateway(max_concurrent_requests=1) as gateway:
-        slots = gateway.lasting.limiter.slots("m", ConcurrencyLimits())
+        slots = gateway.state.limiter.slots("m", ConcurrencyLimits())
         await slots.acquire(1)
         asked = [asyncio.create_task(gateway.complete(name, max_tokens=1)) for name in NAMES]
         await until(lambda: len(slots.line) == len(NAMES))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models import model_files
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openai_frontend import model_options
+from openai_frontend.config import model_options
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models import model_files
 

@@ -22,7 +22,7 @@ def write(repository) -> None:
 
 
 def slots(gateway: LiveGateway) -> ModelSlots:
-    return gateway.lasting.limiter.slots("m", ConcurrencyLimits())
+    return gateway.state.limiter.slots("m", ConcurrencyLimits())
 
 
 async def wait(gateway: LiveGateway, waiting: int, running: int = 1) -> None:
@@ -111,7 +111,7 @@ async def test_draining(repository, live_gateway):
             asyncio.create_task(gateway.complete("m", stream=each)) for each in (False, True)
         ]
         await wait(gateway, 2)
-        gateway.lasting.life.drain()
+        gateway.state.drain_state.drain()
         for each in waiting:
             check_refusal(await each, "server_draining")
         assert slots(gateway).running == 1

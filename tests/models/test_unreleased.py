@@ -76,8 +76,8 @@ def keys_file(tmp_path: Path) -> Path:
 
 
 def quota(gateway: LiveGateway, key: str) -> RateLimiter:
-    assert gateway.lasting.keys is not None
-    return gateway.lasting.keys.ring.find(key.encode()).quota
+    assert gateway.state.keys is not None
+    return gateway.state.keys.ring.find(key.encode()).quota
 
 
 async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
@@ -101,15 +101,15 @@ async def test_requests_inside_triton(gateway, gate):
 
     gate.touch()
     await until(lambda: not _core.live_counts()["requests"])
-    await until(lambda: not gateway.lasting.limiter.unreleased)
+    await until(lambda: not gateway.state.limiter.unreleased)
     assert await ask(gateway) == 200
 
 
 async def test_memory_of_their_inputs(gateway, gate):
     """It counts against the bound on bodies until Triton releases it."""
-    bodies = gateway.lasting.bodies
+    bodies = gateway.state.bodies
     await asyncio.gather(ask(gateway), ask(gateway))
-    await until(lambda: gateway.lasting.limiter.unreleased == 2)
+    await until(lambda: gateway.state.limiter.unreleased == 2)
 
     assert bodies.pins >= 2 * len(TEXT)
     gate.touch()
@@ -119,7 +119,7 @@ async def test_memory_of_their_inputs(gateway, gate):
 async def test_metric(gateway):
     """Operators see for which model Triton works though its clients have gone."""
     await ask(gateway)
-    await until(lambda: gateway.lasting.limiter.unreleased == 1)
+    await until(lambda: gateway.state.limiter.unreleased == 1)
 
     lines = (await gateway.client.get("/metrics")).text.splitlines()
     assert 'openai_frontend_unreleased_requests{model="deaf"} 1.0' in lines
@@ -161,7 +161,7 @@ async def test_a_model_at_work_for_nobody(deaf, gate, repository):
     async with deaf(**ON_DEMAND) as gateway:
         await gateway.registry.ensure_loaded("deaf")
         assert await ask(gateway) == 0
-        await until(lambda: gateway.lasting.limiter.unreleased == 1)
+        await until(lambda: gateway.state.limiter.unreleased == 1)
 
         assert await ask(gateway, model="other") == 0
         assert gateway.registry.state("deaf") == "READY"

@@ -12,15 +12,15 @@ import uvicorn
 from fastapi import FastAPI
 
 from openai_frontend import app as app_module
-from openai_frontend import assembly
+from openai_frontend import lifespan
 from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.protocol_limits import ProtocolLimits
-from openai_frontend.settings import Settings
 from openai_frontend.triton.responses import UnreleasedRequests
 from tests.serving.fake_model import FakeModel
 
@@ -134,7 +134,7 @@ async def running(
 ) -> AsyncGenerator[World, None]:
     """The application while its models are still loading."""
     server, registry = FakeServer(), FakeRegistry()
-    monkeypatch.setattr(assembly, "ModelRegistry", lambda *_, **__: registry)
+    monkeypatch.setattr(lifespan, "ModelRegistry", lambda *_, **__: registry)
     app = app_module.create_app(settings, server)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     async with (

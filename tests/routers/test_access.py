@@ -7,8 +7,8 @@ import orjson
 import pytest
 
 from openai_frontend.auth.scopes import REQUIRED_SCOPE, SCOPES
+from openai_frontend.config.settings import Settings
 from openai_frontend.server.metrics_only import MetricsOnly
-from openai_frontend.settings import Settings
 from tests.auth import tokens
 from tests.auth.key_files import bearer, key, write
 from tests.routers.test_routing import cycles

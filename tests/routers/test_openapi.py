@@ -8,9 +8,9 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from openai_frontend.app import create_app
+from openai_frontend.config.settings import Settings
 from openai_frontend.routers.examples import EXAMPLES
 from openai_frontend.routers.openapi import Document
-from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 
 MODELS = {"generate": "writer", "embed": "embedder"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.settings import Settings
+from openai_frontend.config.settings import Settings
 from tests.auth.key_files import bearer, key, write
 from tests.serving.fake_pooling_model import FakePoolingModel
 

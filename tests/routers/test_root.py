@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.settings import Settings
+from openai_frontend.config.settings import Settings
 from tests.auth.key_files import bearer, key, write
 
 

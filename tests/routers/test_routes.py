@@ -2,8 +2,8 @@ import openai.types
 import pytest
 
 from openai_frontend import __version__
+from openai_frontend.config.types import OWN_SEGMENTS
 from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
-from openai_frontend.setting_values import OWN_SEGMENTS
 
 
 @pytest.mark.honours("models.list")

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
+from openai_frontend.config.settings import Settings
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
-from openai_frontend.settings import Settings
 from openai_frontend.triton import Options
 from tests.auth.key_files import key, write
 from tests.routers.conftest import served
@@ -78,7 +78,7 @@ async def test_engine_limits(world_of):
     """The supervisor of the engines gets them."""
     world = await world_of(Settings(**ENGINES))
 
-    limits = world.app.state.lasting.engines.limits
+    limits = world.app.state.gateway.engines.limits
     assert limits == Settings(**ENGINES).engine_limits() != Settings().engine_limits()
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from openai_frontend.config.settings import Settings
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.settings import Settings
 from tests.serving.fake_model import last
 
 ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -1,5 +1,5 @@
 """What is nested deeply is refused before a parser follows it: no recursion error, no lost stack
-(orjson's CVE-2025-67221, Triton's limit of 100). tests/test_json_size.py has the counts.
+(orjson's CVE-2025-67221, Triton's limit of 100). tests/test_json_limits.py has the counts.
 """
 
 import json

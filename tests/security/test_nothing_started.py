@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from openai_frontend.app import create_app
+from openai_frontend.config.settings import Settings
 from openai_frontend.routers.examples import EXAMPLES
-from openai_frontend.settings import Settings
 from openai_frontend.triton import Options, Server
 from tests.faults.world import World
 from tests.routers.mock_gateway import RawResponse

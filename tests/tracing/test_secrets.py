@@ -179,7 +179,8 @@ def test_forged_lines(world: World) -> None:
 def test_nothing_is_imported() -> None:
     """Without a collector nobody imports OpenTelemetry."""
     code = (
-        "import sys, openai_frontend.cli.serve as s; from openai_frontend.settings import Settings;"
+        "import sys, openai_frontend.cli.serve as s;"
+        "from openai_frontend.config.settings import Settings;"
         "from openai_frontend.app import create_app; from openai_frontend.triton import Server;"
         "create_app(Settings(), Server(s.triton_options(Settings())));"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"

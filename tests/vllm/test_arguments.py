@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from openai_frontend.cli import cached_repository, flag_hints, load_checks, main
+from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments
-from openai_frontend.setting_sources import InvalidSettings, load
 from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
 from tests.prompting import tiny_tokenizer

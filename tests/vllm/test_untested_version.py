@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from openai_frontend import errors
+from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.engines.vllm import arguments
 from openai_frontend.generation import StructuredOutputs
-from openai_frontend.model_options import ModelOptions
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models

@@ -11,7 +11,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from openai_frontend.errors import InvalidRequest, ServerOverloaded
-from openai_frontend.json_size import TooManyParts, size_checks
+from openai_frontend.json_limits import TooManyParts, size_checks
 from openai_frontend.serving.request.validation_error import invalid_request
 from schemas.sampling import RequestFields
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from openai_frontend import json_size
+from openai_frontend import json_limits
 
 LIMITS = {"MAX_DEPTH": 8, "MAX_FIELDS": 6, "MAX_STRINGS": 24, "MAX_VALUES": 48, "_WINDOW": 16}
 _SLACK = 3  # levels that are taken off as whole before they are counted
@@ -17,7 +17,7 @@ SEEDS = (b'{"a":[[[1]]]}', b'{"a":"\\\\\\"[[[","b":[{},{}]}', b'["a","b","c"]')
 
 
 def check(data: bytes) -> None:
-    with patch.dict(vars(json_size), LIMITS):
+    with patch.dict(vars(json_limits), LIMITS):
         refused = _is_refused(data)
     parsed = _parsed(data)
     if parsed is None or refused is None:
@@ -33,8 +33,8 @@ def check(data: bytes) -> None:
 
 def _is_refused(data: bytes) -> bool:
     try:
-        json_size.check_json_size(data)
-    except json_size.TooManyParts:
+        json_limits.check_json_size(data)
+    except json_limits.TooManyParts:
         return True
     return False
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from openai_frontend.config.model_options import FILE, ModelOptions, read
+from openai_frontend.config.types import OptionsByModel
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_options import FILE, ModelOptions, read
-from openai_frontend.setting_values import OptionsByModel
 from tests.fuzz import scratch
 from tests.fuzz.draw import Draw
 

@@ -2,8 +2,8 @@
 what is wrong with it.
 """
 
-from openai_frontend.setting_sources import InvalidSettings, load
-from openai_frontend.settings import Settings
+from openai_frontend.config.loader import InvalidSettings, load
+from openai_frontend.config.settings import Settings
 from tests.fuzz import scratch
 
 WORDS = (

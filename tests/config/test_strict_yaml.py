@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openai_frontend import yaml_text
+from openai_frontend.config import strict_yaml
 
 
 def test_other_libraries_do_not_change_what_words_mean(monkeypatch: pytest.MonkeyPatch):
@@ -21,7 +21,7 @@ def test_other_libraries_do_not_change_what_words_mean(monkeypatch: pytest.Monke
             loader.yaml_constructors["tag:yaml.org,2002:str"],
         )
 
-    assert yaml_text.parse("day: 2026-01-02") == {"day": datetime.date(2026, 1, 2)}
+    assert strict_yaml.parse("day: 2026-01-02") == {"day": datetime.date(2026, 1, 2)}
 
 
 def test_nor_does_what_they_changed_before(tmp_path: Path):
@@ -32,8 +32,8 @@ def test_nor_does_what_they_changed_before(tmp_path: Path):
         "table = yaml.SafeLoader.yaml_constructors\n"
         "table['tag:yaml.org,2002:timestamp'] = table['tag:yaml.org,2002:str']\n"
         "assert yaml.safe_load('2026-01-02') == '2026-01-02'\n"
-        "from openai_frontend import yaml_text\n"
-        "print(repr(yaml_text.parse('2026-01-02')))\n"
+        "from openai_frontend.config import strict_yaml\n"
+        "print(repr(strict_yaml.parse('2026-01-02')))\n"
     )
 
     shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)

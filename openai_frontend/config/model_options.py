@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from openai_frontend import validation_text, yaml_text
 from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.config import strict_yaml, validation
 from openai_frontend.errors import ModelUnavailable
 
 FILE = "openai_frontend.yaml"
@@ -232,8 +232,8 @@ def by_model(
 
 def _parsed(text: str, path: Path) -> ModelOptions:
     try:
-        values = yaml_text.parse(text)
-    except yaml_text.InvalidYaml as error:
+        values = strict_yaml.parse(text)
+    except strict_yaml.InvalidYaml as error:
         raise ModelUnavailable(f"{path}: {error}") from error
     if values is None:
         return ModelOptions()
@@ -249,6 +249,6 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors()[0]
     name = ".".join(map(str, problem["loc"]))
     if problem["type"] != "extra_forbidden":
-        return f"{name}: {validation_text.describe(problem)}"
+        return f"{name}: {validation.describe(problem)}"
     close = get_close_matches(name, ModelOptions.model_fields, n=1)
     return f"unknown option '{name}'" + (f"; did you mean '{close[0]}'?" if close else "")

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from openai_frontend import validation_text, yaml_text
-from openai_frontend.setting_table import ENVIRONMENT_PREFIX, options
-from openai_frontend.settings import Settings
+from openai_frontend.config import strict_yaml, validation
+from openai_frontend.config.options import ENVIRONMENT_PREFIX, options
+from openai_frontend.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ def load(
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        values = yaml_text.parse(config.read_text(encoding="utf-8"))
+        values = strict_yaml.parse(config.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidSettings(f"{config}: {error.strerror}") from None
-    except (yaml_text.InvalidYaml, UnicodeDecodeError) as error:
+    except (strict_yaml.InvalidYaml, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{config}: {error}") from None
     if values is None:
         return {}
@@ -85,7 +85,7 @@ def _first_problem(error: ValidationError, sources: Mapping[str, str]) -> str:
     problem = error.errors()[0]
     name, *inner = (str(part) for part in problem["loc"])
     where = "".join(f"[{part}]" for part in inner)
-    reason = validation_text.describe(problem)
+    reason = validation.describe(problem)
     got = "" if name in _SECRET else f" (got {problem['input']!r})"
     return f"{sources.get(name, name)}{where}: {reason}{got}"
 

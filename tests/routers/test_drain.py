@@ -8,7 +8,7 @@ SAME_WAYS = ["/v1/models", "/v1/chat/completions", "/nothing", "/v2/models/m"]
 @pytest.fixture
 async def leaving(world):
     world.model()
-    world.app.state.life.leave()
+    world.app.state.drain_state.begin_stop()
     return world
 
 
@@ -51,7 +51,7 @@ async def test_a_process_that_leaves_still_answers(leaving):
 @pytest.mark.parametrize("path", SAME_WAYS)
 async def test_a_process_that_drains_takes_no_request(world, path):
     """Each is told when to come again, and to make another connection for it."""
-    world.app.state.life.drain()
+    world.app.state.drain_state.drain()
 
     answer = await world.client.post(path, json={})
 
@@ -62,7 +62,7 @@ async def test_a_process_that_drains_takes_no_request(world, path):
 
 async def test_what_a_refusal_is_called(world):
     """OpenAI's envelope, with a code of its own."""
-    world.app.state.life.drain()
+    world.app.state.drain_state.drain()
 
     answer = await world.chat()
 
@@ -71,7 +71,7 @@ async def test_what_a_refusal_is_called(world):
 
 async def test_refusals_are_counted(world):
     """By their reason: how many came too late is seen."""
-    world.app.state.life.drain()
+    world.app.state.drain_state.drain()
 
     await world.chat()
 
@@ -82,7 +82,7 @@ async def test_refusals_are_counted(world):
 @pytest.mark.parametrize("path", ["/health/live", "/metrics", "/v2/health/live"])
 async def test_a_process_that_drains_is_looked_at_to_the_end(world, path):
     """A supervisor sees it live, and the figures of its last seconds are read."""
-    world.app.state.life.drain()
+    world.app.state.drain_state.drain()
 
     answer = await world.client.get(path)
 

@@ -5,8 +5,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from openai_frontend.setting_values import SECRET, form
-from openai_frontend.settings import GROUPS
+from openai_frontend.config.settings import GROUPS
+from openai_frontend.config.types import SECRET, form
 
 ENVIRONMENT_PREFIX = "OPENAI_FRONTEND_"
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NewType, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, ValidationInfo
 
-from openai_frontend.model_options import ModelOptions, Name
+from openai_frontend.config.model_options import ModelOptions, Name
 
 SCOPED_FORM = "NAME:KEY=VALUE"
 DEVICE_FORM = "DEVICE:NUMBER"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from openai_frontend.setting_sources import InvalidSettings, load
-from openai_frontend.setting_table import options
-from openai_frontend.setting_values import RateLimiterResource
-from openai_frontend.settings import Settings
+from openai_frontend.config.loader import InvalidSettings, load
+from openai_frontend.config.options import options
+from openai_frontend.config.settings import Settings
+from openai_frontend.config.types import RateLimiterResource
 
 SECRET = "sk-canary-8d1f"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend import model_options
+from openai_frontend.config import model_options
+from openai_frontend.config.model_options import ModelOptions, by_model, is_name, of_model, read
 from openai_frontend.errors import ModelUnavailable
-from openai_frontend.model_options import ModelOptions, by_model, is_name, of_model, read
 
 
 def write(folder: Path, text: str) -> Path:

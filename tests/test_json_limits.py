@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from openai_frontend import json_size
-from openai_frontend.json_size import TooManyParts, check_json_size
+from openai_frontend import json_limits
+from openai_frontend.json_limits import TooManyParts, check_json_size
 from tests.cpu_time import budget
 
 
@@ -21,7 +21,7 @@ def messages(count: int) -> bytes:
 
 
 HARMLESS = {
-    "fields": fields(json_size.MAX_FIELDS),
+    "fields": fields(json_limits.MAX_FIELDS),
     "depth": nested(b"[" * 63 + b"]" * 63),
     "deep text": nested(b'"' + b"[" * 1000 + b'"'),
     "text of fields": nested(json.dumps(fields(1000).decode()).encode()),
@@ -40,7 +40,7 @@ def test_harmless(name):
 
 
 FLOODS = {
-    "fields": (fields(json_size.MAX_FIELDS + 1), "256 parameters"),
+    "fields": (fields(json_limits.MAX_FIELDS + 1), "256 parameters"),
     "many fields": (fields(800_000), "256 parameters"),
     "spaced fields": (fields(300).replace(b":", b" \n : "), "256 parameters"),
     "depth": (nested(b"[" * 64 + b"]" * 64), "64 levels of nesting"),
@@ -89,11 +89,11 @@ STRINGS = (rb"\\\"[{", rb"x\\", rb"\"", b"", b"[[]]", rb"\\\\\"")
 def test_windows_do_not_matter(monkeypatch, window):
     """Wherever a body is cut, what is in a string is no structure, and what is not, is."""
     body = nested(b"[" + b",".join(b'{"k":["%s"]}' % each for each in STRINGS * 50) + b"]")
-    whole = b"".join(outside for outside, _ in json_size._windows(body))
-    quotes = sum(count for _, count in json_size._windows(body))
-    monkeypatch.setattr(json_size, "_WINDOW", window)
+    whole = b"".join(outside for outside, _ in json_limits._windows(body))
+    quotes = sum(count for _, count in json_limits._windows(body))
+    monkeypatch.setattr(json_limits, "_WINDOW", window)
 
-    cut = list(json_size._windows(body))
+    cut = list(json_limits._windows(body))
 
     assert (whole, quotes) == (b"".join(outside for outside, _ in cut), sum(q for _, q in cut))
 
@@ -106,7 +106,7 @@ def test_steps_are_short():
 
 
 def longest_step(body: bytes) -> float:
-    steps, longest, last = json_size.size_checks(body), 0.0, time.process_time()
+    steps, longest, last = json_limits.size_checks(body), 0.0, time.process_time()
     for _ in steps:
         longest, last = max(longest, time.process_time() - last), time.process_time()
     return longest

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from openai_frontend.setting_values import (
+from openai_frontend.config.types import (
     SECRET,
     Arguments,
     BytesByDevice,
@@ -227,7 +227,3 @@ class Metrics(BaseModel):
     metrics_config: ScopedSettings = Field(
         default={}, description="Setting of Triton's metrics, such as histograms or summaries."
     )
-
-
-class TritonSettings(Models, Core, Backends, Resources, Cache, CoreLog, Metrics):
-    """Every option of the core."""

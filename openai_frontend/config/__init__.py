@@ -1,0 +1,1 @@
+"""Settings, model options and their sources: flags, environment, YAML."""

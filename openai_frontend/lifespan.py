@@ -1,0 +1,227 @@
+"""What lives as long as the process, while the settings around it may change. Knows no HTTP."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from openai_frontend.auth.authenticator import Authenticator, build_authenticator
+from openai_frontend.config.settings import Settings
+from openai_frontend.drain_state import DrainState
+from openai_frontend.errors import GatewayError
+from openai_frontend.logs.handler import dropped_lines
+from openai_frontend.metrics import catalog, loop_lag
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.middleware.body_limit import BodyMemoryBudget
+from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.supervisor import EngineSupervisor
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.supervise import supervise
+from openai_frontend.tracing.attributes import ServerAddress
+from openai_frontend.tracing.tracing import Tracing
+from openai_frontend.triton import Server, relay_counts
+
+logger = logging.getLogger(__name__)
+
+
+class Startup:
+    """Starts the core and reads its models while the port already listens.
+
+    A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        registry: ModelRegistry,
+        *,
+        adapters_s: float,
+        follow_s: float | None = None,
+        first: Sequence[str] = (),
+    ) -> None:
+        """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
+        repository that the core polls. `first` are the models to bring where all are loaded on
+        demand.
+        """
+        self._first = first
+        self._adapters_s = adapters_s
+        self._follow_s = follow_s
+        self._server = server
+        self._registry = registry
+        self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        self.on_core: Callable[[], None] = lambda: None  # engines are made, no request is taken
+
+    async def run(self) -> None:
+        """Returns where the start has failed; else it goes on to look at what may change."""
+        try:
+            await self._server.start()
+            self.on_core()
+            await self._registry.refresh()
+            await self._bring_first()
+            async with asyncio.TaskGroup() as following:
+                look = partial(self._registry.watch_adapters, self._adapters_s)
+                following.create_task(supervise("watch LoRA adapters", look))
+                if self._follow_s is not None:
+                    look = partial(self._registry.watch, self._follow_s)
+                    following.create_task(supervise("watch model repository", look))
+        except Exception as error:  # noqa: BLE001  the process edge of the start
+            self.failure = error
+            logger.error("the server did not start: %s", error)
+            self.on_failure()
+
+    async def _bring_first(self) -> None:
+        """One that does not load is like any other that does not: a request tries again."""
+        for name in self._first:
+            try:
+                await self._registry.ensure_loaded(name)
+            except GatewayError as error:
+                logger.error("model %s could not be loaded: %s", name, error.message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppState:
+    """What holds counts, tasks and models. Made once; owned by the application's lifespan."""
+
+    server: Server
+    registry: ModelRegistry
+    startup: Startup
+    metrics: GatewayMetrics
+    keys: Authenticator | None  # None: everybody may come in
+    demand: OnDemandLoader | None  # None: models are not loaded on demand
+    drain_state: DrainState
+    limiter: ConcurrencyLimiter
+    bodies: BodyMemoryBudget
+    tracing: Tracing | None  # None: requests are not traced
+    engines: EngineSupervisor
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
+        """Starts all of it, and ends all of it."""
+        works = [
+            self.startup.run(),
+            loop_lag.watch(self.metrics.lagged),
+            supervise("supervise engines", self.engines.watch),
+            *(
+                supervise("watch keys", each.follow)
+                for each in (self.keys.followed if self.keys is not None else ())
+            ),
+        ]
+        running = [asyncio.create_task(work) for work in works]
+        try:
+            yield
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            if self.demand is not None:
+                await self.demand.close()
+            self.registry.close()
+            await self.server.stop()
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
+
+
+def build_state(settings: Settings, server: Server) -> AppState:
+    """All of it."""
+    metrics, drain_state = GatewayMetrics(), DrainState()
+    registry = ModelRegistry(
+        server,
+        metrics=metrics,
+        options=settings.options_by_model(),
+        tokenizer_threads=settings.tokenizer_threads,
+        tokenizer_queue=settings.tokenizer_queue,
+        strict_readiness=settings.strict_readiness,
+    )
+    demand = _on_demand(settings, registry) if settings.load_on_demand else None
+    polls = settings.model_control_mode == "poll"
+    startup = Startup(
+        server,
+        registry,
+        adapters_s=settings.lora_poll_interval_s,
+        follow_s=settings.repository_poll_s if polls else None,
+        first=[name for name in settings.load_model if name != "*"] if demand else (),
+    )
+    tracing = tracing_of(settings)
+    metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])
+    metrics.set_callback(catalog.FAST_PATH_WRITES, lambda: relay_counts()["writes"])
+    metrics.set_callback(catalog.LOG_LINES_DROPPED, dropped_lines)
+    limiter, bodies = (
+        _limiter(settings, drain_state, metrics),
+        BodyMemoryBudget(settings.max_buffered_body_bytes),
+    )
+    server.unreleased.observers += [limiter, bodies, registry.leases]
+    if tracing is not None:
+        metrics.set_callback(catalog.TRACES_DROPPED, lambda: tracing.lost)
+    return AppState(
+        server=server,
+        registry=registry,
+        startup=startup,
+        metrics=metrics,
+        keys=authenticator_of(settings),
+        demand=demand,
+        drain_state=drain_state,
+        limiter=limiter,
+        bodies=bodies,
+        tracing=tracing,
+        engines=EngineSupervisor(server, registry, metrics, settings.engine_limits()),
+    )
+
+
+def authenticator_of(settings: Settings) -> Authenticator | None:
+    """Who may come in; None: everybody. Raises AuthConfigError."""
+    return build_authenticator(
+        keys_file=settings.keys_file,
+        api_keys=[key.sha256 for key in settings.api_key],
+        jwks=settings.jwks,
+        jwt_issuer=settings.jwt_issuer,
+        jwt_audience=settings.jwt_audience,
+    )
+
+
+def tracing_of(settings: Settings) -> Tracing | None:
+    """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
+    if settings.otlp_endpoint is None:
+        return None
+    from openai_frontend.tracing.exporter import Exporter
+
+    local = settings.unix_socket
+    address = ServerAddress(
+        host=settings.host if local is None else str(local),
+        port=settings.port if local is None else None,
+        scheme="http" if settings.tls_certificate is None else "https",
+    )
+    tracing = Tracing(Exporter(settings.otlp_endpoint, address))
+    tracing.set_sampling(
+        ratio=settings.trace_sample_ratio, follows_caller=settings.trace_parent_based
+    )
+    return tracing
+
+
+def _on_demand(settings: Settings, registry: ModelRegistry) -> OnDemandLoader:
+    limits = OnDemandLimits(
+        models=settings.max_loaded_models,
+        memory_bytes=settings.max_model_memory_bytes,
+        wait_s=settings.model_load_timeout_s,
+        retry_s=settings.model_load_backoff_s,
+    )
+    demand = OnDemandLoader(registry, limits)
+    registry.enable_on_demand(demand)
+    return demand
+
+
+def _limiter(
+    settings: Settings, drain_state: DrainState, metrics: GatewayMetrics
+) -> ConcurrencyLimiter:
+    limiter = ConcurrencyLimiter(
+        settings.max_concurrent_requests,
+        max_queue_size=settings.max_queue_size,
+        queue_timeout_s=settings.queue_timeout_s,
+        metrics=metrics,
+    )
+    drain_state.on_drain(limiter.drain)
+    return limiter

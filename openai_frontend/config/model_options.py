@@ -78,65 +78,68 @@ class ModelOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    description: str | None = Field(default=None, description="Shown by /v1/models.")
+    description: str | None = Field(default=None, description="Description shown by /v1/models.")
     aliases: Annotated[tuple[Name, ...], BeforeValidator(_items)] = Field(
-        default=(), description="Further names by which requests may ask for the model."
+        default=(), description="Additional names that requests may use for the model."
     )
 
     contract: str | None = Field(
-        default=None, description="Tensor contract; else chosen by what the model declares."
+        default=None,
+        description="Tensor contract; by default detected from the model's inputs and outputs.",
     )
     tensors: dict[str, str] = Field(
-        default={}, description="Our name of a tensor and the model's, for the contract `python`."
+        default={},
+        description="Mapping from our tensor names to the model's, for the contract `python`.",
     )
 
     tokenizer: str | None = Field(
         default=None,
-        description="Folder of the tokenizer; one that begins with a dot lies in the model's "
+        description="Tokenizer folder; a path that starts with a dot is relative to the model's "
         "folder.",
     )
     chat_template: str | None = Field(
         default=None,
-        description="File or built-in name of a chat template; a file that begins with a dot lies "
-        "in the model's folder.",
+        description="File or built-in name of a chat template; a path that starts with a dot is "
+        "relative to the model's folder.",
     )
     allow_special_tokens: bool = Field(
         default=False,
-        description="Special tokens in the texts of a chat are tokens; else they stay text.",
+        description="Interpret special tokens in chat texts; by default they are plain text.",
     )
-    tool_call_parser: str | None = Field(default=None, description="What reads tool calls.")
-    reasoning_parser: str | None = Field(default=None, description="What reads reasoning.")
+    tool_call_parser: str | None = Field(default=None, description="Parser of tool calls.")
+    reasoning_parser: str | None = Field(default=None, description="Parser of reasoning.")
 
     max_model_len: Positive | None = Field(
-        default=None, description="Tokens of prompt and answer together."
+        default=None, description="Maximum tokens of prompt and output together."
     )
     max_output_tokens: Positive | None = Field(
-        default=None, description="Tokens of one answer; a request for more is refused."
+        default=None,
+        description="Maximum output tokens of one choice. A request for more is rejected.",
     )
     max_concurrent_requests: Positive | None = Field(
-        default=None, description="Requests at work in the model at the same time."
+        default=None, description="Maximum requests running in the model."
     )
     max_queue_size: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Requests that may wait for a place in the model."
+        default=None, description="Maximum requests waiting in the model's queue."
     )
     queue_timeout_s: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Seconds that a request may wait for a place."
+        default=None, description="Seconds that a request may wait in the queue."
     )
 
     first_token_timeout_s: Seconds | None = Field(
-        default=None, description="Seconds to the first response to a request; 0: for ever."
+        default=None, description="Seconds until the first response to a request; 0 disables."
     )
     inter_token_timeout_s: Seconds | None = Field(
-        default=None, description="Seconds between two responses; 0: for ever."
+        default=None, description="Seconds between two responses to a request; 0 disables."
     )
     engine_max_restarts: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Starts of its engine after deaths, within the window; 0: none."
+        default=None, description="Maximum engine restarts within the window; 0 disables."
     )
 
     adapters: Annotated[dict[str, str], BeforeValidator(_pairs)] = Field(
         default={},
-        description="Names of LoRA adapters and their folders; a relative one lies in the model's "
-        "folder. As a setting: `NAME=FOLDER,...`.",
+        description="LoRA adapter names and their folders, relative to the model's folder. As a "
+        "setting: `NAME=FOLDER,...`.",
     )
     adapter_folder: str | None = Field(
         default=None, description="Folder whose subfolders are LoRA adapters."
@@ -144,18 +147,19 @@ class ModelOptions(BaseModel):
 
     prompt_embedding_tables: Annotated[dict[Name, str], BeforeValidator(_pairs)] = Field(
         default={},
-        description="Names of prompt embedding tables for TensorRT-LLM and their `.npy` files; a "
-        "relative one lies in the model's folder. As a setting: `NAME=FILE,...`.",
+        description="Names of TensorRT-LLM prompt embedding tables and their `.npy` files, "
+        "relative to the model's folder. As a setting: `NAME=FILE,...`.",
     )
 
     ensemble: Name | None = Field(
-        default=None, description="The model that calls this one; requests cannot name it then."
+        default=None, description="Model that calls this one. Requests cannot name this model then."
     )
     expose: bool = Field(
-        default=False, description="Requests may name it though it is a part of an ensemble."
+        default=False,
+        description="Let requests name the model although it is a step of an ensemble.",
     )
     memory_bytes: Positive | None = Field(
-        default=None, description="Memory that it takes, where models are loaded on demand."
+        default=None, description="Memory that the model uses, for load_on_demand."
     )
 
     @property

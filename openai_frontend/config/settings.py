@@ -1,7 +1,6 @@
-"""Every setting once: its name, type, default, range and help, in groups.
+"""Every setting of the gateway: name, type, default, range and help, in groups.
 
-Read by `cli` and `app` alone; everything below them receives values. Says nothing of where a value
-comes from: `setting_sources` does.
+Only `cli`, `app` and `lifespan` read it; modules below receive values.
 """
 
 from pathlib import Path
@@ -28,80 +27,87 @@ class Listening(BaseModel):
     """Address and process"""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=9000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    port: int = Field(
+        default=9000, ge=0, le=65535, description="TCP port to listen on; 0 chooses a free port."
+    )
     unix_socket: Path | None = Field(
-        default=None, description="Unix socket to listen on, in place of host and port."
+        default=None, description="Path of a Unix socket to listen on instead of host and port."
     )
     tls_certificate: Path | None = Field(
         default=None,
-        description="PEM file of the server's certificate chain: serve HTTPS alone. It is read "
-        "again when it changes.",
+        description="PEM file with the server's certificate chain. Serves HTTPS only. A changed "
+        "file is applied without a restart.",
     )
     tls_key: Path | None = Field(
-        default=None, description="PEM file of its key, where the certificate's has none."
+        default=None,
+        description="PEM file with the private key, if the certificate file does not contain it.",
     )
     tls_client_ca: Path | None = Field(
         default=None,
-        description="PEM file of authorities: clients must show a certificate of theirs. It is "
-        "read again when it changes.",
+        description="PEM file with CA certificates: clients must present a certificate issued by "
+        "one of them. A changed file is applied without a restart.",
     )
     root_path: RootPath = Field(
         default="",
-        description="Path under which a reverse proxy serves the API, such as `/llm`, whether or "
-        "not the proxy drops it. `/openapi.json` and the links of `/` start with it.",
+        description="Path prefix under which a reverse proxy serves the API, such as `/llm`, "
+        "whether or not the proxy strips it. `/openapi.json` and the links of `/` use it.",
     )
     enable_kserve: bool = Field(
-        default=True, description="Serve KServe's v2 protocol below /v2 (docs/kserve.md)."
+        default=True, description="Serve the KServe v2 protocol under /v2 (docs/kserve.md)."
     )
     keep_alive_timeout_s: int = Field(
-        default=30, ge=1, description="Seconds that an idle connection stays open."
+        default=30, ge=1, description="Close idle connections after this many seconds."
     )
     graceful_shutdown_timeout_s: int = Field(
-        default=30, ge=0, description="Seconds that running requests have to end at a stop."
+        default=30,
+        ge=0,
+        description="Seconds that running requests may take to finish at shutdown.",
     )
     drain_delay_s: float = Field(
         default=0,
         ge=0,
-        description="Seconds at a stop in which requests are still taken, though readiness is gone "
-        "already: those that a load balancer takes to notice.",
+        description="Seconds at shutdown during which the server reports not ready but still "
+        "accepts requests. Set it to the time that a load balancer needs to notice.",
     )
 
 
 class Access(BaseModel):
-    """Access"""
+    """Authentication"""
 
     keys_file: Path | None = Field(
         default=None,
-        description="YAML or JSON file of API keys (docs/authentication.md), written by "
-        "`openai-frontend keys add`. Without a key, anyone who can reach the port can use the "
+        description="YAML or JSON file with API keys (docs/authentication.md), managed by "
+        "`openai-frontend keys`. Without any key, everyone who can reach the port can use the "
         "server.",
     )
     api_key: ApiKeys = Field(
         default=[],
-        description="API key that opens everything; may be given again. Other users of the machine "
-        "see a flag in the list of processes: prefer OPENAI_FRONTEND_API_KEY or keys_file.",
+        description="API key with all scopes; repeatable. Other users of the machine can see "
+        "flags in the process list: prefer OPENAI_FRONTEND_API_KEY or keys_file.",
         json_schema_extra=SECRET,
     )
     jwks: str | None = Field(
         default=None,
-        description="The signing keys of an identity provider, a file or an https address: its "
-        "JSON Web Tokens are taken as keys too. Needs the extra `jwt`.",
+        description="JWKS of an identity provider, as a file or an https URL. Its JSON Web "
+        "Tokens are then accepted as keys. Requires the extra `jwt`.",
     )
     jwt_issuer: str | None = Field(
-        default=None, description="Who must have issued a token (`iss`); with `jwks`."
+        default=None, description="Required issuer (`iss`) of tokens; must be set with `jwks`."
     )
     jwt_audience: str | None = Field(
-        default=None, description="For whom a token must be (`aud`); with `jwks`."
+        default=None, description="Required audience (`aud`) of tokens; must be set with `jwks`."
     )
     public_health: bool = Field(
-        default=True, description="/health needs no key: supervisors have none."
+        default=True, description="Serve /health without a key, for supervisors and load balancers."
     )
-    public_metrics: bool = Field(default=False, description="/metrics and /version need no key.")
-    public_docs: bool = Field(default=False, description="/docs needs no key.")
+    public_metrics: bool = Field(
+        default=False, description="Serve /metrics and /version without a key."
+    )
+    public_docs: bool = Field(default=False, description="Serve /docs without a key.")
     cors_origins: Origins = Field(
         default=[],
-        description="Web origin (`https://chat.example.com`) whose pages may use the API from a "
-        "browser; `*` for every one.",
+        description="Origin (`https://chat.example.com`) whose web pages may call the API from a "
+        "browser; repeatable; `*` allows all.",
     )
 
 
@@ -110,38 +116,43 @@ class Prompting(BaseModel):
 
     chat_template: ByModel = Field(
         default={},
-        description="File or built-in name of a chat template that replaces the model's own; "
-        "without `MODEL=` every model's.",
+        description="File or built-in name of a chat template that replaces the model's own. "
+        "Without `MODEL=` it applies to every model.",
     )
-    tokenizer_threads: int = Field(default=2, ge=1, description="Threads that build prompts.")
+    tokenizer_threads: int = Field(
+        default=2, ge=1, description="Threads that render and tokenize prompts."
+    )
     tokenizer_queue: int = Field(
-        default=256, ge=0, description="Prompts that may wait for a thread; one more gets 503."
+        default=256,
+        ge=0,
+        description="Maximum prompts waiting for a tokenizer thread. Beyond it, requests get 503.",
     )
     tiktoken_vocabulary: Path | None = Field(
         default=None,
         description="File of OpenAI's tokenizer (cl100k_base.tiktoken). Token ids sent to "
-        "/v1/embeddings are then OpenAI's: read as the text that they stand for.",
+        "/v1/embeddings are then decoded with it before the model tokenizes the text.",
     )
 
 
 class Answers(BaseModel):
-    """Answers"""
+    """Output"""
 
     tool_call_parser: ParserByModel = Field(
         default={},
-        description="What reads tool calls out of answers, where the model's own files do not say "
-        "it right: a family, `none`, `vllm:NAME` or `package.module:Class` (docs/tools.md); "
-        "without `MODEL=` every model's.",
+        description="Parser of tool calls, if the one detected from the model's files is wrong: "
+        "a family, `none`, `vllm:NAME` or `package.module:Class` (docs/tools.md). Without "
+        "`MODEL=` it applies to every model.",
     )
     reasoning_parser: ParserByModel = Field(
-        default={}, description="The same for what tells reasoning from the answer."
+        default={},
+        description="Parser that separates reasoning from content; values as for tool_call_parser.",
     )
     stream_interval: int = Field(
         default=1,
         ge=1,
         le=1024,
-        description="Tokens for each event of a stream, where the request does not say "
-        "(`stream_interval`); the first comes at once. A larger number costs less CPU.",
+        description="Tokens per stream event, unless the request sets `stream_interval`. The "
+        "first token is always sent at once. Larger values use less CPU.",
     )
     force_include_usage: bool = Field(
         default=False,
@@ -156,175 +167,185 @@ class Connections(BaseModel):
     max_connections: int = Field(
         default=4096,
         ge=1,
-        description="Connections at a time; requests on one more are answered 503, but for "
-        "/health. A tenth more are held to say so, others are closed at once.",
+        description="Maximum open connections. Up to 10 % more are accepted and answered 503 "
+        "(except /health); beyond that they are closed.",
     )
     header_timeout_s: float = Field(
-        default=20.0, gt=0, description="Seconds in which a request's head must have come."
+        default=20.0,
+        gt=0,
+        description="Seconds within which the request line and headers must arrive.",
     )
     body_timeout_s: float = Field(
-        default=120.0, gt=0, description="Seconds from its head in which a body must have come."
+        default=120.0,
+        gt=0,
+        description="Seconds, counted from the headers, within which the body must arrive.",
     )
     request_timeout_s: float = Field(
         default=3600.0,
         ge=0,
-        description="Seconds from its head in which a request to a model must be answered to its "
-        "end; 0: for ever.",
+        description="Seconds, counted from the headers, within which a model request must be "
+        "answered completely; 0 disables.",
     )
     send_timeout_s: float = Field(
         default=30.0,
         gt=0,
-        description="Seconds after which a client that reads nothing, though something waits for "
-        "it, is dropped.",
+        description="Disconnect a client that reads nothing for this many seconds while data is "
+        "waiting for it.",
     )
     stream_buffer_bytes: int = Field(
         default=4 * 1024 * 1024,
         ge=64 * 1024,
-        description="Bytes of a stream that may wait for a client that reads too slowly; beyond "
-        "them it is dropped.",
+        description="Maximum bytes of a stream buffered for a slow client. Beyond it, the client "
+        "is disconnected.",
     )
     sse_ping_interval_s: float = Field(
         default=15.0,
         ge=0,
-        description="A stream that is silent for so many seconds sends a comment, before the next "
-        "as many are over; 0: never.",
+        description="Send an SSE comment after this many idle seconds (at the latest after twice "
+        "as many); 0 disables.",
     )
     allowed_hosts: Hosts = Field(
         default=[],
-        description="Name (or `*.example.com`) by which clients may call the server in the Host "
-        "header. Without any: by every one, but on 127.0.0.1 without keys, TLS and "
-        "`trusted_proxies` by `localhost` and by addresses alone (docs/connections.md).",
+        description="Host name (or `*.example.com`) accepted in the Host header; repeatable. "
+        "Default: all, except that a server on 127.0.0.1 without keys, TLS and `trusted_proxies` "
+        "accepts only `localhost` and IP addresses (docs/connections.md).",
     )
     trusted_proxies: Networks = Field(
         default=[],
-        description="Address or network of a proxy that says whom it speaks for "
-        "(X-Forwarded-For, X-Forwarded-Proto, Forwarded), or `unix` for the Unix socket; others "
-        "are not listened to.",
+        description="Address or network of a proxy whose X-Forwarded-For, X-Forwarded-Proto and "
+        "Forwarded headers are trusted, or `unix` for the Unix socket; repeatable. Ignored from "
+        "others.",
     )
 
 
 class Limits(BaseModel):
-    """Limits on requests"""
+    """Request limits"""
 
     max_body_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1, description="Bytes of a request's body."
+        default=16 * 1024 * 1024, ge=1, description="Maximum bytes of a request body."
     )
     max_header_bytes: int = Field(
-        default=64 * 1024, ge=1024, description="Bytes of a request's head, all headers together."
+        default=64 * 1024, ge=1024, description="Maximum bytes of the request line and all headers."
     )
     max_body_chunks: int = Field(
-        default=65_536, ge=1, description="Pieces of a body that is sent in chunks."
+        default=65_536, ge=1, description="Maximum chunks of a body with chunked transfer encoding."
     )
     max_buffered_body_bytes: int = Field(
         default=512 * 1024 * 1024,
         ge=1,
-        description="Bytes of the bodies of all requests at work; beyond them one is answered 503.",
+        description="Maximum bytes of all request bodies in memory. Beyond it, requests get 503.",
     )
-    max_messages: int = Field(default=2048, ge=1, description="Messages in one chat.")
-    max_n: int = Field(default=128, ge=1, description="Choices (`n`) for one prompt.")
+    max_messages: int = Field(default=2048, ge=1, description="Maximum messages per chat request.")
+    max_n: int = Field(default=128, ge=1, description="Maximum choices (`n`) per prompt.")
     max_prompts: int = Field(
-        default=2048, ge=1, description="Prompts times choices in one completions request."
+        default=2048, ge=1, description="Maximum prompts times choices per completions request."
     )
     max_prompt_tokens: int = Field(
         default=2**20,
         ge=1,
-        description="Tokens of one request's prompts, all together; a model's context bounds each.",
+        description="Maximum prompt tokens per request, all prompts together; the model's "
+        "context limits each prompt.",
     )
     max_output_tokens: int = Field(
         default=2**24,
         ge=1,
-        description="Tokens that one request may ask for: choices times length.",
+        description="Maximum output tokens that a request may ask for: choices times length.",
     )
     max_input_tokens: int = Field(
-        default=300_000, ge=1, description="Tokens of one embeddings request, all inputs together."
+        default=300_000,
+        ge=1,
+        description="Maximum input tokens per embeddings request, all inputs together.",
     )
     max_concurrent_requests: int = Field(
         default=1024,
         ge=1,
-        description="Requests at work in the models at the same time (choices, embeddings, "
-        "scores); one more waits for a place (docs/limits.md).",
+        description="Maximum requests running in the models (each choice, embedding or score "
+        "counts as one). Further requests wait in the queue (docs/limits.md).",
     )
     max_queue_size: int = Field(
         default=1024,
         ge=0,
-        description="Requests that may wait for a place in a model, each model's by themselves; "
-        "one more is answered 503, as is every one that finds no place where this is 0.",
+        description="Maximum requests waiting in the queue of each model. Beyond it, requests "
+        "get 503; 0 disables queueing.",
     )
     queue_timeout_s: float = Field(
-        default=30.0, gt=0, description="Seconds that a request may wait; then it is answered 503."
+        default=30.0,
+        gt=0,
+        description="Seconds that a request may wait in the queue before it gets 503.",
     )
     unknown_fields: Literal["warn", "reject", "ignore"] = Field(
-        default="warn", description="What happens to request fields that nobody knows."
+        default="warn", description="What to do with unknown request fields."
     )
 
 
 class Engines(BaseModel):
-    """Engines that die or hang"""
+    """Engine health"""
 
     first_token_timeout_s: float = Field(
         default=600.0,
         ge=0,
-        description="Seconds that a model may take for the first response to a request, its own "
-        "queue included; then the request ends with 504. 0: for ever. A model may have its own.",
+        description="Seconds until a model's first response to a request, including time in the "
+        "model's own queue; then the request gets 504. 0 disables. Can be set per model.",
     )
     inter_token_timeout_s: float = Field(
         default=120.0,
         ge=0,
-        description="Seconds that a model may be silent once it has begun an answer. 0: for ever. "
-        "A model may have its own.",
+        description="Seconds between two responses of a model to a request; then the request "
+        "fails. 0 disables. Can be set per model.",
     )
     engine_max_restarts: int = Field(
         default=5,
         ge=0,
-        description="Starts of an engine that has died, or hangs, in `engine_restart_window_s`; "
-        "then its model stays down until it is loaded again. 0: none. A model may have its own.",
+        description="Maximum restarts of a crashed or hung engine within "
+        "`engine_restart_window_s`. Beyond it, the model stays down until it is loaded again. 0 "
+        "disables restarts. Can be set per model.",
     )
     engine_restart_window_s: float = Field(
         default=600.0,
         gt=0,
-        description="Seconds for which a start of an engine counts.",
+        description="Seconds for which a restart counts toward `engine_max_restarts`.",
     )
 
 
 class Log(BaseModel):
-    """Log"""
+    """Logging"""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
-        description="Lines of the gateway's own log; those of its libraries are info at most.",
+        description="Minimum level of the gateway's own log lines. Libraries never log below info.",
     )
     log_format: Literal["text", "json"] = Field(
         default="text",
-        description="Lines of text, or one JSON object a line (docs/tracing-and-logs.md); Triton's "
-        "and vLLM's lines too.",
+        description="Write text, or one JSON object per line (docs/tracing-and-logs.md). Applies "
+        "to Triton and vLLM too.",
     )
     log_exception_texts: bool = Field(
         default=False,
-        description="Log what exceptions of libraries and models say, also those of a request: "
-        "they may quote its prompt.",
+        description="Log the messages of exceptions from libraries and models, even within a "
+        "request. They may quote the prompt.",
     )
-    access_log: bool = Field(default=False, description="Log one line for each request.")
+    access_log: bool = Field(default=False, description="Log one line per request.")
 
 
 class Traces(BaseModel):
-    """Traces"""
+    """Tracing"""
 
     otlp_endpoint: str | None = Field(
         default=None,
         pattern=r"^https?://[^\s?#]+$",
-        description="Collector of OpenTelemetry traces, by OTLP over HTTP: "
-        "`http://localhost:4318`. Needs the extra `otel`.",
+        description="Base URL of an OpenTelemetry collector (OTLP over HTTP), such as "
+        "`http://localhost:4318`. Requires the extra `otel`.",
     )
     trace_sample_ratio: float = Field(
         default=1.0,
         ge=0,
         le=1,
-        description="Share of the requests that are traced, of those that come without a trace.",
+        description="Fraction of requests to trace, among those without an incoming trace.",
     )
     trace_parent_based: bool = Field(
         default=True,
-        description="A request that comes with a trace (`traceparent`) is traced where its caller "
-        "says so; else by the ratio too.",
+        description="For requests with a `traceparent` header, follow the caller's sampling "
+        "decision instead of the ratio.",
     )
 
 
@@ -342,7 +363,7 @@ class Settings(
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def options_by_model(self) -> dict[str, ModelOptions]:
-        """What the settings say of models, all of it in one place; `*` is every model."""
+        """Options by model name from all settings; `*` applies to every model."""
         return model_options.by_model(
             self.model_option,
             chat_template=self.chat_template,
@@ -351,7 +372,7 @@ class Settings(
         )
 
     def engine_limits(self) -> EngineLimits:
-        """What engines may take, where a model has no limits of its own."""
+        """The limits of engines whose models have none of their own."""
         return EngineLimits(
             first_token_s=self.first_token_timeout_s,
             inter_token_s=self.inter_token_timeout_s,

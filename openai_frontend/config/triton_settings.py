@@ -1,4 +1,4 @@
-"""The settings of the Triton core, in groups; `settings.py` joins them with the gateway's own."""
+"""The groups of settings of the Triton core. `settings.py` joins them with the gateway's."""
 
 from pathlib import Path
 from typing import Literal
@@ -23,123 +23,132 @@ class Models(BaseModel):
     """Models"""
 
     model_repository: Paths = Field(
-        default=[Path("model_repository")], description="Folder with models; may be given again."
+        default=[Path("model_repository")], description="Folder with models; repeatable."
     )
     served_model_name: ModelNames = Field(
         default=[],
-        description="Name of the model of `serve MODEL`, instead of its own; may be given again. "
-        "Requests may use each name.",
+        description="Name of the model of `serve MODEL` instead of its own; repeatable. Requests "
+        "may use each name.",
     )
     engine_arg: Arguments = Field(
         default={},
-        description="Engine argument of vLLM for the model of `serve MODEL`, such as "
-        "max_model_len=8192; the value is JSON or text; may be given again.",
+        description="vLLM engine argument for the model of `serve MODEL`, such as "
+        "max_model_len=8192. The value is JSON or text; repeatable.",
         json_schema_extra=SECRET,  # hf_token is one
     )
     model_control_mode: Literal["none", "poll", "explicit"] = Field(
         default="none",
-        description="Load all models at start, follow the folder, or load the named ones alone.",
+        description="Load all models at start (none), follow changes of the repository (poll), "
+        "or load only named models (explicit).",
     )
     load_model: Names = Field(
         default=["*"],
-        description="Model to load at start, '*' for all of them; other values need the mode "
-        "explicit.",
+        description="Model to load at start, or '*' for all; repeatable. Values other than '*' "
+        "require mode explicit.",
     )
     enable_model_management: bool = Field(
-        default=False, description="Let clients load and unload models, where the mode is explicit."
+        default=False, description="Let clients load and unload models; requires mode explicit."
     )
     allow_model_override: bool = Field(
         default=False,
-        description="Let clients who load a model by KServe's protocol send its config and files: "
-        "whoever may do that can run code in the server.",
+        description="Let clients that load a model through KServe's protocol send its config and "
+        "files. Such clients can run code in the server.",
     )
     load_on_demand: bool = Field(
         default=False,
-        description="Load a model when a request asks for it, where the mode is explicit; at start "
-        "those that `load_model` names, but not '*'.",
+        description="Load a model at the first request for it; requires mode explicit. At start, "
+        "load the models named by `load_model` ('*' is ignored).",
     )
     max_loaded_models: int | None = Field(
         default=None,
         ge=1,
-        description="Models at a time, where they are loaded on demand; those that were not used "
-        "for longest make room.",
+        description="Maximum loaded models with load_on_demand. The least recently used ones are "
+        "unloaded.",
     )
     max_model_memory_bytes: int | None = Field(
         default=None,
         ge=1,
-        description="Memory for models, where they are loaded on demand: as their options say "
-        "(`memory_bytes`), or else as their load added to the processes' main memory.",
+        description="Memory budget for models with load_on_demand. A model counts with its "
+        "option `memory_bytes`, or with the growth of the processes' main memory during its load.",
     )
     model_load_timeout_s: float = Field(
-        default=300.0, gt=0, description="Seconds that a request waits for its model to be loaded."
+        default=300.0, gt=0, description="Seconds that a request waits for its model to load."
     )
     model_load_backoff_s: float = Field(
         default=10.0,
         ge=0,
-        description="Seconds after a load on demand that failed in which requests are refused with "
-        "its reason; after that the next one tries again.",
+        description="Seconds after a failed load on demand during which requests for the model "
+        "get the error; the next request after that tries again.",
     )
     model_option: OptionsByModel = Field(
         default={},
-        description="What a model's openai_frontend.yaml may say (docs/models.md), and goes before "
-        "it; of the model `*` for every model, which goes behind it.",
+        description="Per-model option. Overrides the model's openai_frontend.yaml; for the model "
+        "`*` it sets defaults that the file overrides (docs/models.md).",
     )
     lora_poll_interval_s: float = Field(
         default=5.0,
         gt=0,
-        description="Seconds between two looks at the folders of LoRA adapters (docs/lora.md).",
+        description="Seconds between scans of the LoRA adapter folders (docs/adapters.md).",
     )
     repository_poll_s: float = Field(
-        default=15.0, gt=0, description="Seconds between two looks at the folder, in mode poll."
+        default=15.0,
+        gt=0,
+        description="Seconds between scans of the model repository in mode poll.",
     )
     strict_model_config: bool = Field(
-        default=False, description="Refuse models whose config.pbtxt is not complete."
+        default=False, description="Reject models whose config.pbtxt is incomplete."
     )
     model_config_name: str | None = Field(
-        default=None, description="Name of the config to use in each model's folder configs."
+        default=None, description="Name of the config to use from each model's `configs` folder."
     )
     model_namespacing: bool = Field(
         default=False, description="Allow the same model name in several repositories."
     )
     model_load_thread_count: int | None = Field(
-        default=None, ge=1, description="Models that load at the same time."
+        default=None, ge=1, description="Maximum models that load in parallel."
     )
     model_load_retry_count: int | None = Field(
-        default=None, ge=0, description="Further attempts at a model that does not load."
+        default=None, ge=0, description="Retries for a model that fails to load."
     )
     model_load_gpu_limit: FractionByDevice = Field(
-        default={}, description="Share of a GPU's memory (0 to 1) beyond which no model loads."
+        default={},
+        description="Fraction (0 to 1) of a GPU's memory above which no model is loaded.",
     )
 
     @field_validator("load_on_demand")
     @classmethod
-    def _needs_explicit_mode(cls, wanted: bool, info: ValidationInfo) -> bool:
-        if wanted and info.data.get("model_control_mode") != "explicit":
-            raise ValueError("models are loaded on demand where model_control_mode is explicit")
-        return wanted
+    def _needs_explicit_mode(cls, enabled: bool, info: ValidationInfo) -> bool:
+        if enabled and info.data.get("model_control_mode") != "explicit":
+            raise ValueError("requires model_control_mode: explicit")
+        return enabled
 
 
 class Core(BaseModel):
     """Triton core"""
 
     triton_library: Path | None = Field(
-        default=None, description="Path of libtritonserver.so; found by itself in images and wheel."
+        default=None,
+        description="Path of libtritonserver.so; found automatically in the container images and "
+        "the wheel.",
     )
-    server_id: str = Field(default="openai-frontend", description="Name of the server in Triton.")
+    server_id: str = Field(
+        default="openai-frontend", description="Server name that Triton reports."
+    )
     strict_readiness: bool = Field(
-        default=True, description="Ready only while every loaded model is ready."
+        default=True, description="Report ready only while every loaded model is ready."
     )
     exit_timeout_s: int = Field(
-        default=30, ge=0, description="Seconds that models have to end when the server stops."
+        default=30, ge=0, description="Seconds that models may take to stop at shutdown."
     )
     enable_peer_access: bool | None = Field(
-        default=None, description="Let GPUs read each other's memory."
+        default=None, description="Let GPUs access each other's memory."
     )
     min_supported_compute_capability: float | None = Field(
-        default=None, description="GPUs below this CUDA compute capability are not used."
+        default=None, description="Ignore GPUs below this CUDA compute capability."
     )
     host_policy: ScopedSettings = Field(
-        default={}, description="Setting of a host policy, such as CPU cores or a NUMA node."
+        default={},
+        description="Setting of a host policy, such as CPU cores or a NUMA node; repeatable.",
     )
 
 
@@ -147,10 +156,10 @@ class Backends(BaseModel):
     """Backends"""
 
     backend_directory: Path | None = Field(
-        default=None, description="Folder with Triton's backends beside our in-process one."
+        default=None, description="Folder with Triton backends, in addition to the in-process one."
     )
     backend_config: ScopedSettings = Field(
-        default={}, description="Setting of a backend; may be given again."
+        default={}, description="Setting of a backend; repeatable."
     )
     repo_agent_directory: Path | None = Field(
         default=None, description="Folder with Triton's repository agents."
@@ -158,25 +167,27 @@ class Backends(BaseModel):
 
 
 class Resources(BaseModel):
-    """Memory and rate limits"""
+    """Memory and rate limiter"""
 
     pinned_memory_pool_bytes: int | None = Field(
-        default=None, ge=0, description="Bytes of pinned host memory for transfers to GPUs."
+        default=None, ge=0, description="Bytes of pinned host memory for GPU transfers."
     )
     cuda_memory_pool_bytes: BytesByDevice = Field(
-        default={}, description="Bytes of memory that Triton takes on a GPU."
+        default={}, description="Bytes of Triton's memory pool on a GPU; repeatable."
     )
     cuda_virtual_address_bytes: BytesByDevice = Field(
-        default={}, description="Bytes of address space on a GPU for growable state."
+        default={},
+        description="Bytes of virtual address space on a GPU for growable state; repeatable.",
     )
     buffer_manager_thread_count: int | None = Field(
         default=None, ge=0, description="Threads that copy tensors."
     )
     rate_limiter_mode: Literal["off", "execution_count"] | None = Field(
-        default=None, description="How instances of models share the resources below."
+        default=None,
+        description="How model instances share the resources of rate_limiter_resource.",
     )
     rate_limiter_resource: RateLimiterResources = Field(
-        default=[], description="Count of a resource; may be given again."
+        default=[], description="Number of copies of a rate limiter resource; repeatable."
     )
 
 
@@ -184,7 +195,7 @@ class Cache(BaseModel):
     """Response cache"""
 
     cache_config: ScopedSettings = Field(
-        default={}, description="Setting of a cache, such as local:size=1048576 (bytes)."
+        default={}, description="Setting of the response cache, such as local:size=1048576 (bytes)."
     )
     cache_directory: Path | None = Field(
         default=None, description="Folder with Triton's cache libraries."
@@ -192,19 +203,19 @@ class Cache(BaseModel):
 
 
 class CoreLog(BaseModel):
-    """Triton's log"""
+    """Triton log"""
 
-    triton_log_info: bool = Field(default=False, description="Log Triton's informational lines.")
+    triton_log_info: bool = Field(default=False, description="Log Triton's info messages.")
     triton_log_warn: bool = Field(default=True, description="Log Triton's warnings.")
     triton_log_error: bool = Field(default=True, description="Log Triton's errors.")
     triton_log_verbose: int = Field(
-        default=0, ge=0, description="Level of Triton's verbose log; 0 is off."
+        default=0, ge=0, description="Level of Triton's verbose log; 0 disables."
     )
     triton_log_file: Path | None = Field(
-        default=None, description="File for Triton's log instead of standard error."
+        default=None, description="File for Triton's log instead of stderr."
     )
     triton_log_format: Literal["default", "ISO8601"] | None = Field(
-        default=None, description="Form of the time in Triton's log."
+        default=None, description="Time format of Triton's log."
     )
 
 
@@ -216,14 +227,15 @@ class Metrics(BaseModel):
         default=None,
         ge=1,
         le=65535,
-        description="A second port that has /metrics alone, as Triton's 8002; the first one has it "
-        "too.",
+        description="Additional port that serves only /metrics, like Triton's port 8002. The "
+        "main port serves it too.",
     )
-    gpu_metrics: bool | None = Field(default=None, description="Collect metrics of GPUs.")
-    cpu_metrics: bool | None = Field(default=None, description="Collect metrics of the CPU.")
+    gpu_metrics: bool | None = Field(default=None, description="Collect GPU metrics.")
+    cpu_metrics: bool | None = Field(default=None, description="Collect CPU metrics.")
     metrics_interval_ms: int | None = Field(
-        default=None, ge=1, description="Milliseconds between two looks at GPU and CPU."
+        default=None, ge=1, description="Milliseconds between samples of GPU and CPU metrics."
     )
     metrics_config: ScopedSettings = Field(
-        default={}, description="Setting of Triton's metrics, such as histograms or summaries."
+        default={},
+        description="Setting of Triton's metrics, such as histograms or summaries; repeatable.",
     )

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 
-_MOST_ELEMENTS = 2**63 - 1  # Triton counts in int64,
-_MAX_DIMENSION = 2**32 - 1  # and a batch in uint32
+_MOST_ELEMENTS = 2**63 - 1  # Triton counts elements in int64
+_MAX_DIMENSION = 2**32 - 1  # and the batch dimension in uint32
 
 TensorInput = tuple[str, tuple[int, ...], bytes | memoryview]
 """Triton's datatype, shape, raw bytes."""
@@ -19,8 +19,8 @@ class Datatype:
     """One of Triton's datatypes."""
 
     name: str
-    size: int | None  # bytes of an element; None where each has a length of its own
-    code: str | None  # the type code of array and memoryview; None where JSON has no such number
+    size: int | None  # bytes of an element; None if elements differ in length
+    code: str | None  # type code of array and memoryview; None if JSON has no such number
 
 
 _ALL = (
@@ -45,26 +45,24 @@ BYTES = DATATYPES["BYTES"]
 
 
 def as_numbers(data: memoryview, code: str) -> "memoryview[Any]":
-    """Flat bytes as numbers of a type code."""
-    found: memoryview[Any] = data.cast(code)  # type: ignore[call-overload]  # it wants literals
+    """A view of flat bytes as numbers of a type code."""
+    found: memoryview[Any] = data.cast(code)  # type: ignore[call-overload]  # cast() is typed for literals
     return found
 
 
 def reject(tensor: str, reason: str) -> NoReturn:
-    """Raises InvalidRequest about a tensor by its name."""
+    """Raises InvalidRequest with the tensor's name."""
     raise InvalidRequest(f"tensor '{tensor[:128]}': {reason}", param=tensor[:128])
 
 
 def datatype_named(tensor: str, datatype: str) -> Datatype:
-    """The datatype by its name."""
     found = DATATYPES.get(datatype)
     if found is None:
-        reject(tensor, f"there is no datatype '{datatype[:32]}'; it is one of {_names()}")
+        reject(tensor, f"unknown datatype '{datatype[:32]}'; use one of {_names()}")
     return found
 
 
 def element_count(tensor: str, shape: Sequence[int]) -> int:
-    """How many elements a tensor of this shape has."""
     if any(dimension < 0 for dimension in shape):
         reject(tensor, f"its shape {list(shape)} has a negative dimension")
     count = math.prod(shape)
@@ -74,16 +72,16 @@ def element_count(tensor: str, shape: Sequence[int]) -> int:
 
 
 def check_size(tensor: str, datatype: Datatype, shape: Sequence[int], byte_size: int) -> None:
-    """Whether so many bytes can be the tensor; of BYTES each element takes four at least."""
+    """Raises InvalidRequest unless `byte_size` fits the shape. A BYTES element takes at least 4."""
     count = element_count(tensor, shape)
     if datatype.size is None:
         if byte_size < 4 * count or (count == 0 and byte_size):
-            reject(tensor, f"{byte_size} bytes are no {count} elements of {datatype.name}")
+            reject(tensor, f"{byte_size} bytes cannot hold {count} elements of {datatype.name}")
     elif byte_size != count * datatype.size:
-        wanted = count * datatype.size
+        expected = count * datatype.size
         reject(
             tensor,
-            f"{datatype.name} of shape {list(shape)} takes {wanted} bytes, not {byte_size}",
+            f"{datatype.name} of shape {list(shape)} needs {expected} bytes, got {byte_size}",
         )
 
 

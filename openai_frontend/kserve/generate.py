@@ -28,15 +28,12 @@ from schemas.kserve import GenerateRequest
 
 _NESTED = "parameters"  # its members may also be members of the request itself
 
-NOT_ONE = (
-    "generate is for models that give exactly one response to a request, and this one gave {}: "
-    "use generate_stream"
-)
+NOT_ONE = "generate needs exactly one response from the model, which sent {}: use generate_stream"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedGenerateRequest:
-    """A request as it goes to the core."""
+    """A generate request, ready for the core."""
 
     inputs: dict[str, TensorInput]
     id: str | None
@@ -44,7 +41,7 @@ class ParsedGenerateRequest:
 
 
 class GenerateService:
-    """Answers generate requests; the streaming ones with the events of a stream."""
+    """Answers generate and generate_stream requests."""
 
     def __init__(self, core: Core, admission: ModelAdmission) -> None:
         self._core = core
@@ -54,13 +51,13 @@ class GenerateService:
     async def create(
         self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
     ) -> bytes:
-        """The one response, as JSON. `key`: the digest of who asks."""
+        """The single response, as JSON. `key` is the digest of the caller's key."""
         documents: list[bytes] = []
         async with aclosing(self._documents(model, body, request_id, key)) as bursts:
             async for burst in bursts:
                 documents += burst
-                if len(documents) > 1:  # the rest of a stream would be for nobody
-                    raise InvalidRequest(NOT_ONE.format("more"))
+                if len(documents) > 1:  # no reason to generate the rest
+                    raise InvalidRequest(NOT_ONE.format("more than one"))
         if not documents:
             raise InvalidRequest(NOT_ONE.format("none"))
         return documents[0]
@@ -68,7 +65,7 @@ class GenerateService:
     async def stream(
         self, model: ModelAddress, body: bytes, request_id: str, *, key: str = ""
     ) -> AsyncGenerator[bytes, None]:
-        """Events, all that one wake-up brought together. What it raises comes after them."""
+        """Events; those of one wake-up together. Raises errors after the events before them."""
         async with aclosing(self._documents(model, body, request_id, key)) as bursts:
             async for burst in bursts:
                 if burst:
@@ -77,7 +74,7 @@ class GenerateService:
     async def _documents(
         self, model: ModelAddress, body: bytes, request_id: str, key: str
     ) -> AsyncGenerator[list[bytes], None]:
-        """Closing it ends the request in the core."""
+        """Closing this generator cancels the request in the core."""
         async with self._admission.lease(model, key):
             metadata = self._core.model_metadata(model.name, model.version)
             parsed = await offload(
@@ -88,8 +85,8 @@ class GenerateService:
                 responses = self._infer(model, replace(parsed, options=options), request_id)
                 try:
                     async for burst in responses:
-                        said = [each for each in burst if _has_content(each)]
-                        yield [await _encode(head, each) for each in said]
+                        answers = [each for each in burst if _has_content(each)]
+                        yield [await _encode(head, each) for each in answers]
                 finally:
                     responses.cancel()
 
@@ -98,8 +95,8 @@ class GenerateService:
         fields = dict(request.model_extra or {})
         if request.parameters is not None:
             fields[_NESTED] = request.parameters
-        read = read_fields(fields, declared)
-        return ParsedGenerateRequest(read.inputs, request.id, read_parameters(read.parameters))
+        split = read_fields(fields, declared)
+        return ParsedGenerateRequest(split.inputs, request.id, read_parameters(split.parameters))
 
     def _infer(
         self, model: ModelAddress, parsed: ParsedGenerateRequest, request_id: str
@@ -116,7 +113,7 @@ class GenerateService:
 
 
 def _has_content(response: CoreResponse) -> bool:
-    """A decoupled model may end with a response that only says that it is the last."""
+    """False for an empty final response, with which a decoupled model may end."""
     return bool(response.names or response.parameters or not response.final)
 
 
@@ -128,7 +125,7 @@ async def _encode(head: Mapping[str, Any], response: CoreResponse) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GenerateFields:
-    """What a request's fields are to the model."""
+    """A request's fields, split into the model's inputs and other parameters."""
 
     inputs: dict[str, TensorInput] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -137,12 +134,12 @@ class GenerateFields:
 def read_fields(
     request: Mapping[str, Any], declared: Iterable[Mapping[str, Any]]
 ) -> GenerateFields:
-    """`declared`: the model metadata's inputs. Raises InvalidRequest, which names the field."""
+    """`declared` are the inputs in the model's metadata. Raises InvalidRequest with the field."""
     metadata = {tensor["name"]: tensor for tensor in declared}
     fields = GenerateFields()
     for name, value in _flat(request, _NESTED in metadata):
         if name in fields.inputs or name in fields.parameters:
-            raise InvalidRequest(f"'{name[:128]}' is given twice", param=name[:128])
+            raise InvalidRequest(f"duplicate field '{name[:128]}'", param=name[:128])
         if name in metadata:
             fields.inputs[name] = _input(metadata[name], value)
         else:
@@ -157,7 +154,7 @@ def _flat(request: Mapping[str, Any], is_input: bool) -> Iterable[tuple[str, Any
         elif isinstance(value, dict):
             yield from value.items()
         else:
-            raise InvalidRequest(f"'{_NESTED}' is no object", param=_NESTED)
+            raise InvalidRequest(f"'{_NESTED}' must be an object", param=_NESTED)
 
 
 def _input(declared: Mapping[str, Any], value: Any) -> TensorInput:
@@ -169,7 +166,7 @@ def _input(declared: Mapping[str, Any], value: Any) -> TensorInput:
 
 
 def _shape(tensor: str, declared: Sequence[int], count: int) -> tuple[int, ...]:
-    """The declared shape with its free dimensions set: the innermost takes all, others are 1."""
+    """The declared shape; the innermost free dimension takes all elements, others become 1."""
     shape = [int(dimension) for dimension in declared]
     left = count
     for fixed in shape:
@@ -188,7 +185,7 @@ def _shape(tensor: str, declared: Sequence[int], count: int) -> tuple[int, ...]:
 def encode_response(
     head: Mapping[str, Any], outputs: Iterable[OutputTensor], parameters: Mapping[str, Any]
 ) -> bytes:
-    """One response: `head`, parameters and outputs side by side; one element stands for itself."""
+    """A response: `head`, parameters and outputs as members. One element is written as a scalar."""
     members = {name: orjson.dumps(value) for name, value in {**head, **parameters}.items()}
     for output in outputs:
         text = json_tensors.encode(

@@ -42,36 +42,37 @@ DECOUPLED = (
 
 @dataclass(frozen=True, slots=True)
 class ParsedInferRequest:
-    """A request as it goes to the core, and how its outputs are wanted."""
+    """An infer request, ready for the core, and the form of each output."""
 
     inputs: dict[str, TensorInput]
     id: str | None = None
     options: RequestOptions = field(default_factory=RequestOptions)
-    wanted: tuple[RequestedOutput, ...] = ()  # empty: all that the model gives
+    outputs: tuple[RequestedOutput, ...] = ()  # empty: all of the model's outputs
 
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """The JSON of a response, and the tensors' bytes that follow it."""
+    """A response's JSON and the tensor bytes that follow it."""
 
     json: bytes
     tail: tuple[memoryview, ...] = ()
 
 
 def json_length(text: str | None, body_bytes: int) -> int:
-    """The JSON's length by the header of that name; without it the body is all JSON.
+    """The JSON's length, from the header's value `text`. Without it, all of the body is JSON.
 
-    Zero means that the body is the bytes of the model's only input.
+    0 means that the body is the bytes of the model's only input.
     """
     if text is None:
         return body_bytes
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
         raise InvalidRequest(
-            f"{JSON_LENGTH_HEADER} is no number of bytes: '{text[:32]}'", param=JSON_LENGTH_HEADER
+            f"{JSON_LENGTH_HEADER} must be a number of bytes, not '{text[:32]}'",
+            param=JSON_LENGTH_HEADER,
         )
     length = int(text)
     if length > body_bytes:
-        message = f"{JSON_LENGTH_HEADER} is {length}, and the body has {body_bytes} bytes"
+        message = f"{JSON_LENGTH_HEADER} is {length}, but the body has {body_bytes} bytes"
         raise InvalidRequest(message, param=JSON_LENGTH_HEADER)
     return length
 
@@ -94,9 +95,7 @@ class InferService:
         *,
         key: str = "",
     ) -> InferResult:
-        """`header_length`: the header that says where the JSON ends, if it came. `key`: the digest
-        of who asks.
-        """
+        """`header_length`: `JSON_LENGTH_HEADER`'s value. `key`: the digest of the caller's key."""
         json_bytes = json_length(header_length, len(body))
         async with self._admission.lease(model, key):
             if self._core.model_is_decoupled(model.name, model.version):
@@ -130,7 +129,7 @@ class InferService:
             priority=parsed.options.priority,
             timeout_us=parsed.options.timeout_us,
             parameters=parsed.options.custom,
-            outputs=[wanted.name for wanted in parsed.wanted],
+            outputs=[output.name for output in parsed.outputs],
         )
         responses: list[CoreResponse] = []
         try:
@@ -146,16 +145,16 @@ class InferService:
         self, model: ModelAddress, parsed: ParsedInferRequest, response: CoreResponse
     ) -> InferResult:
         head = response_head(self._core, model, parsed.id)
-        wanted = {each.name: each for each in parsed.wanted}
+        wanted = {each.name: each for each in parsed.outputs}
         form = RequestedOutput("", binary=parsed.options.binary_outputs)
         described = [
             (read_output(response.tensor(name)), wanted.get(name, form))
             for name in response.names
-            if not wanted or name in wanted  # a backend may give more than was asked for
+            if not wanted or name in wanted  # a backend may return more than was requested
         ]
         for each, how in described:
             if how.classes and self._labels(model, each.name):
-                reject(each.name, "its classes have labels, which this server does not tell")
+                reject(each.name, "classification is not supported for outputs with a label file")
         batches = any(how.classes for _, how in described) and self._batches(model)
         write = partial(_result, head, response.parameters, described, batches=batches)
         return await offload(write, byte_size=sum(each.data.nbytes for each, _ in described))
@@ -175,7 +174,7 @@ def _inputs(tensors: Iterable[RequestInput], tail: BinaryTail) -> dict[str, Tens
     inputs: dict[str, TensorInput] = {}
     for tensor in tensors:
         if tensor.name in inputs:
-            reject(tensor.name, "it is given twice")
+            reject(tensor.name, "duplicate input")
         inputs[tensor.name] = _input(tensor, tail)
     tail.check_end()
     return inputs
@@ -188,7 +187,7 @@ def _input(tensor: RequestInput, tail: BinaryTail) -> TensorInput:
     if parameters is not None:
         _refuse_shared_memory(tensor.name, parameters)
     if (size is None) == (tensor.data is None):
-        reject(tensor.name, "it has either `data` or the parameter `binary_data_size`")
+        reject(tensor.name, "set either `data` or the parameter `binary_data_size`")
     if size is None:
         data: bytes | memoryview = json_tensors.decode(
             tensor.name, datatype, tensor.shape, tensor.data
@@ -206,7 +205,7 @@ def _wanted(request: InferRequest, options: RequestOptions) -> tuple[RequestedOu
         parameters = each.parameters or OutputParameters()
         _refuse_shared_memory(each.name, parameters)
         if each.name in wanted:
-            reject(each.name, "it is asked for twice")
+            reject(each.name, "duplicate output")
         binary_data = parameters.binary_data
         wanted[each.name] = RequestedOutput(
             each.name,
@@ -219,11 +218,11 @@ def _wanted(request: InferRequest, options: RequestOptions) -> tuple[RequestedOu
 def _refuse_shared_memory(tensor: str, parameters: RequestFields) -> None:
     for name in parameters.model_extra or ():
         if name.startswith("shared_memory_"):
-            reject(tensor, f"`{name}`: this server takes no tensors in shared memory")
+            reject(tensor, f"`{name}`: shared memory is not supported")
 
 
 def _unknown_names(request: InferRequest) -> Iterable[str]:
-    """The request and the model's name may stand in the request, as in Triton's documentation."""
+    """Allows model_name and model_version, which Triton's documentation shows in requests."""
     yield from (
         name for name in request.model_extra or () if name not in ("model_name", "model_version")
     )

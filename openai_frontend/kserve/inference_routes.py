@@ -25,13 +25,13 @@ _GENERATE = {200: {"model": GenerateResponse}, **ERRORS}
 def inference_router(
     core: Core, infer: InferService, generate: GenerateService, streams: StreamLimits
 ) -> APIRouter:
-    """A client that goes away ends its request in the core."""
+    """Disconnecting cancels a request in the core."""
     router = APIRouter(tags=["kserve"], route_class=InferenceRoute)
 
     @router.post(MODEL + "/infer", openapi_extra=request_body(InferRequest), responses=_INFER)
     @router.post(VERSION + "/infer", include_in_schema=False)
     async def create_inference(request: Request) -> Response:
-        """Tensors in, tensors out; as JSON, or as bytes behind it."""
+        """Runs a model on tensors, sent as JSON or as bytes behind it."""
         model, body = model_for_inference(request, core), await request.body()
         with CancelOnDisconnect(request.scope):
             answer = await infer.create(
@@ -52,7 +52,7 @@ def inference_router(
     )
     @router.post(VERSION + "/generate", include_in_schema=False)
     async def create_generation(request: Request) -> Response:
-        """The model's inputs and outputs as members of an object; one response."""
+        """Runs a model whose inputs and outputs are members of an object; one response."""
         model, body = model_for_inference(request, core), await request.body()
         with CancelOnDisconnect(request.scope):
             document = await generate.create(model, body, _request_id(request), key=_key(request))
@@ -66,7 +66,7 @@ def inference_router(
     )
     @router.post(VERSION + "/generate_stream", include_in_schema=False)
     async def create_generation_stream(request: Request) -> Response:
-        """The same, with an event for each response of the model."""
+        """As generate, with an event for each response of the model."""
         model, body = model_for_inference(request, core), await request.body()
         events = generate.stream(model, body, _request_id(request), key=_key(request))
         return GenerateStream(events, streams)
@@ -75,7 +75,7 @@ def inference_router(
 
 
 def _key(request: Request) -> str:
-    """The digest of who asks."""
+    """The digest of the caller's key."""
     principal = principal_of(request)
     return "" if principal is None else principal.key.digest
 
@@ -86,31 +86,30 @@ def _request_id(request: Request) -> str:
 
 
 class GenerateStream(StreamedResponse):
-    """Starts with the first event."""
+    """The events of generate_stream."""
 
-    comments = False  # Triton's own clients take every line for an event
+    comments = False  # Triton's own clients parse every line as an event
 
     def __init__(self, events: AsyncGenerator[bytes, None], limits: StreamLimits) -> None:
         super().__init__(limits)
         self._events = events
 
     async def pump(self, writer: StreamWriter) -> bytes:
-        """Sends the events of each burst; nothing ends them."""
+        """Writes the events of each burst. The stream has no closing event."""
         async with aclosing(self._events) as events:
             async for burst in events:
                 self.start(writer)
                 writer.write(burst)
-        self.start(writer)  # of a model that gave nothing
+        self.start(writer)  # if the model sent no response
         await writer.drained()
         return b""
 
     def failure_body(self, failure: ErrorReply) -> bytes:
-        """KServe's envelope."""
         return failure.in_kserve_form().body
 
 
 class MultiBufferResponse(Response):
-    """One body with a length; each piece is written by itself."""
+    """A body in several buffers, each written by itself to avoid a copy."""
 
     media_type = "application/octet-stream"
 

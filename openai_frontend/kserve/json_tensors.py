@@ -20,11 +20,11 @@ from openai_frontend.kserve.datatypes import (
     reject,
 )
 
-_STEP = 16 * 1024  # elements that are converted without a pause: 0.5 ms
+_STEP = 16 * 1024  # elements converted in one step: 0.5 ms
 _LARGEST_FP32 = (2 - 2**-23) * 2.0**127
 _INFINITY = float("inf")
 
-# What JSON has for each datatype. A number with a fraction is no integer, and true is no number.
+# JSON types for each datatype. 1.0 is not an integer, and true is not a number.
 _JSON_TYPES: dict[str | None, set[type]] = {"?": {bool}, "f": {int, float}, "d": {int, float}}
 _INTEGER: set[type] = {int}
 
@@ -32,29 +32,31 @@ _INTEGER: set[type] = {int}
 def decode(tensor: str, datatype: Datatype, shape: Sequence[int], data: Any) -> bytes:
     """The tensor's raw bytes. `data` is a flat list in row-major order, or nested lists.
 
-    Raises InvalidRequest, which names the tensor.
+    Raises InvalidRequest with the tensor's name.
     """
     count = element_count(tensor, shape)
     values = _flat(tensor, data)
     if len(values) != count:
-        reject(tensor, f"its data has {len(values)} elements, its shape {list(shape)} {count}")
+        reject(
+            tensor, f"its data has {len(values)} elements, but its shape {list(shape)} has {count}"
+        )
     if datatype is BYTES:
         return b"".join(_texts(tensor, part) for part in _parts(values))
     if datatype.code is None:
-        reject(tensor, f"{datatype.name} has no form in JSON: send it as binary data")
+        reject(tensor, f"{datatype.name} cannot be sent as JSON; use binary data")
     if datatype.code == "?":
         return b"".join(_bools(tensor, part) for part in _parts(values))
     return _numbers(tensor, datatype, values)
 
 
 def _flat(tensor: str, data: Any) -> list[Any]:
-    """The innermost elements of nested lists, all of which have the same form."""
+    """The innermost elements of equally nested lists."""
     if not isinstance(data, list):
-        reject(tensor, "its data is no array")
+        reject(tensor, "its data must be an array")
     values: list[Any] = data
     while values and any(type(value) is list for value in values[:1]):
         if set(map(type, values)) != {list} or len(set(map(len, values))) > 1:
-            reject(tensor, "its data is ragged: arrays beside each other differ in length")
+            reject(tensor, "its data is ragged: nested arrays differ in length")
         values = list(chain.from_iterable(values))
     return values
 
@@ -81,16 +83,16 @@ def _numbers(tensor: str, datatype: Datatype, values: list[Any]) -> bytes:
     for part in _parts(values):
         _check_types(tensor, datatype.name, part, allowed)
         if code in "fd" and _too_large(code, part):
-            reject(tensor, f"its data has a number beyond the range of {datatype.name}")
+            reject(tensor, f"its data has a number out of range for {datatype.name}")
         try:
             packed.fromlist(part)
         except OverflowError:
-            reject(tensor, f"its data has a number beyond the range of {datatype.name}")
+            reject(tensor, f"its data has a number out of range for {datatype.name}")
     return packed.tobytes()
 
 
 def _too_large(code: str, part: list[float]) -> bool:
-    """JSON has no infinity, but numbers that become one."""
+    """JSON has no infinity, but numbers that overflow to it."""
     largest = max(map(abs, part))
     return largest == _INFINITY or (code == "f" and largest > _LARGEST_FP32)
 
@@ -98,7 +100,7 @@ def _too_large(code: str, part: list[float]) -> bool:
 def _check_types(tensor: str, datatype: str, part: list[Any], allowed: set[type]) -> None:
     if not set(map(type, part)) <= allowed:
         odd = next(value for value in part if type(value) not in allowed)
-        reject(tensor, f"its data has {_shown(odd)}, which is no {datatype}")
+        reject(tensor, f"its data has {_shown(odd)}, which is not a valid {datatype}")
 
 
 def _shown(value: Any) -> str:
@@ -109,13 +111,13 @@ def _shown(value: Any) -> str:
 def encode(tensor: str, datatype: Datatype, shape: Sequence[int], data: memoryview) -> bytes:
     """The tensor as a flat JSON array. `data` is flat, in bytes.
 
-    Raises InvalidRequest where JSON cannot hold it: the client may ask for binary data.
+    Raises InvalidRequest if JSON cannot hold it; the client can request binary data.
     """
     check_size(tensor, datatype, shape, data.nbytes)
     if datatype is BYTES:
         return _joined(map(orjson.dumps, _text_parts(tensor, element_count(tensor, shape), data)))
     if datatype.code is None:
-        reject(tensor, f"{datatype.name} has no form in JSON: ask for binary data")
+        reject(tensor, f"{datatype.name} cannot be returned as JSON; request binary data")
     values = as_numbers(data, datatype.code)
     parts = (values[start : start + _STEP].tolist() for start in range(0, len(values), _STEP))
     return _joined(_dumped(tensor, datatype, part) for part in parts)
@@ -127,12 +129,12 @@ def _text_parts(tensor: str, count: int, data: memoryview) -> Iterator[list[str]
         for part in _parts(found):
             yield [str(element, "utf-8") for element in part]
     except UnicodeDecodeError:
-        reject(tensor, "it has bytes that are no text: ask for binary data")
+        reject(tensor, "it has bytes that are not UTF-8; request binary data")
 
 
 def _dumped(tensor: str, datatype: Datatype, part: list[Any]) -> bytes:
     if datatype.code in ("f", "d") and not _are_finite(part):
-        reject(tensor, "it has NaN or infinity, which JSON has not: ask for binary data")
+        reject(tensor, "it has NaN or infinity, which JSON cannot represent; request binary data")
     return orjson.dumps(part)
 
 

@@ -17,7 +17,7 @@ from openai_frontend.kserve.parameters import RequestOptions
 from openai_frontend.serving.admission.authorized_models import check_allowed
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 
-# Triton's names are those of folders. What cannot be one is no model's, and is never looked for.
+# Triton's model names are folder names. Other names are rejected without a lookup.
 _NAME = re.compile(r"(?!\.{1,2}$)[^/\\\x00-\x1f\x7f]{1,255}")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 LATEST = -1
@@ -25,39 +25,39 @@ LATEST = -1
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """A model, and a version of it or the latest."""
+    """A model and its version."""
 
     name: str
     version: int = LATEST
 
 
 def model_address(name: str, version: str | None = None) -> ModelAddress:
-    """Raises ModelNotFound and InvalidRequest for what names none."""
+    """Raises ModelNotFound or InvalidRequest if the name or version cannot exist."""
     if _NAME.fullmatch(name) is None:
-        raise ModelNotFound(f"no model has the name {name[:64]!r}", param="model")
+        raise ModelNotFound(f"invalid model name {name[:64]!r}", param="model")
     if version is None:
         return ModelAddress(name)
     if _VERSION.fullmatch(version) is None:
-        message = f"invalid model version {version[:64]!r}: it is an integer above 0"
+        message = f"invalid model version {version[:64]!r}: must be an integer above 0"
         raise InvalidRequest(message, param="version")
     return ModelAddress(name, int(version))
 
 
 def check_visible(principal: Principal | None, model: ModelAddress) -> ModelAddress:
-    """Raises ModelHidden where the key does not allow the model."""
+    """Raises ModelHidden if the key does not allow the model."""
     check_allowed(principal, model.name)
     return model
 
 
 def check_inference(principal: Principal | None, model: ModelAddress) -> ModelAddress:
-    """Tensors tell nothing of tokens, so a key that is held to them works on /v1 alone."""
+    """Tensors have no token counts, so keys with token limits work on /v1 only."""
     if principal is None:
         return check_visible(None, model)
     key = principal.key
     if principal.quota.counts_tokens or key.isolate_prefix_cache or key.priority:
         message = (
-            f"The key '{key.name}' has a limit on tokens, a priority or a cache of its "
-            "own, which hold on /v1 alone: it cannot send tensors."
+            f"Key '{key.name}' has a token limit, a priority or an isolated prefix cache, "
+            "which only /v1 supports. Use another key for /v2."
         )
         raise NotPermitted(message)
     return check_visible(principal, model)
@@ -68,31 +68,31 @@ class CoreResponse(Protocol):
 
     @property
     def final(self) -> bool:
-        """True on the last."""
+        """True on the last response."""
 
     @property
     def names(self) -> list[str]:
-        """The outputs that it has."""
+        """Names of its outputs."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the model says beside its outputs."""
+        """What the model reports besides its outputs."""
 
     def tensor(self, name: str, /) -> Any:
         """An output as a buffer."""
 
 
 class CoreResponses(Protocol):
-    """The responses of a request in flight, in bursts."""
+    """The responses to a running request, in bursts."""
 
     def __aiter__(self) -> AsyncIterator[Sequence[CoreResponse]]: ...
 
     def cancel(self) -> None:
-        """Ends the request; legal at any time."""
+        """Cancels the request; allowed at any time."""
 
 
 class CoreIndexEntry(Protocol):
-    """A line of the repository's index."""
+    """An entry of the repository's index."""
 
     @property
     def name(self) -> str: ...
@@ -105,7 +105,7 @@ class CoreIndexEntry(Protocol):
 
 
 class Core(Protocol):
-    """The running server. Its questions raise GatewayErrors in the core's own words."""
+    """The running Triton core. Methods raise GatewayErrors with the core's own messages."""
 
     def is_live(self) -> bool: ...
     def metadata(self) -> dict[str, Any]: ...
@@ -130,12 +130,12 @@ class Core(Protocol):
 
 
 def response_head(core: Core, model: ModelAddress, id: str | None) -> dict[str, Any]:
-    """Which request and which model a response is of."""
+    """The members of a response that identify its request and its model."""
     version = model.version
     if version == LATEST:
         version = max(map(int, core.model_metadata(model.name)["versions"]), default=LATEST)
     if version == LATEST:
-        raise ModelUnavailable(f"the model '{model.name}' has no version that is ready")
+        raise ModelUnavailable(f"model '{model.name}' has no ready version")
     members = {"model_name": model.name, "model_version": str(version)}
     return members if id is None else {"id": id, **members}
 
@@ -145,7 +145,9 @@ LimitsFor = Callable[[str], ConcurrencyLimits]
 
 
 class ModelAdmission:
-    """`async with admission.lease(model, key):` around all use of a model for a request, and
+    """Leases models to requests and limits how many requests a model runs.
+
+    Use `async with admission.lease(model, key):` around all use of a model for a request and
     `admission.slot` around the inference. `key` is the digest of the caller's key.
     """
 
@@ -160,11 +162,12 @@ class ModelAdmission:
 
     @asynccontextmanager
     async def lease(self, model: ModelAddress, key: str) -> AsyncGenerator[None, None]:
-        """Raises ModelNotFound for what is in no repository, QueueFull where so many wait that
-        one more may not.
+        """Keeps the model loaded meanwhile; loads it if needed.
+
+        Raises ModelNotFound if no repository has it, QueueFull if its queue is full.
         """
         if not self._core.model_is_ready(model.name) and not self._is_in_a_repository(model.name):
-            raise ModelNotFound(f"there is no model '{model.name}'", param="model")
+            raise ModelNotFound(f"model '{model.name}' not found", param="model")
         self._slots(model).check(QueueKey(key))
         async with self._lease(model.name):
             yield
@@ -173,9 +176,7 @@ class ModelAdmission:
     async def slot(
         self, model: ModelAddress, key: str, options: RequestOptions
     ) -> AsyncGenerator[RequestOptions, None]:
-        """Waits for a place; gives the options as the core is to have them, with what is left of
-        the request's own timeout.
-        """
+        """Waits for a slot. Yields the options with what is left of the request's timeout."""
         slots, waits_us = self._slots(model), options.timeout_us
         turn = QueueKey(key, self._priority(model, options.priority))
         clock = asyncio.get_running_loop().time
@@ -191,7 +192,7 @@ class ModelAdmission:
         return self._limiter.slots(model.name, self._limits_for(model.name))
 
     def _priority(self, model: ModelAddress, level: int) -> int:
-        """In our queue, of a level in the core's."""
+        """The priority in our queue for a priority level of the core's queue."""
         if not level:
             return 0
         return triton_queue(self._core.model_config(model.name, model.version)).priority(level)
@@ -202,9 +203,9 @@ class ModelAdmission:
 
 T = TypeVar("T")
 
-_AT_ONCE_BYTES = 16 * 1024  # 0.5 ms, where each two bytes are an element of a JSON array
+_INLINE_BYTES = 16 * 1024  # 0.5 ms if every two bytes are an element of a JSON array
 
 
 async def offload(work: Callable[[], T], *, byte_size: int) -> T:
-    """What `work` gives, on so many bytes."""
-    return work() if byte_size <= _AT_ONCE_BYTES else await asyncio.to_thread(work)
+    """Runs work on tensors inline if it is short, else in a thread beside the event loop."""
+    return work() if byte_size <= _INLINE_BYTES else await asyncio.to_thread(work)

@@ -13,11 +13,11 @@ from openai_frontend.kserve.datatypes import BYTES, as_numbers, datatype_named, 
 
 
 class CoreTensor(Protocol):
-    """An output as the core gives it; the buffer protocol shows its memory."""
+    """An output of the core; the buffer protocol exposes its memory."""
 
     @property
     def name(self) -> str:
-        """The output's."""
+        """The output's name."""
 
     @property
     def dtype(self) -> str:
@@ -25,12 +25,12 @@ class CoreTensor(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """With the batch dimension, where the model has one."""
+        """Includes the batch dimension if the model has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """A tensor that a model gave."""
+    """A tensor that a model returned."""
 
     name: str
     datatype: str
@@ -39,17 +39,17 @@ class OutputTensor:
 
     @property
     def count(self) -> int:
-        """Its elements."""
+        """The number of elements."""
         return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """How a client wants an output."""
+    """The form in which a client requests an output."""
 
     name: str
     binary: bool = False
-    classes: int = 0  # so many of the highest elements, with their places, instead of all
+    classes: int = 0  # if set, this many of the highest elements with their indices instead of all
 
 
 def read_output(tensor: Any) -> OutputTensor:
@@ -58,7 +58,7 @@ def read_output(tensor: Any) -> OutputTensor:
 
 
 def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryview | None]:
-    """The output in the response's JSON, and its bytes where they follow the JSON."""
+    """The output's JSON, and its bytes if they follow the JSON."""
     head: dict[str, Any] = {
         "name": output.name,
         "datatype": output.datatype,
@@ -73,10 +73,10 @@ def encode_output(output: OutputTensor, *, binary: bool) -> tuple[bytes, memoryv
 
 
 def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputTensor:
-    """The highest elements of each batch entry as BYTES: `value:place`, the highest first."""
+    """The highest elements of each batch entry as BYTES `value:index`, the highest first."""
     code = datatype_named(output.name, output.datatype).code
     if code is None or code == "?":
-        reject(output.name, f"{output.datatype} has no classes to tell")
+        reject(output.name, f"classification is not supported for {output.datatype}")
     entries = output.shape[0] if batches and output.shape else 1
     values = as_numbers(output.data, code)
     length = len(values) // entries if entries else 0
@@ -92,10 +92,10 @@ def top_classes(output: OutputTensor, classes: int, *, batches: bool) -> OutputT
 
 
 def _highest(values: Sequence[float], count: int) -> list[bytes]:
-    places = nlargest(count, range(len(values)), key=values.__getitem__)
-    return [f"{_number(values[place])}:{place}".encode() for place in places]
+    indices = nlargest(count, range(len(values)), key=values.__getitem__)
+    return [f"{_number(values[index])}:{index}".encode() for index in indices]
 
 
 def _number(value: float) -> str:
-    """As Triton writes it: six places behind the point, none for an integer."""
+    """In Triton's format: six decimal places, none for integers."""
     return f"{value:f}" if isinstance(value, float) else str(value)

@@ -6,22 +6,22 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 
-_MOST = 2**63 - 1  # the core's integers are int64
+_MAX_INT = 2**63 - 1  # the core's integers are int64
 _RESERVED_PREFIX = "triton_"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """How a request is to be scheduled and answered."""
+    """How to schedule and answer a request."""
 
-    priority: int = 0  # 1 is the highest; 0 leaves it to the model
-    timeout_us: int = 0  # 0: the model's own
-    binary_outputs: bool = False  # of outputs that do not say
+    priority: int = 0  # 1 is the highest; 0: the model's default
+    timeout_us: int = 0  # 0: the model's default
+    binary_outputs: bool = False  # for outputs that do not set `binary_data`
     custom: dict[str, str | int | bool | float] = field(default_factory=dict)
 
 
 def read_parameters(parameters: Mapping[str, Any] | None) -> RequestOptions:
-    """Raises InvalidRequest, which names the parameter."""
+    """Raises InvalidRequest with the parameter's name."""
     options = RequestOptions()
     for name, value in (parameters or {}).items():
         if name in _KNOWN:
@@ -44,9 +44,9 @@ def _binary_outputs(options: RequestOptions, name: str, value: Any) -> RequestOp
 
 
 def _no_sequence(options: RequestOptions, name: str, value: Any) -> RequestOptions:
-    """What begins, ends or belongs to no sequence asks for nothing."""
+    """Accepts only values that mean "no sequence"."""
     if value not in (0, "", False):
-        raise _refusal(name, "sequences of requests are not supported by this server")
+        raise _refusal(name, "sequence batching is not supported")
     return options
 
 
@@ -69,29 +69,29 @@ def _key(name: str) -> str:
     if name.startswith(_RESERVED_PREFIX):
         raise _refusal(name, f"names that begin with '{_RESERVED_PREFIX}' are reserved")
     if not name or "\x00" in name:
-        raise _refusal(name, "no parameter can have such a name")
+        raise _refusal(name, "the name is empty or contains NUL")
     return name
 
 
 def _scalar(name: str, value: Any) -> str | int | bool | float:
-    if isinstance(value, int) and not -_MOST <= value <= _MOST:
-        raise _refusal(name, "the integer is too large")
+    if isinstance(value, int) and not -_MAX_INT <= value <= _MAX_INT:
+        raise _refusal(name, "the integer does not fit into 64 bits")
     if isinstance(value, str) and "\x00" in value:
-        raise _refusal(name, "the text has a NUL, which the core would take for its end")
+        raise _refusal(name, "the string contains NUL, which would end it in the core")
     if isinstance(value, str | int | bool | float):
         return value
-    raise _refusal(name, "a parameter is a string, a number or a boolean")
+    raise _refusal(name, "must be a string, a number or a boolean")
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
-        raise _refusal(name, "it is an integer, 0 or above")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INT:
+        raise _refusal(name, "must be an integer of at least 0")
     return value
 
 
 def _boolean(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _refusal(name, "it is a boolean")
+        raise _refusal(name, "must be a boolean")
     return value
 
 

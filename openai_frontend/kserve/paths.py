@@ -19,24 +19,24 @@ VERSION = MODEL + "/versions/{version}"
 
 
 def visible_model(request: Request) -> ModelAddress:
-    """To be told of. Raises where the name can be none, or is not for the caller's key."""
-    return check_visible(principal_of(request), _addressed(request))
+    """The model to describe. Raises if the name is invalid or the key does not allow it."""
+    return check_visible(principal_of(request), _model_in_path(request))
 
 
 def model_for_inference(request: Request, core: Core) -> ModelAddress:
-    """To be given work; noted for the metrics where it is there."""
-    model = check_inference(principal_of(request), _addressed(request))
+    """The model to run; recorded for the metrics if it is ready."""
+    model = check_inference(principal_of(request), _model_in_path(request))
     if core.model_is_ready(model.name, model.version):
         state = request.scope["state"]
         state["model"] = state["model_name"] = model.name
     return model
 
 
-def _addressed(request: Request) -> ModelAddress:
+def _model_in_path(request: Request) -> ModelAddress:
     return model_address(request.path_params["model"], request.path_params.get("version"))
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": KServeError, "description": "The request cannot be served as it is."},
+    "4XX": {"model": KServeError, "description": "The request is invalid or not allowed."},
     "5XX": {"model": KServeError, "description": "The server or the model failed."},
 }

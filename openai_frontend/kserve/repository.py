@@ -12,13 +12,13 @@ from openai_frontend.serving.request.request_body import BodyReader
 from schemas.kserve import IndexRequest, LoadRequest, UnloadRequest
 
 _FILE = "file:"
-# A path below the model's folder, each step of which is a plain name.
+# A relative path of plain names inside the model's folder.
 _STEP = r"[A-Za-z0-9_][A-Za-z0-9._+@=-]{0,127}"
 _PATH = re.compile(rf"(?:{_STEP}/){{0,8}}{_STEP}")
 
 
 class Repository:
-    """What requests to the repository mean."""
+    """Answers requests about the model repository."""
 
     def __init__(self, management: ModelManagement) -> None:
         self._management = management
@@ -27,12 +27,12 @@ class Repository:
         self._unload = BodyReader(UnloadRequest)
 
     def index(self, body: bytes) -> list[dict[str, Any]]:
-        """Every model, or those that can serve; one entry for each version."""
+        """One entry for each version of every model, or of the ready ones."""
         ready_only = bool(body) and self._index.read(body).ready
         return [_entry(line) for line in self._management.index(ready_only=ready_only)]
 
     async def load(self, model: ModelAddress, body: bytes) -> None:
-        """Loads or reloads a model, with the config and the files that the request may bring."""
+        """Loads or reloads a model, optionally with the request's config and files."""
         parameters = (self._load.read(body).parameters if body else None) or {}
         config: str | None = None
         files: dict[str, bytes] = {}
@@ -42,15 +42,15 @@ class Repository:
             elif name.startswith(_FILE):
                 files[_path(name)] = _content(name, value)
             else:
-                raise _refusal(name, "it is neither `config` nor `file:<path>`")
+                raise _refusal(name, "must be `config` or `file:<path>`")
         if files and config is None:
-            raise _refusal(next(iter(parameters)), "files want a `config` beside them")
+            raise _refusal(next(iter(parameters)), "`file:` parameters require a `config`")
         management, model_files = self._management, files or None
         change = await management.load(model.name, config=config, model_files=model_files)
         await change.done()
 
     async def unload(self, model: ModelAddress, body: bytes) -> None:
-        """Unloads a model; with `unload_dependents` the parts of an ensemble too."""
+        """Unloads a model, and with `unload_dependents` an ensemble's steps too."""
         parameters = self._unload.read(body).parameters if body else None
         parts = parameters is not None and bool(parameters.unload_dependents)
         change = await self._management.unload(model.name, dependents=parts)
@@ -67,7 +67,7 @@ def _entry(line: CoreIndexEntry) -> dict[str, Any]:
 def _path(name: str) -> str:
     path = name.removeprefix(_FILE)
     if _PATH.fullmatch(path) is None:
-        raise _refusal(name, "it is no path of plain names within the model's folder")
+        raise _refusal(name, "must be a relative path of plain names inside the model's folder")
     return path
 
 
@@ -75,7 +75,7 @@ def _content(name: str, text: str) -> bytes:
     try:
         return pybase64.b64decode(text, validate=True)
     except ValueError:
-        raise _refusal(name, "its content is no base64") from None
+        raise _refusal(name, "its content is not valid base64") from None
 
 
 def _refusal(name: str, reason: str) -> InvalidRequest:

@@ -43,7 +43,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     log_settings: Mapping[str, Any],
     streams: StreamLimits,
 ) -> APIRouter:
-    """`log_settings`: the core's log in the words of Triton's logging extension."""
+    """`log_settings` has the keys of Triton's logging extension."""
     repository = Repository(management)
     model_admission = ModelAdmission(core, lease, limiter, limits_for)
     infer = InferService(core, model_admission, policy)
@@ -51,7 +51,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     for part in (
         health_router(core, is_ready),
         server_router(core),
-        statistics_router(core),  # its /v2/models/stats goes before a model of that name
+        statistics_router(core),  # before models_router, or /v2/models/stats would be a model
         models_router(core),
         readiness_router(core),
         inference_router(core, infer, GenerateService(core, model_admission), streams),
@@ -64,7 +64,7 @@ def kserve_router(  # noqa: PLR0913  each is a part of the server that the proto
     return router
 
 
-# Of the core's extensions, those that its HTTP frontend makes and this one does not
+# Extensions that the core reports but only Triton's own HTTP frontend implements
 _UNSUPPORTED_EXTENSIONS = frozenset(
     {
         "cuda_shared_memory",
@@ -77,7 +77,7 @@ _UNSUPPORTED_EXTENSIONS = frozenset(
 
 
 def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
-    """An answer without a body: 200 for yes, 400 for no, as Triton's."""
+    """As in Triton: no body, 200 for yes, 400 for no."""
     router = APIRouter(tags=["kserve"], route_class=HealthRoute)
 
     @router.get("/v2/health/live", response_class=Response, responses=ERRORS)
@@ -87,19 +87,18 @@ def health_router(core: Core, is_ready: Callable[[], bool]) -> APIRouter:
 
     @router.get("/v2/health/ready", response_class=Response, responses=ERRORS)
     async def ready(request: Request) -> Response:
-        """200 once every model can serve."""
+        """200 once every model is ready."""
         return Response(status_code=200 if is_ready() else 400)
 
     return router
 
 
 def server_router(core: Core) -> APIRouter:
-    """What the server is."""
     router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
 
     @router.get("/v2", responses={200: {"model": ServerMetadata}, **ERRORS})
     async def server_metadata(request: Request) -> Response:
-        """The core's name and version, and the extensions of the protocol that are here."""
+        """The core's name and version, and the supported protocol extensions."""
         metadata = core.metadata()
         extensions = [
             each for each in metadata["extensions"] if each not in _UNSUPPORTED_EXTENSIONS
@@ -110,7 +109,6 @@ def server_router(core: Core) -> APIRouter:
 
 
 def json(document: object) -> Response:
-    """A document as an answer."""
     return Response(orjson.dumps(document), media_type="application/json")
 
 
@@ -118,7 +116,7 @@ _JSON: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, Any]}, **ERRO
 
 
 def models_router(core: Core) -> APIRouter:
-    """Documents as the core writes them."""
+    """Returns the core's own documents."""
     router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
 
     @router.get(MODEL, responses={200: {"model": ModelMetadata}, **ERRORS})
@@ -139,13 +137,13 @@ def models_router(core: Core) -> APIRouter:
 
 
 def readiness_router(core: Core) -> APIRouter:
-    """Without a body: 200 for yes."""
-    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)  # it tells which models there are
+    """As in Triton: no body, 200 for yes, 400 for no."""
+    router = APIRouter(tags=["kserve"], route_class=ModelsRoute)  # reveals which models exist
 
     @router.get(MODEL + "/ready", response_class=Response, responses=ERRORS)
     @router.get(VERSION + "/ready", include_in_schema=False)
     async def model_ready(request: Request) -> Response:
-        """200 where the model can serve, 400 where it cannot."""
+        """200 if the model is ready, else 400."""
         model = visible_model(request)
         if not core.model_is_ready(model.name, model.version):
             raise InvalidRequest("Model version not ready", param="model")
@@ -155,20 +153,19 @@ def readiness_router(core: Core) -> APIRouter:
 
 
 def statistics_router(core: Core) -> APIRouter:
-    """Counts and times of requests."""
     router = APIRouter(tags=["kserve"], route_class=MetricsRoute)
 
     @router.get("/v2/models/stats", responses=_JSON)
     async def all_statistics(request: Request) -> Response:
-        """Of all models."""
+        """Request counts and durations of all models."""
         principal, statistics = principal_of(request), core.model_statistics()
-        told = [each for each in statistics["model_stats"] if allows(principal, each["name"])]
-        return json({**statistics, "model_stats": told})
+        visible = [each for each in statistics["model_stats"] if allows(principal, each["name"])]
+        return json({**statistics, "model_stats": visible})
 
     @router.get(MODEL + "/stats", responses=_JSON)
     @router.get(VERSION + "/stats", include_in_schema=False)
     async def model_statistics(request: Request) -> Response:
-        """Of one model."""
+        """Request counts and durations of one model."""
         model = visible_model(request)
         return json(core.model_statistics(model.name, model.version))
 
@@ -180,12 +177,11 @@ _INDEX: dict[int | str, dict[str, Any]] = {200: {"model": list[IndexEntry]}, **E
 
 
 def index_router(repository: Repository) -> APIRouter:
-    """What the repositories have."""
     router = APIRouter(tags=["kserve"], route_class=ModelsRoute)
 
     @router.post("/v2/repository/index", openapi_extra=request_body(IndexRequest), responses=_INDEX)
     async def repository_index(request: Request) -> Response:
-        """Every version of every model, and why it is not ready."""
+        """Lists every version of every model, with the reason if it is not ready."""
         principal, index = principal_of(request), repository.index(await request.body())
         return json([entry for entry in index if allows(principal, entry["name"])])
 
@@ -193,7 +189,7 @@ def index_router(repository: Repository) -> APIRouter:
 
 
 def control_router(repository: Repository) -> APIRouter:
-    """An answer without a body, once it is done."""
+    """Answers without a body once the change is done."""
     router = APIRouter(tags=["kserve"], route_class=AdminRoute)
 
     @router.post(
@@ -214,17 +210,17 @@ def control_router(repository: Repository) -> APIRouter:
         responses=ERRORS,
     )
     async def unload_model(request: Request) -> Response:
-        """Unloads a model, and waits until it is gone."""
+        """Unloads a model and waits until it is gone."""
         await repository.unload(visible_model(request), await request.body())
         return Response()
 
     return router
 
 
-_SHARED_MEMORY = "This server takes no tensors in shared memory: send them in the request's body."
-_TRACE = "This server makes no traces of the core's."
-_LOGGING = "The core's log is set at the start: --triton-log-info and the settings beside it."
-_REPOSITORY = "Repositories have no names here: leave the name out of the address."
+_SHARED_MEMORY = "Shared memory is not supported. Send tensors in the request body."
+_TRACE = "Triton's trace settings are not supported. See --otlp-endpoint for tracing."
+_LOGGING = "Log settings cannot be changed at run time. Set --triton-log-info and related options."
+_REPOSITORY = "Repository names are not supported. Leave the name out of the path."
 
 _UNSUPPORTED = {
     "/v2/systemsharedmemory/{rest:path}": _SHARED_MEMORY,
@@ -237,7 +233,7 @@ _UNSUPPORTED = {
 
 
 def unsupported_router() -> APIRouter:
-    """None of it stands in the API's description."""
+    """Triton's endpoints that this server lacks. The OpenAPI document omits them."""
     router = APIRouter(route_class=AdminRoute, include_in_schema=False)
     for path, message in _UNSUPPORTED.items():
         router.add_api_route(path, _refusing(message), methods=["GET", "POST"])
@@ -245,7 +241,7 @@ def unsupported_router() -> APIRouter:
 
 
 def logging_router(log_settings: Mapping[str, Any]) -> APIRouter:
-    """The core's log, as it was set at the start."""
+    """The core's log settings; read-only."""
     router = APIRouter(route_class=AdminRoute, include_in_schema=False)
     router.add_api_route("/v2/logging", _refusing(_LOGGING), methods=["POST"])
 

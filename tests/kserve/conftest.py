@@ -1,4 +1,4 @@
-"""The whole application on a socket, over the real core: models that echo, and mocks."""
+"""The whole application on a socket, over the real core, with echo models and mock models."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ ALL = (
 
 
 def tensor(name: str, datatype: str, dims: list[int], **more: Any) -> str:
-    """An input of a config.pbtxt."""
+    """An input in a config.pbtxt."""
     data_type = f"TYPE_{datatype}".replace("BYTES", "STRING")
     options = " ".join(f"{key}: {str(value).lower()}" for key, value in more.items())
     return f'input {{ name: "{name}" data_type: {data_type} dims: {json.dumps(dims)} {options} }}'
 
 
 def write_models(repository: Path) -> None:
-    """`all` takes any tensor, `one` a vector, `batched` pairs; `mock` and `failing` talk."""
+    """`all` takes any tensor, `one` a vector, `batched` pairs; `mock` and `failing` write text."""
     backend = 'backend: "inprocess"\n'
     configs = {
         "all": "\n".join(tensor(name, name, [-1], optional=True) for name in ALL),
@@ -72,7 +72,7 @@ class KServe:
 
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[str]:
-    """The application on a free port; gives its URL."""
+    """Serves the application on a free port and yields its URL."""
     http = limited_protocol(ProtocolLimits())
     config = uvicorn.Config(app, port=0, http=http, lifespan="off", log_config=None, ws="none")
     config.timeout_graceful_shutdown = 1
@@ -92,8 +92,8 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
     """An application over a core that has loaded the repository's models."""
     server = Server(Options(model_repositories=[repository], model_control_mode="explicit",
                             startup_models=["*"], exit_timeout_s=5))  # fmt: skip
-    chosen = Settings(model_repository=[repository], model_control_mode="explicit", **settings)
-    app = create_app(chosen, server)
+    options = Settings(model_repository=[repository], model_control_mode="explicit", **settings)
+    app = create_app(options, server)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inprocess, "RUNTIME", "tests.kserve.runtime")
         async with app.router.lifespan_context(app), listening(app) as url:
@@ -106,7 +106,7 @@ async def running(repository: Path, **settings: Any) -> AsyncIterator[KServe]:
 
 
 @contextlib.asynccontextmanager
-async def otherwise(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
+async def other_app(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
     """Another application over the same core."""
     app = create_app(Settings(model_repository=[running.repository], **settings), running.server)
     await app.state.registry.refresh()
@@ -118,8 +118,8 @@ async def otherwise(running: KServe, **settings: Any) -> AsyncIterator[KServe]:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def kserve(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KServe]:
-    """One application for all of these tests, for a core takes long to stop."""
+    """One application for the whole package, because a core takes long to stop."""
     repository = tmp_path_factory.mktemp("kserve")
     write_models(repository)
-    async with running(repository, enable_model_management=True, allow_model_override=True) as made:
-        yield made
+    async with running(repository, enable_model_management=True, allow_model_override=True) as app:
+        yield app

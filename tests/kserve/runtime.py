@@ -1,4 +1,4 @@
-"""In-process models of two kinds: those with an engine, and those that echo what they got."""
+"""In-process models of two kinds: those with an engine, and those that echo their inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,6 @@ __all__ = ["interrupt_loads", "load"]
 
 
 def load(name: str, version: int, folder: Path, config: dict[str, Any], loop: Any) -> Any:
-    """An engine where the config names one."""
-    made = loader if "engine" in config.get("parameters", {}) else echo_runtime
-    return made.load(name, version, folder, config, loop)
+    """An engine if the config names one, else an echo model."""
+    module = loader if "engine" in config.get("parameters", {}) else echo_runtime
+    return module.load(name, version, folder, config, loop)

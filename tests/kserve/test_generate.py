@@ -21,14 +21,14 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 async def idle() -> None:
-    """Returns once the core has no request in flight."""
+    """Returns once the core has no running request."""
     async with asyncio.timeout(5):
         while _core.live_counts()["requests"]:  # noqa: ASYNC110  a count has no event
             await asyncio.sleep(0.01)
 
 
-async def test_the_command_of_nvidias_readme(kserve):
-    """`curl -d`, as NVIDIA's vllm_backend shows it, gives the text as JSON."""
+async def test_curl_command_of_nvidias_readme(kserve):
+    """`curl -d`, as in NVIDIA's vllm_backend README, returns the text as JSON."""
     body = b'{"text_input": "hi there", "parameters": {"stream": false, "temperature": 0}}'
 
     response = await kserve.client.post("/v2/models/mock/generate", content=body, headers=CURL)
@@ -38,8 +38,8 @@ async def test_the_command_of_nvidias_readme(kserve):
     assert response.json().items() >= told.items()
 
 
-async def test_the_command_from_a_page(kserve):
-    """The same form is refused where a browser sends it: a page may do that unasked."""
+async def test_a_form_from_a_browser_is_rejected(kserve):
+    """The same form is rejected from a browser: a page could send it without the user's consent."""
     headers = {**CURL, "origin": "https://elsewhere.example"}
 
     response = await kserve.client.post("/v2/models/mock/generate", content=b"{}", headers=headers)
@@ -48,7 +48,7 @@ async def test_the_command_from_a_page(kserve):
 
 
 async def test_request_parameters_are_sampling_parameters(kserve):
-    """Without the tensor `sampling_parameters` the request's parameters say how to sample."""
+    """Without the tensor `sampling_parameters`, the request's parameters set the sampling."""
     sampling = {"max_tokens": 5, "ignore_eos": True}
 
     response = await kserve.generate("mock", **PROMPT, parameters=sampling)
@@ -64,8 +64,8 @@ async def test_an_unknown_sampling_parameter(kserve):
     assert (response.status_code, "warmth" in response.json()["error"]) == (400, True)
 
 
-async def test_the_prompt_before_the_answer(kserve):
-    """`exclude_input_in_output: false` puts the prompt before the answer; not in a stream."""
+async def test_prompt_is_included_on_request(kserve):
+    """`exclude_input_in_output: false` puts the prompt before the answer, but not in a stream."""
     response = await kserve.generate("mock", **PROMPT, exclude_input_in_output=False)
     streamed = await kserve.generate("mock", **PROMPT, exclude_input_in_output=False, stream=True)
 
@@ -73,15 +73,14 @@ async def test_the_prompt_before_the_answer(kserve):
     assert (streamed.status_code, "exclude_input" in streamed.text) == (400, True)
 
 
-async def test_an_id(kserve):
-    """The request's id comes back."""
+async def test_request_id_is_returned(kserve):
     response = await kserve.generate("mock", **PROMPT, id="42")
 
     assert response.json()["id"] == "42"
 
 
-async def test_a_model_of_plain_tensors(kserve):
-    """Numbers and lists are tensors where the model declares them."""
+async def test_json_values_become_declared_tensors(kserve):
+    """Numbers and lists become tensors if the model declares them."""
     response = await kserve.generate("all", INT32=[1, 2], BOOL=True, BYTES="é", mine=7)
 
     answer = response.json()
@@ -89,16 +88,16 @@ async def test_a_model_of_plain_tensors(kserve):
     assert json.loads(answer["parameters"])["mine"] == 7
 
 
-async def test_more_than_one_response(kserve):
-    """generate is for one response: who asks for a stream is told of generate_stream."""
+async def test_generate_rejects_more_than_one_response(kserve):
+    """The error of generate points to generate_stream if the model sends several responses."""
     response = await kserve.generate("mock", **PROMPT, stream=True)
 
     assert (response.status_code, "generate_stream" in response.text) == (400, True)
     await idle()
 
 
-async def test_a_stream(kserve):
-    """Each response of the model is an event; nothing else ends the stream."""
+async def test_stream_sends_one_event_per_response(kserve):
+    """Each response of the model is an event. The stream has no closing event."""
     body = {**PROMPT, "stream": True, "id": "7"}
 
     response = await kserve.client.post("/v2/models/mock/generate_stream", json=body)
@@ -112,8 +111,8 @@ async def test_a_stream(kserve):
     assert "finish_reason" in told[-1]
 
 
-async def test_a_stream_that_fails(kserve):
-    """What came before a failure is sent; the failure is the last event, in general words."""
+async def test_failure_is_the_last_event_of_a_stream(kserve):
+    """Events before a failure are sent. The failure is the last event, without internal details."""
     body = {**PROMPT, "stream": True}
 
     response = await kserve.client.post("/v2/models/failing/generate_stream", json=body)
@@ -123,8 +122,7 @@ async def test_a_stream_that_fails(kserve):
     assert "mock" not in last["error"]
 
 
-async def test_a_stream_that_is_refused(kserve):
-    """A failure before the first event has its status."""
+async def test_failure_before_the_first_event_keeps_its_status(kserve):
     body = {"text_input": 7}
 
     response = await kserve.client.post("/v2/models/mock/generate_stream", json=body)
@@ -132,8 +130,8 @@ async def test_a_stream_that_is_refused(kserve):
     assert (response.status_code, "'text_input'" in response.json()["error"]) == (400, True)
 
 
-async def test_a_client_that_goes_away(kserve):
-    """Its request ends in the core, and its place is free again."""
+async def test_disconnect_cancels_the_request(kserve):
+    """The core cancels the request and its slot is free again."""
     body = {**PROMPT, "stream": True}
     async with kserve.client.stream("POST", "/v2/models/slow/generate_stream", json=body) as stream:
         async for _ in stream.aiter_bytes():
@@ -159,8 +157,8 @@ async def test_a_client_that_goes_away(kserve):
         ({**PROMPT, "note": "a\0b"}, "note"),
     ],
 )
-async def test_refused(kserve, fields, named):
-    """What the model or the core cannot take is a 400 that names it."""
+async def test_invalid_fields_are_rejected(kserve, fields, named):
+    """What the model or the core cannot accept is a 400 that names it."""
     response = await kserve.generate("mock", **fields)
 
     if fields.get("cache_salt"):  # a tensor's bytes may be any

@@ -19,7 +19,7 @@ def declared(datatype, shape):
 
 
 def test_inputs_and_parameters():
-    """A field that the model declares is a tensor, also within `parameters`; others are not."""
+    """A field that the model declares is a tensor, also inside `parameters`; others are not."""
     request = {"text_input": "hi", "seed": 1, "parameters": {"stream": True, "temperature": 0}}
 
     fields = generate.read_fields(request, [TEXT, STREAM])
@@ -43,8 +43,8 @@ def test_inputs_and_parameters():
         ([2, 2], [1, 2, 3, 4], (2, 2)),
     ],
 )
-def test_shapes(shape, values, shaped):
-    """A value takes its declared shape; of free dimensions the innermost takes what is left."""
+def test_values_fill_the_declared_shape(shape, values, shaped):
+    """The innermost free dimension takes the remaining elements."""
     fields = generate.read_fields({"x": values}, declared("INT32", shape))
 
     assert fields.inputs["x"][1] == shaped
@@ -54,19 +54,19 @@ def test_shapes(shape, values, shaped):
     ("shape", "values"), [([2], [1, 2, 3]), ([1], [1, 2]), ([-1, 2], [1, 2, 3]), ([], [1, 2])]
 )
 def test_values_that_do_not_fit(shape, values):
-    """Another number of values than the shape has is refused by the field's name."""
+    """A number of values that does not fit the shape is rejected with the field's name."""
     with pytest.raises(InvalidRequest, match="'x'"):
         generate.read_fields({"x": values}, declared("INT32", shape))
 
 
-def test_a_field_that_comes_twice():
-    """What stands both beside `parameters` and within is refused: nobody knows which is meant."""
+def test_duplicate_fields_are_rejected():
+    """A field both inside and outside of `parameters` is rejected as ambiguous."""
     with pytest.raises(InvalidRequest, match="stream"):
         generate.read_fields({"stream": True, "parameters": {"stream": False}}, [STREAM])
 
 
-def test_the_response():
-    """An output of one element is that element, of several a list; parameters stand beside them."""
+def test_response_members():
+    """One element is a scalar, several are a list. Parameters are members of the same object."""
     outputs = [
         OutputTensor("text_output", "BYTES", (1,), memoryview(b"\x02\x00\x00\x00hi")),
         OutputTensor("ids", "INT32", (2,), memoryview(struct.pack("<2i", 5, 6))),
@@ -78,8 +78,8 @@ def test_the_response():
     assert orjson.loads(document) == told
 
 
-def test_an_output_in_binary():
-    """Its JSON has its size, and its bytes follow untouched."""
+def test_binary_output():
+    """The JSON has the size, and the bytes follow unchanged."""
     data = memoryview(b"\x00\x3c\x00\xfc")
 
     text, tail = encode_output(OutputTensor("h", "FP16", (2,), data), binary=True)
@@ -88,8 +88,8 @@ def test_an_output_in_binary():
     assert tail is data
 
 
-def test_classes():
-    """The highest elements of each entry of a batch, with their places."""
+def test_classification():
+    """The highest elements of each batch entry, with their indices."""
     data = memoryview(struct.pack("<6f", 1, 5.5, 10, 4, 2, 3))
 
     one = top_classes(OutputTensor("x", "FP32", (6,), data), 2, batches=False)
@@ -104,8 +104,8 @@ def test_classes():
 
 
 @pytest.mark.parametrize("datatype", ["BOOL", "BYTES", "FP16"])
-def test_classes_of_what_has_none(datatype):
-    """Only numbers that can be compared here have classes."""
+def test_classification_needs_comparable_numbers(datatype):
+    """Classification of other datatypes is rejected with the output's name."""
     with pytest.raises(InvalidRequest, match="'x'"):
         top_classes(OutputTensor("x", datatype, (0,), memoryview(b"")), 1, batches=False)
 
@@ -120,8 +120,8 @@ def test_classes_of_what_has_none(datatype):
         ("BYTES", [-1, 1], True, (1, 1)),
     ],
 )
-def test_a_raw_body(datatype, shape, batches, read):
-    """Bytes alone are the only input, whose shape they tell; text needs no length before it."""
+def test_raw_body(datatype, shape, batches, read):
+    """A body of bytes alone is the only input; its size gives the shape. Text needs no prefix."""
     tensor = raw_input(declared(datatype, shape), memoryview(b"12345678"), batches=batches)["x"]
 
     before = b"\x08\x00\x00\x00" if datatype == "BYTES" else b""
@@ -139,7 +139,7 @@ def test_a_raw_body(datatype, shape, batches, read):
         declared("BYTES", [2]),
     ],
 )
-def test_a_raw_body_that_tells_too_little(inputs):
-    """A model of several inputs or free dimensions, and a size that does not fit, are refused."""
+def test_ambiguous_raw_bodies_are_rejected(inputs):
+    """Rejected: several inputs, several free dimensions, and a size that does not fit."""
     with pytest.raises(InvalidRequest):
         raw_input(inputs, memoryview(b"12345678"), batches=False)

@@ -1,4 +1,4 @@
-"""POST /v2/models/{model}/infer: every datatype, both forms, and what is refused."""
+"""POST /v2/models/{model}/infer: every datatype, JSON and binary data, and rejected requests."""
 
 import json
 from typing import Any
@@ -29,13 +29,13 @@ def described(name: str, datatype: str, data: bytes, shape: list[int]) -> dict[s
 
 
 def split(response: Any) -> tuple[dict[str, Any], bytes]:
-    """The JSON of an answer, and what follows it."""
+    """A response's JSON and the bytes that follow it."""
     length = int(response.headers["inference-header-content-length"])
     return json.loads(response.content[:length]), response.content[length:]
 
 
 async def test_json(kserve):
-    """A tensor of JSON comes back as JSON, under the request's id and the model's version."""
+    """A JSON tensor comes back as JSON, with the request's id and the model's version."""
     response = await kserve.infer("one", IN, id="mine", outputs=[{"name": "IN_echo"}])
 
     assert response.status_code == 200, response.text
@@ -48,11 +48,11 @@ async def test_json(kserve):
 
 
 @pytest.mark.parametrize("datatype", ALL)
-async def test_binary_data_as_the_core_gives_it(kserve, datatype):
-    """Bytes that follow the JSON come back as they do by the core's own interface."""
+async def test_binary_data_equals_the_cores(kserve, datatype):
+    """Binary data comes back with the same bytes as from the core's own interface."""
     data = VALUES[datatype][0]
-    wanted = {"name": f"{datatype}_echo", "parameters": {"binary_data": True}}
-    sent = binary([described(datatype, datatype, data, [3])], data, outputs=[wanted])
+    requested = {"name": f"{datatype}_echo", "parameters": {"binary_data": True}}
+    sent = binary([described(datatype, datatype, data, [3])], data, outputs=[requested])
 
     response = await kserve.client.post("/v2/models/all/infer", **sent)
 
@@ -63,8 +63,8 @@ async def test_binary_data_as_the_core_gives_it(kserve, datatype):
     assert response.headers["content-type"] == "application/octet-stream"
 
 
-async def test_a_mixed_request(kserve):
-    """JSON and binary tensors go side by side, and each output has the form that was asked for."""
+async def test_json_and_binary_in_one_request(kserve):
+    """Each output has the form that was requested for it."""
     first, second = VALUES["INT16"][0], VALUES["BYTES"][0]
     inputs = [
         described("INT16", "INT16", first, [3, 1][:1]),
@@ -76,14 +76,14 @@ async def test_a_mixed_request(kserve):
 
     answer, tail = split(await kserve.client.post("/v2/models/all/infer", **sent))
 
-    told = {each["name"]: each for each in answer["outputs"]}
-    assert told.keys() == {"BOOL_echo", "BYTES_echo"}
-    assert told["BOOL_echo"]["data"] == [True, False]
+    outputs_by_name = {each["name"]: each for each in answer["outputs"]}
+    assert outputs_by_name.keys() == {"BOOL_echo", "BYTES_echo"}
+    assert outputs_by_name["BOOL_echo"]["data"] == [True, False]
     assert tail == second
 
 
-async def test_a_large_tensor(kserve):
-    """A tensor of a megabyte, which is converted beside the event loop, comes back whole."""
+async def test_large_tensor(kserve):
+    """A tensor of 1 MB, converted in a thread, comes back complete."""
     values = list(range(100_000))
     sent = {"name": "INT64", "datatype": "INT64", "shape": [100_000], "data": values}
 
@@ -92,8 +92,8 @@ async def test_a_large_tensor(kserve):
     assert response.json()["outputs"][0]["data"] == values
 
 
-async def test_a_raw_body(kserve):
-    """With a header of 0 the body is the only input; the answer is all binary."""
+async def test_raw_body(kserve):
+    """With a header of 0 the body is the only input, and all outputs are binary."""
     headers = {**OCTETS, "inference-header-content-length": "0"}
 
     response = await kserve.client.post("/v2/models/text/infer", content=b"abc", headers=headers)
@@ -103,8 +103,8 @@ async def test_a_raw_body(kserve):
     assert tail.startswith(b"\x03\x00\x00\x00abc")
 
 
-async def test_parameters(kserve):
-    """Custom parameters and the id reach the model; scheduling parameters are no part of them."""
+async def test_custom_parameters_reach_the_model(kserve):
+    """So does the id. Scheduling parameters are not among them."""
     parameters = {"mine": "a", "n": 3, "x": 0.5, "on": True, "priority": 1, "timeout": 10**9,
                   "sequence_id": 0, "sequence_start": False}  # fmt: skip
 
@@ -117,25 +117,25 @@ async def test_parameters(kserve):
 
 
 async def test_classification(kserve):
-    """The best of each batch entry, as `value:place`."""
+    """The top class of each batch entry, as `value:index`."""
     sent = {"name": "IN", "datatype": "INT32", "shape": [2, 2], "data": [[1, 2], [4, 3]]}
-    wanted = {"name": "IN_echo", "parameters": {"classification": 1}}
+    requested = {"name": "IN_echo", "parameters": {"classification": 1}}
 
-    response = await kserve.infer("batched", sent, outputs=[wanted])
+    response = await kserve.infer("batched", sent, outputs=[requested])
 
-    told = {"name": "IN_echo", "datatype": "BYTES", "shape": [2, 1], "data": ["2:1", "4:0"]}
-    assert response.json()["outputs"] == [told]
+    classes = {"name": "IN_echo", "datatype": "BYTES", "shape": [2, 1], "data": ["2:1", "4:0"]}
+    assert response.json()["outputs"] == [classes]
 
 
-async def test_a_version(kserve):
-    """A version that is there answers under its number."""
+async def test_version_in_the_path(kserve):
+    """An existing version answers under its number."""
     response = await kserve.client.post("/v2/models/one/versions/1/infer", json={"inputs": [IN]})
 
     assert response.json()["model_version"] == "1"
 
 
-async def test_the_documented_example(kserve):
-    """The document's example is a request: all that a model of other names dislikes is a name."""
+async def test_documented_example(kserve):
+    """The documented example is valid: a model with other tensors objects only to a name."""
     example = EXAMPLES["/v2/models/{model}/infer"]["json"].body("")
 
     response = await kserve.client.post("/v2/models/one/infer", json=example)
@@ -149,7 +149,7 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[int, str, dict[str, Any]]] = {
     "no inputs": (400, "inputs", {"inputs": []}),
-    "no list": (400, "inputs", {"inputs": "x"}),
+    "not a list": (400, "inputs", {"inputs": "x"}),
     "an unknown datatype": (400, "'IN'", {"inputs": [changed(datatype="FP8")]}),
     "another datatype": (400, "IN", {"inputs": [changed(datatype="INT32", data=[1, 2, 3])]}),
     "too few elements": (400, "'IN'", {"inputs": [changed(data=[1.0])]}),
@@ -160,18 +160,18 @@ REFUSED: dict[str, tuple[int, str, dict[str, Any]]] = {
     "an unknown input": (400, "NO", {"inputs": [changed(name="NO")]}),
     "a traversal": (400, "../IN", {"inputs": [changed(name="../IN")]}),
     "a NUL": (400, "inputs[0].name", {"inputs": [changed(name="IN\0x")]}),
-    "an input twice": (400, "twice", {"inputs": [IN, IN]}),
+    "a duplicate input": (400, "duplicate input", {"inputs": [IN, IN]}),
     "no data": (400, "'IN'", {"inputs": [{k: v for k, v in IN.items() if k != "data"}]}),
-    "both": (400, "'IN'", {"inputs": [changed(parameters={"binary_data_size": 4})]}),
+    "data twice": (400, "'IN'", {"inputs": [changed(parameters={"binary_data_size": 4})]}),
     "shared memory": (
         400,
         "shared_memory_region",
         {"inputs": [changed(parameters={"shared_memory_region": "r"})]},
     ),
     "an unknown output": (400, "NO", {"inputs": [IN], "outputs": [{"name": "NO"}]}),
-    "an output twice": (
+    "a duplicate output": (
         400,
-        "twice",
+        "duplicate output",
         {"inputs": [IN], "outputs": [{"name": "IN_echo"}, {"name": "IN_echo"}]},
     ),
     "an output in shared memory": (
@@ -184,14 +184,14 @@ REFUSED: dict[str, tuple[int, str, dict[str, Any]]] = {
     "a sequence": (400, "sequence_id", {"inputs": [IN], "parameters": {"sequence_id": 7}}),
     "a list as parameter": (400, "'x'", {"inputs": [IN], "parameters": {"x": [1]}}),
     "a huge parameter": (400, "'x'", {"inputs": [IN], "parameters": {"x": 2**63}}),
-    "no priority": (400, "priority", {"inputs": [IN], "parameters": {"priority": "high"}}),
-    "no id": (400, "id", {"inputs": [IN], "id": 7}),
+    "an invalid priority": (400, "priority", {"inputs": [IN], "parameters": {"priority": "high"}}),
+    "an invalid id": (400, "id", {"inputs": [IN], "id": 7}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_refused(kserve, case):
-    """A request that cannot be served is told what of it; the error has one member, a text."""
+async def test_invalid_requests_are_rejected(kserve, case):
+    """The error names the cause and has a single member, a text."""
     status, named, body = REFUSED[case]
 
     response = await kserve.client.post("/v2/models/one/infer", json=body)
@@ -201,7 +201,7 @@ async def test_refused(kserve, case):
 
 
 BODIES = {
-    "no JSON": b"{",
+    "not JSON": b"{",
     "NaN": b'{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32","data":[NaN]}]}',
     "infinite": b'{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32","data":[1e999]}]}',
     "a surrogate": b'{"inputs":[{"name":"\\ud800","shape":[1],"datatype":"FP32","data":[1]}]}',
@@ -212,8 +212,8 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-async def test_bodies_that_are_no_request(kserve, body):
-    """What is no JSON object of a request is a 400."""
+async def test_invalid_json_is_rejected(kserve, body):
+    """A body that is not a JSON object is a 400."""
     response = await kserve.client.post("/v2/models/one/infer", content=BODIES[body])
 
     assert response.status_code == 400, response.text
@@ -230,7 +230,7 @@ async def test_bodies_that_are_no_request(kserve, body):
     ],
 )
 async def test_binary_data_that_does_not_fit(kserve, model, datatype, size, tail):
-    """Too few bytes, too many, or bytes that are no elements, never come to the model."""
+    """Missing bytes, extra bytes and malformed elements never reach the model."""
     shape = [1] if datatype == "BYTES" else [3]
     tensor = {"name": "IN", "datatype": datatype, "shape": shape}
     sent = binary([{**tensor, "parameters": {"binary_data_size": size}}], tail)
@@ -241,8 +241,8 @@ async def test_binary_data_that_does_not_fit(kserve, model, datatype, size, tail
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "999999"])
-async def test_header_lengths(kserve, length):
-    """A header that cannot be the JSON's length is refused by its name."""
+async def test_invalid_header_lengths(kserve, length):
+    """A header that cannot be the JSON's length is rejected with its name."""
     headers = {**OCTETS, "inference-header-content-length": length}
 
     response = await kserve.client.post("/v2/models/one/infer", content=b"{}", headers=headers)
@@ -251,7 +251,7 @@ async def test_header_lengths(kserve, length):
 
 
 async def test_half_precision_in_json(kserve):
-    """FP16 has no form in JSON: the answer says to ask for binary data."""
+    """JSON cannot hold FP16; the error suggests binary data."""
     data = VALUES["FP16"][0]
     sent = binary([described("FP16", "FP16", data, [3])], data)
 
@@ -260,8 +260,8 @@ async def test_half_precision_in_json(kserve):
     assert (response.status_code, "binary" in response.text) == (400, True)
 
 
-async def test_decoupled_models(kserve):
-    """A model that may give any number of responses is for generate."""
+async def test_decoupled_models_are_rejected(kserve):
+    """The error points to generate for models that may send any number of responses."""
     sent = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["hi"]}
 
     response = await kserve.infer("mock", sent)
@@ -277,8 +277,8 @@ async def test_decoupled_models(kserve):
         ("one/versions/x", 400), ("one/versions/99999999999999999999", 400),
     ],
 )  # fmt: skip
-async def test_models_that_are_none(kserve, path, status):
-    """A name that no model has is a 404, whatever it is made of; a version is a number."""
+async def test_unknown_models_and_versions(kserve, path, status):
+    """An unknown name of any form is a 404. A version must be a number."""
     response = await kserve.client.post(f"/v2/models/{path}/infer", json={"inputs": [IN]})
 
     assert (response.status_code, list(response.json())) == (status, ["error"])

@@ -1,10 +1,10 @@
-"""What a key may do below /v2."""
+"""What a key may do under /v2."""
 
 import pytest
 
 from tests.auth import key_files
 from tests.auth.key_files import bearer, key
-from tests.kserve.conftest import otherwise
+from tests.kserve.conftest import other_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -31,9 +31,9 @@ def file(tmp_path):
     [("free", 200), ("one", 200), ("counted", 403), ("last", 403), ("alone", 403),
      ("looks", 403), ("nobody", 401)],
 )  # fmt: skip
-async def test_inference(kserve, file, name, status):
-    """Keys that are held to tokens, a place or a cache are refused; others work as they may."""
-    async with otherwise(kserve, keys_file=file) as closed:
+async def test_keys_with_token_limits_cannot_infer(kserve, file, name, status):
+    """Keys with token limits, a priority or an isolated cache get 403. Others work as allowed."""
+    async with other_app(kserve, keys_file=file) as closed:
         path = "/v2/models/mock/generate"
         response = await closed.client.post(path, json=PROMPT, headers=bearer(name))
 
@@ -42,19 +42,19 @@ async def test_inference(kserve, file, name, status):
 
 
 @pytest.mark.parametrize("path", ["", "/config", "/ready", "/stats", "/infer", "/generate"])
-async def test_models_of_others(kserve, file, path):
-    """A model that the key does not allow is one that does not exist."""
+async def test_forbidden_models_look_absent(kserve, file, path):
+    """A model that the key does not allow is reported as not found."""
     method = "POST" if path in ("/infer", "/generate") else "GET"
-    async with otherwise(kserve, keys_file=file, public_health=False) as closed:
+    async with other_app(kserve, keys_file=file, public_health=False) as closed:
         url = f"/v2/models/all{path}"
         response = await closed.client.request(method, url, json=PROMPT, headers=bearer("one"))
 
     assert response.status_code == 404, response.text
 
 
-async def test_lists(kserve, file):
-    """The index and the statistics tell of the key's models alone."""
-    async with otherwise(kserve, keys_file=file) as closed:
+async def test_lists_show_only_the_keys_models(kserve, file):
+    """The index and the statistics list only the models that the key allows."""
+    async with other_app(kserve, keys_file=file) as closed:
         index = await closed.client.post("/v2/repository/index", headers=bearer("one"))
         statistics = await closed.client.get("/v2/models/stats", headers=bearer("one"))
 
@@ -63,9 +63,9 @@ async def test_lists(kserve, file):
 
 
 @pytest.mark.parametrize("name", ["one", "looks"])
-async def test_management(kserve, file, name):
-    """Who may not manage models, or not this one, cannot unload it."""
-    async with otherwise(kserve, keys_file=file, enable_model_management=True) as closed:
+async def test_unload_needs_permission(kserve, file, name):
+    """A key without the scope, or without this model, cannot unload it."""
+    async with other_app(kserve, keys_file=file, enable_model_management=True) as closed:
         path = "/v2/repository/models/all/unload"
         response = await closed.client.post(path, headers=bearer(name))
 

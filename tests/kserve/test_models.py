@@ -1,17 +1,17 @@
-"""What the server and its models are, and what the protocol has that this server has not."""
+"""Server and model metadata, and the parts of the protocol that are not supported."""
 
 import asyncio
 
 import pytest
 
 from openai_frontend.triton import _core
-from tests.kserve.conftest import otherwise
+from tests.kserve.conftest import other_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-async def test_the_server(kserve):
-    """The core's version, and no extension that is not here."""
+async def test_server_metadata(kserve):
+    """The core's version, and only supported extensions."""
     metadata = (await kserve.client.get("/v2")).json()
 
     assert metadata["version"] == kserve.server.metadata()["version"]
@@ -21,20 +21,19 @@ async def test_the_server(kserve):
 
 @pytest.mark.parametrize("path", ["health/live", "health/ready", "models/one/ready",
                                   "models/one/versions/1/ready"])  # fmt: skip
-async def test_yes(kserve, path):
-    """What is so is a 200 without a body."""
+async def test_ready_is_200_without_a_body(kserve, path):
     response = await kserve.client.get(f"/v2/{path}")
 
     assert (response.status_code, response.content) == (200, b"")
 
 
 @pytest.mark.parametrize("path", ["models/nobody/ready", "models/one/versions/7/ready"])
-async def test_no(kserve, path):
-    """What cannot serve is a 400, as Triton answers it."""
+async def test_not_ready_is_400(kserve, path):
+    """As Triton answers it."""
     assert (await kserve.client.get(f"/v2/{path}")).status_code == 400
 
 
-async def test_what_the_core_says(kserve):
+async def test_metadata_is_the_cores_own(kserve):
     """Metadata, config and statistics are the core's own documents."""
     client, server = kserve.client, kserve.server
 
@@ -60,15 +59,14 @@ async def test_what_the_core_says(kserve):
         ("POST", "repository/mine/models/one/load"),
     ],
 )
-async def test_what_is_lacking(kserve, method, path):
-    """What Triton's frontend has and this one has not says so."""
+async def test_unsupported_endpoints_say_so(kserve, method, path):
+    """Endpoints that only Triton's own frontend has return an error that says so."""
     response = await kserve.client.request(method, f"/v2/{path}")
 
     assert (response.status_code, list(response.json())) == (501, ["error"])
 
 
-async def test_the_log(kserve):
-    """The core's log settings can be read."""
+async def test_log_settings_can_be_read(kserve):
     assert (await kserve.client.get("/v2/logging")).json()["log_warning"] is True
 
 
@@ -76,28 +74,28 @@ async def test_the_log(kserve):
     ("method", "path", "status"),
     [("GET", "nowhere", 404), ("GET", "models/one/infer", 405), ("DELETE", "models/one", 405)],
 )
-async def test_addresses(kserve, method, path, status):
-    """What is no address, and another method, is refused in the protocol's own form."""
+async def test_unknown_paths_and_methods(kserve, method, path, status):
+    """Unknown paths and wrong methods are rejected in KServe's error format."""
     response = await kserve.client.request(method, f"/v2/{path}")
 
     assert (response.status_code, list(response.json())) == (status, ["error"])
     assert response.headers["x-request-id"]
 
 
-async def test_switched_off(kserve):
-    """With the setting `enable_kserve` off nothing is there but Cohere's /v2/rerank."""
-    async with otherwise(kserve, enable_kserve=False) as off:
+async def test_kserve_can_be_disabled(kserve):
+    """With `enable_kserve` off, only Cohere's /v2/rerank remains."""
+    async with other_app(kserve, enable_kserve=False) as off:
         ready = await off.client.get("/v2/health/ready")
         rerank = await off.client.post("/v2/rerank", json={})
 
     assert (ready.status_code, rerank.status_code) == (404, 400)
 
 
-async def test_limits(kserve):
-    """A body that is too large, and a request that finds no place, are told in the same form."""
-    async with otherwise(kserve, max_body_bytes=100) as small:
+async def test_limit_errors_use_kserves_format(kserve):
+    """A body that is too large and a full queue are reported in KServe's error format."""
+    async with other_app(kserve, max_body_bytes=100) as small:
         large = await small.client.post("/v2/models/one/infer", content=b" " * 101)
-    async with otherwise(kserve, max_concurrent_requests=1, max_queue_size=0) as narrow:
+    async with other_app(kserve, max_concurrent_requests=1, max_queue_size=0) as narrow:
         body = {"text_input": "hi", "stream": True}
         path = "/v2/models/slow/generate_stream"
         first = asyncio.create_task(narrow.client.post(path, json={**body, "max_tokens": 40}))

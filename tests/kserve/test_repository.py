@@ -1,11 +1,11 @@
-"""POST /v2/repository/...: the index, and loading and unloading where an operator lets clients."""
+"""POST /v2/repository/...: the index, and loading and unloading if the operator enables them."""
 
 import base64
 import json
 
 import pytest
 
-from tests.kserve.conftest import otherwise
+from tests.kserve.conftest import other_app
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -23,7 +23,7 @@ async def control(kserve, model, action, **body):
 
 
 async def test_unload_and_load(kserve):
-    """A model goes and comes back; the answer waits for it, and the index tells."""
+    """The response waits until the model is unloaded or loaded, and the index shows it."""
     gone = await control(kserve, "batched", "unload", parameters={"unload_dependents": False})
     without = await states(kserve)
     ready = (await kserve.client.post("/v2/repository/index", json={"ready": True})).json()
@@ -36,7 +36,7 @@ async def test_unload_and_load(kserve):
 
 
 async def test_load_with_a_config_and_files(kserve):
-    """What the client sends goes before the repository's, until the model is loaded again."""
+    """The client's config and files override the repository's until the model is loaded again."""
     file = {"file:1/none": base64.b64encode(b"x").decode()}
 
     loaded = await control(kserve, "text", "load", parameters={"config": json.dumps(ECHO), **file})
@@ -51,8 +51,8 @@ async def test_load_with_a_config_and_files(kserve):
 
 @pytest.mark.parametrize("model", ["nobody", "..", "..%2f..%2fetc", "a%00b", "x" * 300])
 @pytest.mark.parametrize("action", ["load", "unload"])
-async def test_names_that_are_no_models(kserve, model, action):
-    """Nothing is looked for below another name than a model's."""
+async def test_invalid_model_names(kserve, model, action):
+    """No file is looked up for a name that cannot be a model."""
     response = await kserve.client.post(f"/v2/repository/models/{model}/{action}")
 
     assert response.status_code in (400, 404)
@@ -63,8 +63,8 @@ FILES = ["../x", "/etc/passwd", "1/../../x", "", "1//x", "a\\b", ".hidden", "1/\
 
 
 @pytest.mark.parametrize("path", FILES)
-async def test_files_elsewhere(kserve, path):
-    """A file lies within the model's folder, or is refused by its name."""
+async def test_files_outside_the_model_are_rejected(kserve, path):
+    """A file outside of the model's folder is rejected with its name."""
     files = {f"file:{path}": base64.b64encode(b"x").decode()}
 
     response = await control(
@@ -78,16 +78,16 @@ async def test_files_elsewhere(kserve, path):
     "parameters",
     [{"other": "x"}, {"config": 7}, {"config": "{}", "file:1/x": "%"}, {"file:1/x": ""}],
 )
-async def test_parameters_that_are_none(kserve, parameters):
-    """What cannot be honoured is refused before anything is loaded."""
+async def test_invalid_parameters(kserve, parameters):
+    """Unsupported parameters are rejected before anything is loaded."""
     response = await control(kserve, "text", "load", parameters=parameters)
 
     assert response.status_code == 400, response.text
     assert (await states(kserve))["text"] == "READY"
 
 
-async def test_a_config_that_cannot_be(kserve):
-    """A model that does not load says why, and serves as it did."""
+async def test_invalid_config(kserve):
+    """A failed load reports its reason, and the model keeps serving as before."""
     response = await control(kserve, "text", "load", parameters={"config": "{"})
 
     assert (response.status_code, "'text'" in response.json()["error"]) == (503, True)
@@ -95,18 +95,18 @@ async def test_a_config_that_cannot_be(kserve):
 
 
 @pytest.mark.parametrize("action", ["load", "unload"])
-async def test_not_allowed(kserve, action):
-    """Without `enable_model_management` a client changes nothing; the answer names it."""
-    async with otherwise(kserve, allow_model_override=True) as off:
+async def test_management_is_disabled_by_default(kserve, action):
+    """Without `enable_model_management`, changes are rejected with the option's name."""
+    async with other_app(kserve, allow_model_override=True) as off:
         response = await control(off, "text", action)
 
     assert (response.status_code, "enable_model_management" in response.text) == (403, True)
 
 
-async def test_no_files_without_leave(kserve):
-    """Without `allow_model_override` a client loads what lies there, and sends nothing."""
+async def test_override_is_disabled_by_default(kserve):
+    """Without `allow_model_override`, a client can load from the repository but send no files."""
     sent = {"config": json.dumps(ECHO)}
-    async with otherwise(kserve, enable_model_management=True) as off:
+    async with other_app(kserve, enable_model_management=True) as off:
         response = await control(off, "text", "load", parameters=sent)
 
     assert (response.status_code, "allow_model_override" in response.text) == (403, True)

@@ -1,4 +1,4 @@
-"""Tensors between JSON, binary data and raw bytes."""
+"""Tensors as JSON, as binary data and as raw bytes."""
 
 import struct
 from math import prod
@@ -30,7 +30,7 @@ SHAPES = st.lists(st.integers(0, 4), max_size=4)
 
 
 def nested(values: list[Any], shape: list[int]) -> Any:
-    """A flat list in the form of its shape."""
+    """A flat list nested to a shape."""
     if len(shape) <= 1:
         return values
     size = prod(shape[1:])
@@ -45,8 +45,8 @@ def tensors(draw: st.DrawFn) -> tuple[str, list[int], list[Any]]:
 
 
 @given(tensors())
-def test_json_and_back(tensor):
-    """A tensor of JSON, flat or nested, is written again as it came."""
+def test_json_round_trip(tensor):
+    """A JSON tensor, flat or nested, is encoded to the same JSON."""
     name, shape, values = tensor
     datatype = DATATYPES[name]
 
@@ -57,8 +57,8 @@ def test_json_and_back(tensor):
 
 
 @given(tensors())
-def test_the_size_is_that_of_the_shape(tensor):
-    """What JSON is read into has the size that binary data of the same tensor has."""
+def test_json_decodes_to_the_size_of_binary_data(tensor):
+    """A decoded JSON tensor has the size of the same tensor as binary data."""
     name, shape, values = tensor
     datatype = DATATYPES[name]
 
@@ -69,8 +69,8 @@ def test_the_size_is_that_of_the_shape(tensor):
 
 
 @given(st.lists(st.binary(max_size=9)), st.integers(1, 3))
-def test_bytes_that_are_cut(elements, cut):
-    """A BYTES tensor that ends too early, or late, is refused by its name."""
+def test_truncated_bytes_are_rejected(elements, cut):
+    """A BYTES tensor that is too short or too long is rejected with its name."""
     raw = b"".join(struct.pack("<I", len(each)) + each for each in elements)
     places = list(binary_tensors.elements("x", len(elements), memoryview(raw)))
 
@@ -83,8 +83,8 @@ LONG = 50_000  # elements: more than one step
 
 
 @pytest.mark.parametrize(("name", "value"), [("INT32", 7), ("FP32", 0.5), ("BYTES", "é")])
-def test_long_tensors(name, value):
-    """A tensor that is converted in steps is one."""
+def test_long_tensors_are_converted_whole(name, value):
+    """A tensor that is converted in several steps comes back complete."""
     datatype, values = DATATYPES[name], [value] * LONG
 
     raw = json_tensors.decode("x", datatype, [LONG], values)
@@ -101,24 +101,24 @@ REFUSED = {
     "text for a number": ("FP64", [1], ["1"]),
     "too large": ("UINT8", [1], [256]),
     "too small": ("UINT64", [1], [-1]),
-    "beyond FP32": ("FP32", [1], [1e39]),
+    "out of range for FP32": ("FP32", [1], [1e39]),
     "too few": ("FP32", [3], [1.0, 2.0]),
     "too many": ("FP32", [1], [1.0, 2.0]),
     "ragged": ("INT32", [4], [[1, 2], [3], [4]]),
     "ragged within": ("INT32", [3], [[1, 2], 3]),
     "ragged at its start": ("INT32", [3], [1, [2, 3]]),
-    "no array": ("INT32", [1], 1),
+    "not an array": ("INT32", [1], 1),
     "an object": ("INT32", [1], [{}]),
     "FP16": ("FP16", [1], [1.0]),
     "BF16": ("BF16", [1], [1.0]),
     "negative": ("INT32", [-1], [1]),
-    "endless": ("INT32", [2**40, 2**40], [1]),
+    "a shape that overflows": ("INT32", [2**40, 2**40], [1]),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
-    """What is no tensor of its datatype and shape is refused by its name."""
+def test_invalid_json_tensors(case):
+    """JSON that does not fit the datatype and shape is rejected with the tensor's name."""
     name, shape, data = REFUSED[case]
 
     with pytest.raises(InvalidRequest, match="tensor 'x': ") as refused:
@@ -128,22 +128,22 @@ def test_refused(case):
 
 @pytest.mark.parametrize("name", ["", "FP8", "int32", "STRING", "TYPE_INT32"])
 def test_unknown_datatypes(name):
-    """Only Triton's own names are datatypes; the answer lists them."""
+    """Only Triton's names are accepted; the error lists them."""
     with pytest.raises(InvalidRequest, match="UINT64"):
         datatype_named("x", name)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_has_not(number):
-    """An output with NaN or infinity is not written as something else."""
+def test_nan_and_infinity_are_not_encoded(number):
+    """JSON cannot represent them; the error suggests binary data."""
     data = memoryview(struct.pack("<2f", 1.0, number))
 
     with pytest.raises(InvalidRequest, match="binary"):
         json_tensors.encode("x", DATATYPES["FP32"], [2], data)
 
 
-def test_bytes_that_are_no_text():
-    """An output of bytes that are no UTF-8 is not written as something else."""
+def test_invalid_utf8_is_not_encoded():
+    """The error suggests binary data."""
     data = memoryview(b"\x01\x00\x00\x00\xff")
 
     with pytest.raises(InvalidRequest, match="binary"):
@@ -155,21 +155,21 @@ def test_bytes_that_are_no_text():
     [("INT32", [2], 7), ("FP16", [3], 3), ("BYTES", [2], 7), ("BYTES", [0], 4), ("BF16", [0], 1)],
 )
 def test_sizes_that_do_not_fit(name, shape, size):
-    """Binary data of another size than the shape's is refused by its name."""
+    """Binary data whose size does not fit the shape is rejected with the tensor's name."""
     with pytest.raises(InvalidRequest, match="tensor 'x'"):
         check_size("x", DATATYPES[name], shape, size)
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "", "1.5", "11", "9" * 30, "²"])
-def test_header_lengths_that_are_none(text):
-    """The JSON's length is a number of bytes that are there."""
+def test_invalid_header_lengths(text):
+    """The header must be a number of bytes that the body has."""
     with pytest.raises(InvalidRequest) as refused:
         json_length(text, 10)
     assert refused.value.param == JSON_LENGTH_HEADER
 
 
-def test_the_tail():
-    """Each tensor takes the next bytes; what is lacking or left is refused."""
+def test_binary_tail():
+    """Each tensor takes the next bytes. Missing and extra bytes are rejected."""
     tail = binary_tensors.BinaryTail(memoryview(b"abcdef"))
 
     assert (bytes(tail.take("a", 2)), bytes(tail.take("b", 0))) == (b"ab", b"")

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from openai_frontend import __version__
 from openai_frontend.auth.authenticator import Authenticator
-from openai_frontend.auth.scopes import RouteScope
+from openai_frontend.auth.keys import RouteScope
 from openai_frontend.config.settings import Settings
 from openai_frontend.kserve.routes import kserve_router
 from openai_frontend.lifespan import AppState, build_state
@@ -21,22 +21,18 @@ from openai_frontend.loopback import is_loopback
 from openai_frontend.lora.management import LoRAManagement
 from openai_frontend.metrics import vllm
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware import access_log
 from openai_frontend.middleware.authentication import Authentication
-from openai_frontend.middleware.body_limit import BodyLimit
-from openai_frontend.middleware.content_encoding import ContentEncoding
-from openai_frontend.middleware.content_type import ContentType
-from openai_frontend.middleware.cors import cors
 from openai_frontend.middleware.drain import Draining
-from openai_frontend.middleware.error_responses import ErrorResponses
+from openai_frontend.middleware.error_responses import ErrorResponses, handle_http_exception
+from openai_frontend.middleware.headers import cors
 from openai_frontend.middleware.metrics import RequestMetrics
 from openai_frontend.middleware.model_lease import RequestModelLeases
 from openai_frontend.middleware.proxy_headers import ProxyHeaders
+from openai_frontend.middleware.request_body import BodyLimit, ContentEncoding, ContentType
 from openai_frontend.middleware.request_id import RequestId
 from openai_frontend.middleware.request_normalization import RequestNormalization
-from openai_frontend.middleware.telemetry import Telemetry
+from openai_frontend.middleware.telemetry import Telemetry, log_request
 from openai_frontend.middleware.trusted_hosts import LOCAL, TrustedHosts
-from openai_frontend.middleware.unrouted import refuse_route
 from openai_frontend.models.management import ModelManagement
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.prompting import tiktoken_decode
@@ -114,10 +110,10 @@ def create_app(settings: Settings, server: Server) -> Gateway:
             Middleware(ErrorResponses),
             Middleware(ContentEncoding),
             Middleware(ContentType, route_scope_of=route_scopes.find),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, room=state.bodies),
+            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, budget=state.bodies),
             Middleware(RouteTable, endpoints=direct),
         ],
-        exception_handlers={HTTPException: refuse_route},
+        exception_handlers={HTTPException: handle_http_exception},
     )
     app.state.gateway = state
     app.state.startup = state.startup
@@ -144,10 +140,10 @@ def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metr
 
 def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
     """Nothing where nobody wants to know."""
-    told = [access_log.write] if settings.access_log else []
-    if tracing is None and not told and settings.log_format != "json":
+    observers = [log_request] if settings.access_log else []
+    if tracing is None and not observers and settings.log_format != "json":
         return []
-    return [Middleware(Telemetry, tracing=tracing, told=told)]
+    return [Middleware(Telemetry, tracing=tracing, observers=observers)]
 
 
 def _access(
@@ -159,7 +155,7 @@ def _access(
     return [
         Middleware(
             Authentication,
-            ring=keys.ring,
+            keys=keys.keys,
             route_scope_of=route_scopes.find,
             public_scopes=public_scopes,
         )

@@ -15,7 +15,7 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.logs.handler import dropped_lines
 from openai_frontend.metrics import catalog, loop_lag
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.body_limit import BodyMemoryBudget
+from openai_frontend.middleware.request_body import BodyMemoryBudget
 from openai_frontend.models.on_demand import OnDemandLimits, OnDemandLoader
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.supervisor import EngineSupervisor
@@ -107,8 +107,8 @@ class AppState:
             loop_lag.watch(self.metrics.lagged),
             supervise("supervise engines", self.engines.watch),
             *(
-                supervise("watch keys", each.follow)
-                for each in (self.keys.followed if self.keys is not None else ())
+                supervise("watch keys", each.watch)
+                for each in (self.keys.watchers if self.keys is not None else ())
             ),
         ]
         running = [asyncio.create_task(work) for work in works]

@@ -1,1 +1,1 @@
-"""Who waits, in which order, and for how long. Knows no places: a number of them is given to it."""
+"""Wait queues for requests: limits, priorities and fairness between keys. Knows no HTTP."""

@@ -1,30 +1,67 @@
-"""The requests that wait for a model: so many at most, each for so long, in fair turns."""
+"""A model's wait queue: bounded in length and time, and fair between keys."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from openai_frontend.admission.fair_queue import FairQueue
-from openai_frontend.admission.queue_key import QueueKey
-from openai_frontend.admission.service_rate import ServiceRateEstimator
+from openai_frontend.admission.limits import QueueKey
 from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining, ServerOverloaded
+
+_SMOOTHING = 0.1  # exponential moving average over about the last 20 intervals
+MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0  # OpenAI's SDKs honour Retry-After up to 60 s
+
+
+class ServiceRateEstimator:
+    """Tracks the interval between two requests evicted the queue, for Retry-After headers. The
+    caller passes the time.
+    """
+
+    def __init__(self) -> None:
+        self._interval_s: float | None = None  # None until a request has left the queue
+        self._last_s: float | None = None  # when a request last left, or began to wait
+
+    def begin(self, now_s: float) -> None:
+        """A request enters the empty queue."""
+        self._last_s = now_s
+
+    def moved(self, now_s: float) -> None:
+        """A queued request was admitted."""
+        if self._last_s is None:
+            self._last_s = now_s
+        interval_s, self._last_s = now_s - self._last_s, now_s
+        if self._interval_s is None:
+            self._interval_s = interval_s
+        else:
+            self._interval_s += _SMOOTHING * (interval_s - self._interval_s)
+
+    def retry_after_s(self, ahead: int, now_s: float) -> float:
+        """Estimated seconds until `ahead` requests have left the queue.
+
+        A queue that has been stuck for longer than its average interval counts as that slow.
+        """
+        since_s = 0.0 if self._last_s is None else now_s - self._last_s
+        if self._interval_s is None and since_s <= 0:
+            return 1.0
+        interval_s = max(self._interval_s or 0.0, since_s)
+        return min(max(MIN_RETRY_S, ahead * interval_s), MAX_RETRY_S)
 
 
 class QueueMetrics(Protocol):
-    """Who counts what happens in queues."""
+    """Receives the events of the queues, for metrics."""
 
     def queue_changed(self, model: str, waiting: int) -> None:
-        """So many wait now."""
+        """The length of a model's queue has changed."""
 
     def unreleased_changed(self, model: str, count: int) -> None:
-        """So many cancelled requests has Triton not released."""
+        """`count` cancelled requests are not released by Triton yet."""
 
     def queued(self, model: str, seconds: float) -> None:
-        """One has left the queue, for whatever reason, after so long."""
+        """A request has left the queue, admitted or not, after this time."""
 
 
 class _Waiter:
-    """One request; its future is how many places it got."""
+    """One request; the future's result is the number of slots it was granted."""
 
     __slots__ = ("future", "wanted")
 
@@ -32,14 +69,13 @@ class _Waiter:
         self.wanted = wanted
         self.future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def refuse(self, refusal: ServerOverloaded) -> None:
-        """Nothing where its caller has gone already."""
+    def reject(self, error: ServerOverloaded) -> None:
         if not self.future.done():
-            self.future.set_exception(refusal)
+            self.future.set_exception(error)
 
 
 class WaitQueue:
-    """One model's. Places are handed to it by `serve`."""
+    """`serve` hands free slots to the next request in the queue."""
 
     def __init__(
         self,
@@ -49,38 +85,41 @@ class WaitQueue:
         give_back: Callable[[int], None],
         metrics: QueueMetrics | None = None,
     ) -> None:
-        """`describe_load` is quoted in error messages; `give_back` takes back places that were
-        given to a request whose caller went at the same moment.
+        """`describe_load` is quoted in error messages. `give_back` takes back the slots that were
+        granted to a request at the moment when it was cancelled.
         """
         self._model_name = model_name
         self._describe_load = describe_load
         self._give_back = give_back
         self._metrics = metrics
         self._queue: FairQueue[_Waiter] = FairQueue()
-        self._pace = ServiceRateEstimator()
+        self._rate = ServiceRateEstimator()
 
     def __len__(self) -> int:
         return len(self._queue)
 
-    def check(self, turn: QueueKey, longest: int) -> None:
-        """Raises QueueFull where a newcomer would find the line full: of `longest` requests, and
-        none that gives way.
+    def check(self, queue_key: QueueKey, max_size: int) -> None:
+        """Raises QueueFull if a new request would be rejected: the queue has `max_size` requests,
+        and none to evict.
         """
-        if len(self._queue) >= longest and self._queue.eviction_candidate(turn) is None:
+        if len(self._queue) >= max_size and self._queue.eviction_candidate(queue_key) is None:
             raise self.full()
 
-    async def wait(self, wanted: int, turn: QueueKey, *, longest: int, timeout_s: float) -> int:
-        """The places that it got. Raises QueueFull, QueueTimeout or ServerDraining; whoever is
-        cancelled here has left the line.
+    async def wait(
+        self, wanted: int, queue_key: QueueKey, *, max_size: int, timeout_s: float
+    ) -> int:
+        """Waits for up to `wanted` slots, and returns the number granted.
+
+        Raises QueueFull, QueueTimeout or ServerDraining. Cancelling it leaves the queue.
         """
-        self._make_room(turn, longest)
+        self._make_room(queue_key, max_size)
         loop = asyncio.get_running_loop()
-        waiter, begun_s = _Waiter(wanted), loop.time()
+        waiter, started_s = _Waiter(wanted), loop.time()
         if not self._queue:
-            self._pace.begin(begun_s)
-        self._queue.add(waiter, turn)
-        self._tell_length()
-        timer = loop.call_later(timeout_s, self._give_up, waiter, timeout_s)
+            self._rate.begin(started_s)
+        self._queue.add(waiter, queue_key)
+        self._report_length()
+        timer = loop.call_later(timeout_s, self._on_timeout, waiter, timeout_s)
         try:
             granted = await waiter.future
         except asyncio.CancelledError:
@@ -90,62 +129,61 @@ class WaitQueue:
         finally:
             timer.cancel()
             self._queue.remove(waiter)
-            self._tell_left(loop.time() - begun_s)
+            self._report_left(loop.time() - started_s)
         return granted
 
     def serve(self, grant: Callable[[int], int]) -> None:
-        """`grant` says how many places the next in turn gets of those that it wants."""
+        """Admits the next request. `grant` returns the slots it gets of those that it wants."""
         while self._queue:
-            waiter, turn = self._queue.take()
-            if waiter.future.done():  # its caller has gone, and has had no turn yet to leave
+            waiter, queue_key = self._queue.take()
+            if waiter.future.done():  # cancelled or rejected, and still about to leave the queue
                 continue
             granted = grant(waiter.wanted)
-            self._queue.charge(turn, granted - 1)
-            self._pace.moved(waiter.future.get_loop().time())
+            self._queue.charge(queue_key, granted - 1)
+            self._rate.moved(waiter.future.get_loop().time())
             waiter.future.set_result(granted)
             return
 
     def reject_all(self) -> None:
-        """Nobody who waits is served any more."""
+        """Fails all queued requests, because the server is draining."""
         while self._queue:
-            self._queue.take()[0].refuse(ServerDraining())
+            self._queue.take()[0].reject(ServerDraining())
 
     def full(self) -> QueueFull:
-        """What one is told who cannot even wait."""
-        return QueueFull(self._standing(), retry_after_s=self._retry_after_s())
+        return QueueFull(self._load(), retry_after_s=self._retry_after_s())
 
-    def _make_room(self, turn: QueueKey, longest: int) -> None:
-        """Who has most of a full line gives way to who has less."""
-        if len(self._queue) < longest:
+    def _make_room(self, queue_key: QueueKey, max_size: int) -> None:
+        """Evicts a request of the key with most requests, in favour of a key with fewer."""
+        if len(self._queue) < max_size:
             return
-        leaving = self._queue.eviction_candidate(turn)
-        if leaving is None:
+        evicted = self._queue.eviction_candidate(queue_key)
+        if evicted is None:
             raise self.full()
-        self._queue.remove(leaving)
-        leaving.refuse(self.full())
+        self._queue.remove(evicted)
+        evicted.reject(self.full())
 
-    def _give_up(self, waiter: _Waiter, waited_s: float) -> None:
+    def _on_timeout(self, waiter: _Waiter, waited_s: float) -> None:
         self._queue.remove(waiter)
-        message = f"The request has waited for {waited_s:g} s. {self._standing()}"
-        waiter.refuse(QueueTimeout(message, retry_after_s=self._retry_after_s()))
+        message = f"The request waited {waited_s:g} s in the queue. {self._load()}"
+        waiter.reject(QueueTimeout(message, retry_after_s=self._retry_after_s()))
 
-    def _standing(self) -> str:
+    def _load(self) -> str:
         return f"{self._describe_load()}; {len(self._queue)} wait for the model."
 
     def _retry_after_s(self) -> float:
         ahead = max(1, len(self._queue))
-        return self._pace.wait_s(ahead, asyncio.get_running_loop().time())
+        return self._rate.retry_after_s(ahead, asyncio.get_running_loop().time())
 
-    def _tell_length(self) -> None:
+    def _report_length(self) -> None:
         if self._metrics is not None:
             self._metrics.queue_changed(self._model_name, len(self._queue))
 
-    def _tell_left(self, waited_s: float) -> None:
-        self._tell_length()
+    def _report_left(self, waited_s: float) -> None:
+        self._report_length()
         if self._metrics is not None:
             self._metrics.queued(self._model_name, waited_s)
 
 
 def _was_granted(future: "asyncio.Future[int]") -> bool:
-    """Whether it was, before whoever waits for it could know."""
+    """Whether the slots were granted before the waiting task could run."""
     return future.done() and not future.cancelled() and future.exception() is None

@@ -1,1 +1,1 @@
-"""Who may ask for what, and how much of it. Knows no HTTP, and no key but by its digest."""
+"""Authentication, authorization and rate limits of API keys. Knows no HTTP."""

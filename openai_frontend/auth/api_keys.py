@@ -1,67 +1,97 @@
-"""The keys in force: from what a client sent to a caller. Replaced whole, never edited."""
+"""Looks up the principal of a request by its API key or token."""
 
 import hmac
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from openai_frontend.auth.keys import Key, digest_of
-from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.keys import Key, KeyScope, digest_of
 from openai_frontend.auth.rate_limit import RateLimiter
-from openai_frontend.errors import NotAuthenticated
+from openai_frontend.errors import NotAuthenticated, NotPermitted
 
-# Longer ones are not even hashed: a client's longest header would be 64 KiB.
-LONGEST_SECRET = 16 * 1024
+# Longer secrets are not even hashed: a header can have up to 64 KiB.
+MAX_SECRET_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends a request: a valid key, and the state of its limits."""
+
+    key: Key
+    rate_limiter: RateLimiter
+
+    def require(self, scope: KeyScope) -> None:
+        """Raises NotPermitted if the key does not have the scope."""
+        if scope not in self.key.scopes:
+            message = f"The key '{self.key.name}' does not have the scope '{scope}'."
+            raise NotPermitted(message)
+
+    def priority(self, requested: int) -> int:
+        """The priority of a request: its own, but no better than the key's; 0 means the key's."""
+        return max(requested, self.key.priority) if requested else self.key.priority
+
+    def cache_salt(self, requested: str | None) -> str | None:
+        """Requests share the engine's prefix cache only with others of the same salt; None: with
+        all that have none.
+        """
+        if not self.key.isolate_prefix_cache:
+            return requested
+        return f"{self.key.digest[:16]}/{requested or ''}"
 
 
 class TokenVerifier(Protocol):
-    """Knows callers by tokens that somebody else signs."""
+    """Authenticates by tokens that another server signs."""
 
-    def find(self, token: bytes, digest: str) -> Principal:
-        """Raises NotAuthenticated."""
+    def verify(self, token: bytes, digest: str) -> Principal:
+        """Raises NotAuthenticated. `digest` is the token's."""
 
 
 class ApiKeys:
-    """Finds the caller by the digest of his key."""
+    """The keys in force. `replace` swaps all of them at once."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self.tokens: TokenVerifier | None = None
-        self._callers: Mapping[str, Principal] = {}
-        self._quotas: dict[str, RateLimiter] = {}
+        self.token_verifier: TokenVerifier | None = None
+        self._principals: Mapping[str, Principal] = {}  # by digest
+        self._rate_limiters: dict[str, RateLimiter] = {}  # by name
         self.replace(keys)
 
     def replace(self, keys: Iterable[Key]) -> None:
-        """Other keys from now on. What a key has used, by its name, stays used."""
-        callers: dict[str, Principal] = {}
-        quotas: dict[str, RateLimiter] = {}
+        """A key whose name was known keeps its rate limiter, so what it used stays used."""
+        principals: dict[str, Principal] = {}
+        rate_limiters: dict[str, RateLimiter] = {}
         for key in keys:
-            quota = self._quotas.get(key.name)
-            if quota is None:
-                quota = RateLimiter(key.name, key.limits)
+            rate_limiter = self._rate_limiters.get(key.name)
+            if rate_limiter is None:
+                rate_limiter = RateLimiter(key.name, key.limits)
             else:
-                quota.limit(key.limits)
-            quotas[key.name] = quota
-            callers[key.digest] = Principal(key, quota)
-        self._callers, self._quotas = callers, quotas
+                rate_limiter.set_limits(key.limits)
+            rate_limiters[key.name] = rate_limiter
+            principals[key.digest] = Principal(key, rate_limiter)
+        self._principals, self._rate_limiters = principals, rate_limiters
 
     def __len__(self) -> int:
-        return len(self._callers)
+        return len(self._principals)
 
-    def find(self, secret: bytes) -> Principal:
-        """Raises NotAuthenticated for a key that is unknown or has expired; never says which.
+    def authenticate(self, secret: bytes) -> Principal:
+        """Raises NotAuthenticated; unknown and expired keys get the same message.
 
-        The table is asked with a digest, whose bytes nobody can choose: how long it takes tells
-        nothing of the keys in it. The comparison takes the same time wherever two digests differ.
+        The lookup uses a digest, whose bytes a client cannot choose, so its timing reveals nothing
+        about the stored keys. The comparison takes constant time.
         """
-        digest = digest_of(secret) if len(secret) <= LONGEST_SECRET else ""
-        caller = self._callers.get(digest)
-        if caller is None and self.tokens is not None and digest and _may_be_token(secret):
-            return self.tokens.find(secret, digest)
-        known = caller.key.digest if caller is not None else ""
-        if not hmac.compare_digest(known, digest) or caller is None or caller.key.is_expired():
+        digest = digest_of(secret) if len(secret) <= MAX_SECRET_BYTES else ""
+        principal = self._principals.get(digest)
+        if principal is None and self.token_verifier is not None and digest and _is_jwt(secret):
+            return self.token_verifier.verify(secret, digest)
+        known = principal.key.digest if principal is not None else ""
+        if (
+            not hmac.compare_digest(known, digest)
+            or principal is None
+            or principal.key.is_expired()
+        ):
             raise NotAuthenticated("Incorrect API key provided.")
-        return caller
+        return principal
 
 
-def _may_be_token(secret: bytes) -> bool:
-    """A JSON object in base64, and two parts behind it."""
+def _is_jwt(secret: bytes) -> bool:
+    """Three parts, of which the first begins like a JSON object in base64."""
     return secret.startswith(b"ey") and secret.count(b".") == 2

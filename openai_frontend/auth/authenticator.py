@@ -1,4 +1,4 @@
-"""Everything that says who may come in, put together."""
+"""Builds authentication from the settings: static keys, a keys file, JSON Web Tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,29 +6,28 @@ from pathlib import Path
 from typing import Protocol
 
 from openai_frontend.auth.api_keys import ApiKeys
-from openai_frontend.auth.keys import Key
+from openai_frontend.auth.keys import SCOPES, Key
 from openai_frontend.auth.keys_file import InvalidKeysFile
 from openai_frontend.auth.keys_watcher import KeysFileWatcher
-from openai_frontend.auth.scopes import SCOPES
 
 
 class AuthConfigError(Exception):
-    """It cannot be said who may come in; the message is one line that begins with a setting."""
+    """The message is one line that begins with the name of a setting."""
 
 
 class Watcher(Protocol):
-    """Something outside that changes while the server runs."""
+    """Follows a source of keys that changes while the server runs."""
 
-    async def follow(self) -> None:
-        """For ever."""
+    async def watch(self) -> None:
+        """Runs until it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """Who may come in, and what is to be followed for it."""
+    """The API keys, and the watchers that keep them up to date."""
 
-    ring: ApiKeys
-    followed: Sequence[Watcher]
+    keys: ApiKeys
+    watchers: Sequence[Watcher]
 
 
 def build_authenticator(
@@ -39,37 +38,37 @@ def build_authenticator(
     jwt_issuer: str | None,
     jwt_audience: str | None,
 ) -> Authenticator | None:
-    """From the settings; None if everybody may come in. `api_keys`: SHA-256 digests.
+    """None if the settings configure no keys: then every request is accepted.
 
-    Raises AuthConfigError.
+    `api_keys`: SHA-256 digests. Raises AuthConfigError.
     """
-    general = _general_keys(api_keys)
-    ring, followed = ApiKeys(general), list[Watcher]()
+    static_keys = _static_keys(api_keys)
+    keys, watchers = ApiKeys(static_keys), list[Watcher]()
     if keys_file is not None:
-        keys = _keys(keys_file, general)
-        ring = keys.ring
-        followed.append(keys)
+        file_watcher = _watch_file(keys_file, static_keys)
+        keys = file_watcher.keys
+        watchers.append(file_watcher)
     if jwks is not None:
-        followed.append(_tokens(ring, jwks, jwt_issuer, jwt_audience))
-    return Authenticator(ring, followed) if general or followed else None
+        watchers.append(_watch_jwks(keys, jwks, jwt_issuer, jwt_audience))
+    return Authenticator(keys, watchers) if static_keys or watchers else None
 
 
-def _general_keys(digests: Sequence[str]) -> list[Key]:
-    """Keys for everything. Their names have a colon, so no key of a file has the same."""
+def _static_keys(digests: Sequence[str]) -> list[Key]:
+    """Keys with all scopes. Their names contain a colon, which names in a keys file cannot."""
     return [
         Key(name=f"api_key:{number}", digest=digest, scopes=frozenset(SCOPES))
         for number, digest in enumerate(digests, 1)
     ]
 
 
-def _keys(path: Path, general: Sequence[Key]) -> KeysFileWatcher:
+def _watch_file(path: Path, static_keys: Sequence[Key]) -> KeysFileWatcher:
     try:
-        return KeysFileWatcher(path, general)
+        return KeysFileWatcher(path, static_keys)
     except InvalidKeysFile as error:
         raise AuthConfigError(f"keys_file: {error}") from None
 
 
-def _tokens(ring: ApiKeys, jwks: str, issuer: str | None, audience: str | None) -> Watcher:
+def _watch_jwks(keys: ApiKeys, jwks: str, issuer: str | None, audience: str | None) -> Watcher:
     if issuer is None or audience is None:
         raise AuthConfigError("jwks: jwt_issuer and jwt_audience must be set with it")
     try:
@@ -78,10 +77,10 @@ def _tokens(ring: ApiKeys, jwks: str, issuer: str | None, audience: str | None) 
     except ImportError:
         message = "jwks: PyJWT is not installed; install openai-frontend[jwt]"
         raise AuthConfigError(message) from None
-    tokens = JWTVerifier(issuer=issuer, audience=audience)
+    verifier = JWTVerifier(issuer=issuer, audience=audience)
     try:
-        watched = JWKSWatcher(jwks, tokens)
+        watcher = JWKSWatcher(jwks, verifier)
     except ValueError as error:
         raise AuthConfigError(f"jwks: {error}") from None
-    ring.tokens = tokens
-    return watched
+    keys.token_verifier = verifier
+    return watcher

@@ -1,4 +1,4 @@
-"""Follows an identity provider's keys, in a file or at an address. A request never waits for it."""
+"""Polls an identity provider's signing keys, from a file or a URL. Requests never wait for it."""
 
 import asyncio
 import contextlib
@@ -19,73 +19,74 @@ from openai_frontend.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 
-FETCH_EVERY_S = 300.0
-RETRY_EVERY_S = 5.0
-# A token may name a key that does not exist: each does not send us to the provider.
-ASK_AGAIN_S = 30.0
+FETCH_INTERVAL_S = 300.0
+RETRY_INTERVAL_S = 5.0
+# A client can send tokens with made-up key ids: they cause at most one request to the provider in
+# this time.
+UNKNOWN_KEY_COOLDOWN_S = 30.0
 
 _TIMEOUT_S = 10.0
 _MAX_BYTES = 1024 * 1024
 
 
 class JWKSWatcher:
-    """Gives `tokens` the keys as they are now; while they cannot be had, as they were."""
+    """Passes the provider's keys to the verifier. If they are unavailable, keeps the old ones."""
 
-    def __init__(self, source: str, tokens: JWTVerifier) -> None:
-        """`source`: a path, or an address. Raises ValueError for an address without TLS."""
+    def __init__(self, source: str, verifier: JWTVerifier) -> None:
+        """`source`: a path or a URL. Raises ValueError for a URL without TLS."""
         _check_source(source)
         self._source = source
-        self._tokens = tokens
+        self._verifier = verifier
         self._content: bytes | None = None
         self._failing = False
-        self._asked = asyncio.Event()
-        self._looked_s = -ASK_AGAIN_S
-        tokens.on_unknown_key = self._on_unknown_key
+        self._reload = asyncio.Event()
+        self._fetched_s = -UNKNOWN_KEY_COOLDOWN_S
+        verifier.on_unknown_key = self._on_unknown_key
 
-    async def follow(self, every_s: float = FETCH_EVERY_S) -> None:
-        """Looks for ever, more often while it fails."""
+    async def watch(self, interval_s: float = FETCH_INTERVAL_S) -> None:
+        """Runs until it is cancelled; retries sooner after a failure."""
         while True:
-            self._asked.clear()
-            await self.look()
+            self._reload.clear()
+            await self.refresh()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_EVERY_S if self._failing else every_s):
-                    await self._asked.wait()
+                async with asyncio.timeout(RETRY_INTERVAL_S if self._failing else interval_s):
+                    await self._reload.wait()
 
-    async def look(self) -> None:
-        """Takes the provider's keys where they are others; off the loop."""
-        self._looked_s = time.monotonic()
+    async def refresh(self) -> None:
+        """Fetches the keys in a thread, and uses them if they have changed."""
+        self._fetched_s = time.monotonic()
         try:
-            content = await asyncio.wrap_future(_read_apart(self._source))
+            content = await asyncio.wrap_future(_read_in_thread(self._source))
             if content != self._content:
-                count = self._tokens.use(content)
-                logger.info("%s: %d signing keys are in force", self._source, count)
+                count = self._verifier.set_keys(content)
+                logger.info("%s: loaded %d signing keys", self._source, count)
         except (InvalidJWKS, OSError, HTTPException) as error:
             if not self._failing:
-                logger.error("%s: %s; no other signing keys are taken", self._source, error)
+                logger.error("%s: %s; the previous signing keys stay in force", self._source, error)
             self._failing = True
             return
         self._content, self._failing = content, False
 
     def _on_unknown_key(self) -> None:
-        if time.monotonic() - self._looked_s >= ASK_AGAIN_S:
-            self._asked.set()
+        if time.monotonic() - self._fetched_s >= UNKNOWN_KEY_COOLDOWN_S:
+            self._reload.set()
 
 
 def _check_source(source: str) -> None:
-    """What says who may come in comes from a file, over TLS, or from this machine."""
+    """The keys decide about access: only files, HTTPS and HTTP to this host are allowed."""
     parts = urlsplit(source)
-    if not _is_address(source) or parts.scheme == "https":
+    if not _is_url(source) or parts.scheme == "https":
         return
     if parts.scheme != "http" or not is_loopback(parts.hostname or ""):
-        raise ValueError(f"'{source}' is neither a file nor an https address")
+        raise ValueError(f"'{source}' is neither a file nor an https URL")
 
 
-def _is_address(source: str) -> bool:
+def _is_url(source: str) -> bool:
     return "://" in source
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """The operator has said where the keys are; nobody else does."""
+    """Only the operator decides where the keys come from."""
 
     def redirect_request(
         self,
@@ -102,9 +103,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 _open: Callable[..., IO[bytes]] = urllib.request.build_opener(_NoRedirect).open
 
 
-def _read_apart(source: str) -> Future[bytes]:
-    """`_read`, on a thread that nobody waits for at the end of the process, as for the event loop's
-    own: a name may take a minute to resolve, which the limit below does not count.
+def _read_in_thread(source: str) -> Future[bytes]:
+    """Runs `_read` in a daemon thread. At exit the process does not wait for it, as it would for
+    the event loop's own threads: resolving a host name can take a minute, and the timeout below
+    does not include it.
     """
     outcome = Future[bytes]()
     threading.Thread(target=_read_into, args=(outcome, source), name="jwks", daemon=True).start()
@@ -115,14 +117,14 @@ def _read_into(outcome: Future[bytes], source: str) -> None:
     outcome.set_running_or_notify_cancel()
     try:
         outcome.set_result(_read(source))
-    except Exception as error:  # noqa: BLE001  raised where it is waited for
+    except Exception as error:  # noqa: BLE001  raised again in the task that awaits the future
         outcome.set_exception(error)
-        del outcome  # the error's traceback refers to this frame: a connection would be kept
+        del outcome  # the error's traceback refers to this frame, which would keep a connection
 
 
 def _read(source: str) -> bytes:
-    """OSError, which urllib's are too, where it cannot be had."""
-    if not _is_address(source):
+    """Raises OSError (urllib's errors are OSErrors too), HTTPException or InvalidJWKS."""
+    if not _is_url(source):
         return Path(source).read_bytes()
     try:
         with _open(source, timeout=_TIMEOUT_S) as response:
@@ -131,5 +133,5 @@ def _read(source: str) -> bytes:
         error.close()  # it holds the connection
         raise
     if len(content) > _MAX_BYTES:
-        raise InvalidJWKS(f"more than {_MAX_BYTES} bytes")
+        raise InvalidJWKS(f"the response is larger than {_MAX_BYTES} bytes")
     return content

@@ -1,9 +1,15 @@
-"""The file of keys: YAML, or JSON where its name ends so. No message shows what stands in it, for
-that may be a key where its digest should be.
+"""Reads and edits the keys file: YAML, or JSON if its name ends in `.json`.
+
+Error messages never quote the file: it may contain a key in place of its digest. Edits replace the
+file atomically, so a running server reads either the old or the new content.
 """
 
+import contextlib
+import fcntl
+import os
 import re
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +17,7 @@ import orjson
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from openai_frontend.auth.keys import Key, KeyLimits
-from openai_frontend.auth.scopes import SCOPES, KeyScope
+from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope
 from openai_frontend.config import strict_yaml, validation
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -23,7 +28,7 @@ _SHOWABLE = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 _HEAD = """\
 # The API keys of openai-frontend: `openai-frontend keys add|list|revoke`, docs/authentication.md.
-# It holds no key: sha256 is the digest of one.
+# It contains no secrets: sha256 is the digest of a key.
 """
 
 _Count = Annotated[int, Field(strict=True, ge=1, le=2**53)]
@@ -31,11 +36,19 @@ _Model = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=
 
 
 class InvalidKeysFile(Exception):
-    """A file of keys that cannot be used; the message is one line that names the place."""
+    """The message is one line with the position of the error."""
+
+
+class UnknownKey(Exception):
+    """The file has no key of that name."""
+
+
+class KeyExists(Exception):
+    """The file already has a key of that name."""
 
 
 class KeyPolicy(BaseModel):
-    """What a key may have beside its scopes, as it is written."""
+    """The models and limits of a key, as in the keys file and in a token's claim."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -47,13 +60,10 @@ class KeyPolicy(BaseModel):
     isolate_prefix_cache: Annotated[bool, Field(strict=True)] = False
 
     def limits(self) -> KeyLimits:
-        """Those that a quota is made of."""
         return KeyLimits(**{name: getattr(self, name) for name in KeyLimits.__dataclass_fields__})
 
 
 class _Entry(KeyPolicy):
-    """One key as it is written."""
-
     name: Annotated[str, StringConstraints(strict=True, pattern=rf"^{NAME.pattern}$")]
     sha256: Annotated[str, StringConstraints(strict=True, pattern=r"^[0-9a-f]{64}$")]
     scopes: Annotated[list[KeyScope], Field(min_length=1)]
@@ -81,14 +91,14 @@ class _File(BaseModel):
 
 
 def read(path: Path) -> list[Key]:
-    """The keys of a file. Raises InvalidKeysFile."""
+    """Raises InvalidKeysFile."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InvalidKeysFile(f"{path}: {error.strerror}") from None
     if len(content) > MAX_BYTES:
-        raise InvalidKeysFile(f"{path}: more than {MAX_BYTES} bytes")
+        raise InvalidKeysFile(f"{path}: larger than {MAX_BYTES} bytes")
     try:
         return parse(content, as_json=path.suffix == ".json")
     except InvalidKeysFile as error:
@@ -96,7 +106,7 @@ def read(path: Path) -> list[Key]:
 
 
 def parse(content: bytes, *, as_json: bool = False) -> list[Key]:
-    """The keys of a file's content. Raises InvalidKeysFile."""
+    """Raises InvalidKeysFile."""
     given = _json(content) if as_json else _yaml(content)
     try:
         entries = _File.model_validate(given).keys
@@ -111,18 +121,17 @@ def _json(content: bytes) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise InvalidKeysFile(f"line {error.lineno} is no JSON") from None
+        raise InvalidKeysFile(f"invalid JSON in line {error.lineno}") from None
 
 
 def _yaml(content: bytes) -> Any:
-    """What the loader says of the bytes is not told."""
     try:
         return strict_yaml.parse(content.decode())
     except strict_yaml.InvalidYaml as error:
-        place = f"line {error.line}" if error.line else "it"
-        raise InvalidKeysFile(f"{place} is no YAML") from None
+        position = f" in line {error.line}" if error.line else ""
+        raise InvalidKeysFile(f"invalid YAML{position}") from None
     except UnicodeDecodeError:
-        raise InvalidKeysFile("it is no YAML") from None
+        raise InvalidKeysFile("invalid YAML: the file is not UTF-8") from None
 
 
 def _first_problem(error: ValidationError) -> str:
@@ -135,7 +144,7 @@ def _first_problem(error: ValidationError) -> str:
             shown = part if _SHOWABLE.fullmatch(part) else "?"
             place += f".{shown}" if place else shown
     if problem["type"] == "extra_forbidden":
-        return f"{place}: there is no such field"
+        return f"{place}: unknown field"
     return f"{place or 'the file'}: {validation.describe(problem)}"
 
 
@@ -143,12 +152,12 @@ def _check_unique(values: Sequence[str], field: str) -> None:
     seen: dict[str, int] = {}
     for index, value in enumerate(values):
         if value in seen:
-            raise InvalidKeysFile(f"keys[{index}].{field}: that of keys[{seen[value]}]")
+            raise InvalidKeysFile(f"keys[{index}].{field}: already used by keys[{seen[value]}]")
         seen[value] = index
 
 
 def render(keys: Iterable[Key], *, as_json: bool = False) -> bytes:
-    """The content of a file that holds these keys."""
+    """The content of a keys file."""
     content = {"keys": [_entry(key) for key in keys]}
     if as_json:
         return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -156,7 +165,7 @@ def render(keys: Iterable[Key], *, as_json: bool = False) -> bytes:
 
 
 def _entry(key: Key) -> dict[str, Any]:
-    """Only what is not the default."""
+    """Without fields that have their default."""
     limits = {name: getattr(key.limits, name) for name in KeyLimits.__dataclass_fields__}
     fields = {
         "name": key.name,
@@ -170,3 +179,68 @@ def _entry(key: Key) -> dict[str, Any]:
         "expires": key.expires and key.expires.isoformat(timespec="seconds"),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def add(path: Path, key: Key) -> None:
+    """Creates the file if it does not exist. Raises KeyExists, InvalidKeysFile or OSError."""
+
+    def with_key(keys: list[Key]) -> list[Key]:
+        if any(each.name == key.name for each in keys):
+            raise KeyExists
+        return [*keys, key]
+
+    _change(path, with_key)
+
+
+def revoke(path: Path, name: str) -> None:
+    """Removes a key. Raises UnknownKey, InvalidKeysFile or OSError."""
+
+    def without_key(keys: list[Key]) -> list[Key]:
+        left = [each for each in keys if each.name != name]
+        if len(left) == len(keys):
+            raise UnknownKey
+        return left
+
+    _change(path, without_key)
+
+
+def _change(path: Path, change: Callable[[list[Key]], list[Key]]) -> None:
+    path = path.resolve()  # a symbolic link stays a link
+    with _locked(path.parent):
+        as_json = path.suffix == ".json"
+        keys = read(path) if path.exists() else []
+        content = render(change(keys), as_json=as_json)
+        parse(content, as_json=as_json)  # an invalid file would block all further edits
+        _replace(path, content)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Serializes commands by a lock on the folder, which leaves no lock file behind."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Readable by its owner alone. The owner stays the same, such as the server's account."""
+    descriptor, written = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            _keep_owner(path, file.fileno())
+            os.fsync(file.fileno())
+        os.replace(written, path)
+    except BaseException:
+        os.unlink(written)
+        raise
+
+
+def _keep_owner(path: Path, descriptor: int) -> None:
+    if path.exists() and os.geteuid() == 0:
+        before = path.stat()
+        os.fchown(descriptor, before.st_uid, before.st_gid)

@@ -1,4 +1,4 @@
-"""Follows the file of keys. A request never waits for it."""
+"""Polls the keys file in the background, so that requests never wait for it."""
 
 import asyncio
 import logging
@@ -13,54 +13,54 @@ from openai_frontend.auth.keys_file import InvalidKeysFile
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 
-_Mark = tuple[int, int, int]  # of a file's content: it changes with it
+_Fingerprint = tuple[int, int, int]  # modification time, inode and size
 
 
 class KeysFileWatcher:
-    """The keys of a file as it is now; while it is broken, as it was."""
+    """Keeps `keys` equal to the file. If the file is invalid, the previous keys stay in force."""
 
-    def __init__(self, path: Path, general: Sequence[Key] = ()) -> None:
-        """`general` keys are in force beside the file's; if one is in both, the file decides.
+    def __init__(self, path: Path, static_keys: Sequence[Key] = ()) -> None:
+        """`static_keys` are valid too; if a key is in both, the file's entry applies.
 
-        Raises InvalidKeysFile where there are no keys to begin with.
+        Raises InvalidKeysFile if the file cannot be read.
         """
         self._path = path
-        self._general = general
-        self._mark = _mark(path)
-        self.ring = ApiKeys([*general, *keys_file.read(path)])
-        _warn_of_writers(path)
+        self._static_keys = static_keys
+        self._fingerprint = _fingerprint(path)
+        self.keys = ApiKeys([*static_keys, *keys_file.read(path)])
+        _warn_if_others_can_write(path)
 
-    async def follow(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Looks at the file for ever."""
+    async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:
+        """Runs until it is cancelled."""
         while True:
-            await asyncio.sleep(every_s)
-            await self.look()
+            await asyncio.sleep(interval_s)
+            await self.refresh()
 
-    async def look(self) -> None:
-        """Takes the file's keys where it is not the one that was read last; off the loop."""
-        mark = await asyncio.to_thread(_mark, self._path)
-        if mark == self._mark:
+    async def refresh(self) -> None:
+        """Reads the file in a thread if it has changed since it was last read."""
+        fingerprint = await asyncio.to_thread(_fingerprint, self._path)
+        if fingerprint == self._fingerprint:
             return
-        self._mark = mark
+        self._fingerprint = fingerprint
         try:
             keys = await asyncio.to_thread(keys_file.read, self._path)
         except InvalidKeysFile as error:
-            logger.error("%s; the keys that were read before stay in force", error)
+            logger.error("%s; the previous keys stay in force", error)
             return
-        self.ring.replace([*self._general, *keys])
-        logger.info("%s: %d keys are in force", self._path, len(self.ring))
+        self.keys.replace([*self._static_keys, *keys])
+        logger.info("%s: loaded %d keys", self._path, len(self.keys))
 
 
-def _warn_of_writers(path: Path) -> None:
-    """Whoever writes the file says who may come in."""
+def _warn_if_others_can_write(path: Path) -> None:
+    """A user who can write the file can grant access to the server."""
     if path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        logger.warning("%s: others than its owner may write keys into it", path)
+        logger.warning("%s: the file is group- or world-writable", path)
 
 
-def _mark(path: Path) -> _Mark | None:
-    """None where it cannot be looked at."""
+def _fingerprint(path: Path) -> _Fingerprint | None:
+    """None if the file cannot be accessed; reading it gives the reason."""
     try:
         status = path.stat()
     except OSError:

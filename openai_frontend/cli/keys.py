@@ -8,11 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.auth import key_store, keys_file
-from openai_frontend.auth.key_store import KeyExists, UnknownKey
-from openai_frontend.auth.keys import Key, KeyLimits, digest_of, new_secret
-from openai_frontend.auth.keys_file import InvalidKeysFile
-from openai_frontend.auth.scopes import SCOPES, KeyScope
+from openai_frontend.auth import keys_file
+from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope, digest_of, new_secret
+from openai_frontend.auth.keys_file import InvalidKeysFile, KeyExists, UnknownKey
 
 PATH_VARIABLE = "OPENAI_FRONTEND_KEYS_FILE"
 
@@ -115,7 +113,7 @@ def _add(path: Path, given: Mapping[str, Any]) -> None:
         expires=None if days is None else _after(now, days),
     )
     try:
-        key_store.add(path, key)
+        keys_file.add(path, key)
     except KeyExists:
         raise _Refused(f"{path} has a key '{name}' already") from None
     sys.stderr.write(f"The key '{name}' is in {path}. It is shown this once:\n")
@@ -139,7 +137,7 @@ def _list(path: Path, given: Mapping[str, Any]) -> None:
 
 def _revoke(path: Path, given: Mapping[str, Any]) -> None:
     try:
-        key_store.revoke(path, given["name"])
+        keys_file.revoke(path, given["name"])
     except UnknownKey:
         raise _Refused(f"{path} has no key '{given['name']}'") from None
     sys.stderr.write(f"The key '{given['name']}' is no longer in {path}.\n")

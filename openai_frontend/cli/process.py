@@ -22,7 +22,7 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.lifespan import Startup
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.server.certificates import Certificate
-from openai_frontend.server.loop_watchdog import PATIENCE_AT_START_S, PATIENCE_S, LoopWatchdog
+from openai_frontend.server.loop_watchdog import STARTUP_THRESHOLD_S, THRESHOLD_S, LoopWatchdog
 from openai_frontend.server.metrics_server import MetricsServer
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.supervise import supervise
@@ -83,7 +83,7 @@ class GatewayProcess(uvicorn.Server):
         self.ends_without_models = False  # if none can serve once they have loaded
         self._startup = inside.startup
         inside.startup.on_failure = self._stop
-        self._watchdog = LoopWatchdog(patience_s=PATIENCE_AT_START_S)
+        self._watchdog = LoopWatchdog(threshold_s=STARTUP_THRESHOLD_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._grace_ends_s = 0.0
         self._core_end: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class GatewayProcess(uvicorn.Server):
         self._start(self.manager.send_watchdog_pings())
         if self.certificate is not None:
             self.config.ssl = self.certificate.context
-            self._start(supervise("watch certificates", self.certificate.follow))
+            self._start(supervise("watch certificates", self.certificate.watch))
         await super().startup(sockets)
         if self.beside is not None:
             self.beside.start(self.config.ssl)
@@ -174,7 +174,7 @@ class GatewayProcess(uvicorn.Server):
         while not self._registry.has_loaded():
             self._progress.tick()
             await asyncio.sleep(0.2)
-        self._watchdog.patience_s = PATIENCE_S
+        self._watchdog.threshold_s = THRESHOLD_S
         self._progress.clear()
         cards = sorted(self._registry.cards(), key=lambda card: card.alias_of is not None)
         models = {  # aliases last: the example is for a model's own name

@@ -21,13 +21,12 @@ from openai_frontend.lifespan import AppState
 from openai_frontend.logs import vllm_log
 from openai_frontend.logs.triton_log import TritonLogPipe
 from openai_frontend.metrics.gateway import GatewayMetrics
-from openai_frontend.middleware.security_headers import security_headers
+from openai_frontend.middleware.headers import security_headers
 from openai_frontend.server import gc_tuning, rlimits
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.metrics_only import MetricsOnly
-from openai_frontend.server.metrics_server import MetricsServer
-from openai_frontend.server.protocol_limits import ProtocolLimits
+from openai_frontend.server.metrics_server import MetricsOnly, MetricsServer
+from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server
 from openai_frontend.triton.options import ModelLoadDeviceLimit, RateLimiterResource
@@ -114,7 +113,7 @@ def serve(
     if warning is not None and app.state.keys is None:
         logger.warning("%s", warning)
     process = process_of(app, settings, _place(settings, listener))
-    process.manager = SystemdNotifier.of(os.environ)
+    process.manager = SystemdNotifier.from_environment(os.environ)
     process.keys = app.state.keys
     process.certificate = certificate(settings)
     process.ends_without_models = cached_repository.is_made(settings.model_repository[0])

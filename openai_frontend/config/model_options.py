@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
+from openai_frontend.admission.limits import ConcurrencyLimits
 from openai_frontend.config import strict_yaml, validation
 from openai_frontend.errors import ModelUnavailable
 

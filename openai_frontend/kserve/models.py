@@ -7,10 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
-from openai_frontend.admission.queue_key import QueueKey
-from openai_frontend.admission.triton_queue import triton_queue
-from openai_frontend.auth.principal import Principal
+from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey, triton_queue
+from openai_frontend.auth.api_keys import Principal
 from openai_frontend.errors import InvalidRequest, ModelNotFound, ModelUnavailable, NotPermitted
 from openai_frontend.kserve.datatypes import TensorInput
 from openai_frontend.kserve.parameters import RequestOptions
@@ -54,7 +52,7 @@ def check_inference(principal: Principal | None, model: ModelAddress) -> ModelAd
     if principal is None:
         return check_visible(None, model)
     key = principal.key
-    if principal.quota.counts_tokens or key.isolate_prefix_cache or key.priority:
+    if principal.rate_limiter.limits_tokens or key.isolate_prefix_cache or key.priority:
         message = (
             f"Key '{key.name}' has a token limit, a priority or an isolated prefix cache, "
             "which only /v1 supports. Use another key for /v2."

@@ -1,1 +1,1 @@
-"""What holds for every request, whatever its route: pure ASGI, one concern for each file."""
+"""ASGI middleware: what applies to every request, whatever its route."""

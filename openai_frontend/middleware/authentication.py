@@ -1,7 +1,7 @@
-"""Lets only those in who have a key, to what the key is for. Decides by the route that will answer.
+"""Requires an API key, with the scope of the route that will answer.
 
-Denied by default: an address that is no route of ours, or says nothing of itself, opens to nobody
-who has no key. Outside of `ErrorResponses`, so that each answer tells how the key stands.
+Denies by default: paths without a route, and routes without a scope, also require a key. Wraps
+`ErrorResponses`, so that error responses have rate-limit headers too.
 """
 
 import contextlib
@@ -13,19 +13,18 @@ from typing import Literal
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from openai_frontend import lease
-from openai_frontend.auth.api_keys import ApiKeys
-from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.api_keys import ApiKeys, Principal
+from openai_frontend.auth.keys import REQUIRED_SCOPE, RouteScope
 from openai_frontend.auth.rate_limit import RateLimiter, RateLimitStatus, Reservation
-from openai_frontend.auth.scopes import REQUIRED_SCOPE, RouteScope
 from openai_frontend.errors import GatewayError, NotAuthenticated, NotPermitted, RateLimited
-from openai_frontend.middleware.refusal import send_failure
+from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.serving.error_reply import reply_for
 
 logger = logging.getLogger(__name__)
 
 RouteScopeOf = Callable[[Scope], RouteScope | Literal["nowhere"] | None]
 
-# Where clients of other APIs put their key; looked at where there is no Authorization header.
+# Headers for keys in other APIs; read only if there is no Authorization header.
 _OTHER_HEADERS = (b"x-api-key", b"api-key")
 
 _NO_KEY = (
@@ -34,94 +33,94 @@ _NO_KEY = (
 
 
 class Authentication:
-    """Sets `scope["state"]["principal"]`: None for requests that need no key and have none."""
+    """Sets `scope["state"]["principal"]`: None for a request without a key on a public route."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        ring: ApiKeys,
+        keys: ApiKeys,
         route_scope_of: RouteScopeOf,
         public_scopes: Collection[RouteScope],
     ) -> None:
         self._app = app
-        self._ring = ring
-        self._area_of = route_scope_of
+        self._keys = keys
+        self._route_scope_of = route_scope_of
         self._public_scopes = public_scopes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # nothing here speaks anything else
+        if scope["type"] != "http":  # the server speaks nothing else
             return
-        area = self._area_of(scope)
+        route_scope = self._route_scope_of(scope)
         try:
-            caller = self._admitted(scope, area)
-        except GatewayError as refusal:
-            await _refuse(refusal, scope, send)
+            principal = self._authorize(scope, route_scope)
+        except GatewayError as error:
+            await _reject(error, scope, send)
             return
-        scope["state"]["principal"] = caller
-        if caller is not None and area == "inference":
-            await self._counted(caller.quota, scope, receive, send)
+        scope["state"]["principal"] = principal
+        if principal is not None and route_scope == "inference":
+            await self._rate_limited(principal.rate_limiter, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _admitted(
-        self, scope: Scope, area: RouteScope | Literal["nowhere"] | None
+    def _authorize(
+        self, scope: Scope, route_scope: RouteScope | Literal["nowhere"] | None
     ) -> Principal | None:
-        """Raises where there is no key, or not one for this; None: there is none, nor need be."""
-        if area in self._public_scopes:
+        """Raises NotAuthenticated or NotPermitted."""
+        if route_scope in self._public_scopes:
             with contextlib.suppress(NotAuthenticated):
-                return self._ring.find(_secret(scope["headers"]))
+                return self._keys.authenticate(_secret(scope["headers"]))
             return None
-        caller = self._ring.find(_secret(scope["headers"]))
-        if area is None:
-            raise NotPermitted("No API key gives access to this address.")
-        if area != "nowhere":  # else the router says that there is no such address
-            caller.check(REQUIRED_SCOPE[area])
-        return caller
+        principal = self._keys.authenticate(_secret(scope["headers"]))
+        if route_scope is None:
+            raise NotPermitted("No API key grants access to this path.")
+        if route_scope != "nowhere":  # the router answers 404 for it
+            principal.require(REQUIRED_SCOPE[route_scope])
+        return principal
 
-    async def _counted(
-        self, quota: RateLimiter, scope: Scope, receive: Receive, send: Send
+    async def _rate_limited(
+        self, rate_limiter: RateLimiter, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """A request at work, until its answer has ended and Triton has released it."""
-        if quota.per_minute:
-            send = _Telling(quota, send).send
+        """The request counts as running until its response has ended and Triton has released it."""
+        if rate_limiter.has_rate_limits:
+            send = RateLimitHeaders(rate_limiter, send).send
         try:
-            quota.begin()
-        except RateLimited as refusal:
-            await _refuse(refusal, scope, send)
+            rate_limiter.begin()
+        except RateLimited as error:
+            await _reject(error, scope, send)
             return
-        reservation = scope["state"]["reservation"] = Reservation(quota)
+        reservation = scope["state"]["reservation"] = Reservation(rate_limiter)
         lease.current.set(reservation.lease)
         try:
             await self._app(scope, receive, send)
         finally:
             reservation.lease.when_released(reservation.release)
-            reservation.lease.when_released(quota.end)
+            reservation.lease.when_released(rate_limiter.end)
 
 
-async def _refuse(refusal: GatewayError, scope: Scope, send: Send) -> None:
-    """Who has no key can fill no log."""
-    level = logging.DEBUG if isinstance(refusal, NotAuthenticated) else logging.INFO
+async def _reject(error: GatewayError, scope: Scope, send: Send) -> None:
+    """Requests without a valid key are logged at DEBUG, so that they cannot fill the log."""
+    level = logging.DEBUG if isinstance(error, NotAuthenticated) else logging.INFO
     request_id = scope["state"]["request_id"]
-    logger.log(level, "request %s refused: %s", request_id, refusal.message)
-    await send_failure(scope, send, reply_for(refusal))
+    logger.log(level, "request %s rejected: %s", request_id, error.message)
+    await send_error(scope, send, reply_for(error))
 
 
-class _Telling:
-    """Adds how the key stands when the response starts."""
+class RateLimitHeaders:
+    """Adds the state of the key's limits when the response starts."""
 
-    def __init__(self, quota: RateLimiter, send: Send) -> None:
-        self._quota = quota
+    def __init__(self, rate_limiter: RateLimiter, send: Send) -> None:
+        self._rate_limiter = rate_limiter
         self._send = send
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ())]
-            for standing in self._quota.standings():
-                headers += _headers(standing)
+            for status in self._rate_limiter.statuses():
+                headers += _headers(status)
             message["headers"] = headers
         await self._send(message)
 
@@ -132,18 +131,17 @@ _NAMES = {
 }
 
 
-def _headers(standing: RateLimitStatus) -> Iterable[tuple[bytes, bytes]]:
-    """OpenAI's three for each kind."""
-    limit, remaining, reset = _NAMES[standing.kind]
+def _headers(status: RateLimitStatus) -> Iterable[tuple[bytes, bytes]]:
+    limit, remaining, reset = _NAMES[status.kind]
     return (
-        (limit, b"%d" % standing.limit),
-        (remaining, b"%d" % standing.remaining),
-        (reset, _duration(standing.reset_s)),
+        (limit, b"%d" % status.limit),
+        (remaining, b"%d" % status.remaining),
+        (reset, _duration(status.reset_s)),
     )
 
 
 def _duration(seconds: float) -> bytes:
-    """As OpenAI writes it: `12ms`, `1.5s`, `6m0s`."""
+    """In OpenAI's format: `12ms`, `1.5s`, `6m0s`."""
     if seconds < 1:
         return b"%dms" % math.ceil(seconds * 1000)
     if seconds < 60:
@@ -152,7 +150,7 @@ def _duration(seconds: float) -> bytes:
 
 
 def _secret(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The key that a request brings. Two of them are none: nobody knows which one a proxy read."""
+    """The request's API key. Rejects two different ones: a proxy may have checked the other one."""
     authorization, others = [], []
     for name, value in headers:
         if name == b"authorization":
@@ -163,7 +161,7 @@ def _secret(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     if not given:
         raise NotAuthenticated(_NO_KEY)
     if len(set(given)) > 1:
-        raise NotAuthenticated("More than one API key was sent.")
+        raise NotAuthenticated("The request has more than one API key. Send one.")
     if not authorization:
         return given[0]
     scheme, _, secret = given[0].partition(b" ")

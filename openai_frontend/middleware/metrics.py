@@ -1,6 +1,4 @@
-"""Counts every request by its route, its model in Triton and its status, and why it was refused.
-Changes nothing.
-"""
+"""Counts requests by route, model and status, and rejections by reason."""
 
 from collections.abc import Container
 from time import perf_counter
@@ -10,16 +8,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from openai_frontend.metrics.gateway import GatewayMetrics
 
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
-NOWHERE = "none"  # the route of a request that no address of ours has taken
+NO_ROUTE = "none"  # label for requests that no route matches
 
 
 class RequestMetrics:
-    """Sees the answer that leaves, failures' too; so it stands outside of what makes them."""
+    """Wraps everything that answers, so that it also counts error responses."""
 
     def __init__(
         self, app: ASGIApp, *, metrics: GatewayMetrics, fixed: Container[tuple[str, str]]
     ) -> None:
-        """`fixed`: method and path of the addresses without parameters, which no router names."""
+        """`fixed`: method and path of routes without parameters, which bypass the router."""
         self._app = app
         self._metrics = metrics
         self._fixed = fixed
@@ -29,20 +27,20 @@ class RequestMetrics:
             await self._app(scope, receive, send)
             return
         metrics = self._metrics
-        answer = _Answer(send, metrics)
-        asks_for_work = scope["method"] == "POST"
-        if asks_for_work:
+        response = _Response(send, metrics)
+        is_post = scope["method"] == "POST"
+        if is_post:
             metrics.at_work.inc()
-        begun_s = perf_counter()
+        started_s = perf_counter()
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         finally:
-            if asks_for_work:
+            if is_post:
                 metrics.at_work.dec()
-            if answer.streams:
+            if response.streams:
                 metrics.streams.dec()
-            seconds = perf_counter() - begun_s
-            self._count(scope, answer.status, seconds)
+            seconds = perf_counter() - started_s
+            self._count(scope, response.status, seconds)
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
         state = scope["state"]
@@ -53,14 +51,14 @@ class RequestMetrics:
             self._metrics.rejected(model, state["rejection"])
 
     def _route(self, scope: Scope) -> str:
-        """As the route spells it: what a client writes is no label."""
+        """The route's path template: text from a client must not become a label."""
         if (scope["method"], scope["path"]) in self._fixed:
             return str(scope["path"])
-        return getattr(scope.get("route"), "path", NOWHERE)
+        return getattr(scope.get("route"), "path", NO_ROUTE)
 
 
-class _Answer:
-    """499 for a client that went away before its answer began."""
+class _Response:
+    """The status is 499 if the client disconnects before the response starts."""
 
     def __init__(self, send: Send, metrics: GatewayMetrics) -> None:
         self._send = send

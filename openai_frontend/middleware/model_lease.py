@@ -1,4 +1,4 @@
-"""Where models are loaded on demand: what a request has found stays until its answer is sent."""
+"""Keeps a request's models loaded until its response is sent, if models are loaded on demand."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -6,7 +6,7 @@ from openai_frontend.models.lease import ModelLease
 
 
 class RequestModelLeases:
-    """Lets go, at the end of each request, of the models that it found."""
+    """Releases a request's model leases at its end."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -15,10 +15,10 @@ class RequestModelLeases:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        held: list[ModelLease] = []
-        scope["state"]["model_leases"] = held
+        leases: list[ModelLease] = []
+        scope["state"]["model_leases"] = leases
         try:
             await self._app(scope, receive, send)
         finally:
-            for lease in held:
+            for lease in leases:
                 lease.unpin()

@@ -1,7 +1,4 @@
-"""Whom a request is from, where a proxy that the settings trust says so. Others are not heard.
-
-What is found takes the place of the peer in the scope: `client` and `scheme`.
-"""
+"""Sets the scope's `client` and `scheme` from the headers of trusted proxies only."""
 
 import ipaddress
 import re
@@ -12,18 +9,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Client = tuple[str, int]
 
-UNIX = "unix"  # as the setting names the peer of a Unix socket, which has no address
+UNIX = "unix"  # the setting's name for the peer of a Unix socket, which has no address
 
 # 1.2.3.4, 1.2.3.4:5, [2001:db8::1], [2001:db8::1]:5 or 2001:db8::1
 _NODE = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<v4>[0-9.]+))(?::(?P<port>[0-9]{1,5}))?")
-# One parameter of RFC 7239's elements, whose values may be quoted; then what ends it
+# One parameter of an element (RFC 7239) with an optionally quoted value, and its terminator
 _PARAMETER = re.compile(r'\s*([A-Za-z]+)=(?:"([^"\\]*)"|([^\s",;]*))\s*([;,]|$)')
 
 
 class ProxyHeaders:
-    """Believes X-Forwarded-For and -Proto, or Forwarded; where both come, only what both say.
-
-    For a proxy that writes one of them passes on the other as its client wrote it.
+    """Reads X-Forwarded-For and X-Forwarded-Proto, or Forwarded; if both are present, only if they
+    agree: a proxy that sets one of them passes on the other as the client sent it.
     """
 
     def __init__(self, app: ASGIApp, *, trusted: Sequence[str]) -> None:
@@ -34,7 +30,7 @@ class ProxyHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._trusts_peer(scope.get("client")):
-            self._believe(scope)
+            self._apply(scope)
         await self._app(scope, receive, send)
 
     def _trusts_peer(self, peer: Client | None) -> bool:
@@ -46,17 +42,17 @@ class ProxyHeaders:
     def _trusts(self, address: Address) -> bool:
         return any(address in network for network in self._networks)
 
-    def _believe(self, scope: Scope) -> None:
+    def _apply(self, scope: Scope) -> None:
         headers = scope["headers"]
-        told = []
+        claims = []
         if lines := _values(headers, b"x-forwarded-for"):
             protocols = ",".join(_values(headers, b"x-forwarded-proto"))
-            told.append((self._first_stranger(_listed(lines)), protocols.strip().lower()))
+            claims.append((self._first_untrusted(_split(lines)), protocols.strip().lower()))
         if lines := _values(headers, b"forwarded"):
-            told.append(self._forwarded(lines))
-        if not told or told[0] != told[-1]:
+            claims.append(self._forwarded(lines))
+        if not claims or claims[0] != claims[-1]:
             return
-        client, scheme = told[0]
+        client, scheme = claims[0]
         if client is not None:
             scope["client"] = client
         if scheme in ("http", "https"):
@@ -67,35 +63,35 @@ class ProxyHeaders:
         if elements is None:
             return None, ""
         nodes = [element.get("for", "") for element in elements]
-        return self._first_stranger(nodes), elements[-1].get("proto", "").lower()
+        return self._first_untrusted(nodes), elements[-1].get("proto", "").lower()
 
-    def _first_stranger(self, nodes: Sequence[str]) -> Client | None:
-        """From the nearest to the farthest, the first that is no trusted proxy; None where one on
-        the way is no address.
+    def _first_untrusted(self, nodes: Sequence[str]) -> Client | None:
+        """The nearest node that is not a trusted proxy; None if it or a nearer node is not an IP
+        address.
         """
-        found: Client | None = None
+        client: Client | None = None
         for node in reversed(nodes):
-            read = _NODE.fullmatch(node)
-            host = (read["v6"] or read["v4"]) if read else node
-            address = None if "%" in host else _address(host)  # a zone may be any text
+            match = _NODE.fullmatch(node)
+            host = (match["v6"] or match["v4"]) if match else node
+            address = None if "%" in host else _address(host)  # a zone id can be any text
             if address is None:
                 return None
-            found = str(address), int((read and read["port"]) or 0)
+            client = str(address), int((match and match["port"]) or 0)
             if not self._trusts(address):
                 break
-        return found
+        return client
 
 
-def _values(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
-    return [value.decode("latin-1") for name, value in headers if name == wanted]
+def _values(headers: Iterable[tuple[bytes, bytes]], header: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in headers if name == header]
 
 
-def _listed(lines: Iterable[str]) -> list[str]:
+def _split(lines: Iterable[str]) -> list[str]:
     return [node.strip() for node in ",".join(lines).split(",")]
 
 
 def _address(text: str) -> Address | None:
-    """The same for IPv4 however it is written."""
+    """Maps IPv4-mapped IPv6 addresses to IPv4."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -104,16 +100,16 @@ def _address(text: str) -> Address | None:
 
 
 def _elements(text: str) -> list[dict[str, str]] | None:
-    """RFC 7239's elements, nearest last; None where the text is not of that form."""
+    """The elements of a Forwarded header (RFC 7239), nearest last; None if it is malformed."""
     elements: list[dict[str, str]] = [{}]
     at = 0
     while at < len(text):
-        read = _PARAMETER.match(text, at)
-        if read is None:
+        match = _PARAMETER.match(text, at)
+        if match is None:
             return None
-        name, quoted, plain, end = read.groups()
+        name, quoted, plain, end = match.groups()
         elements[-1][name.lower()] = plain if quoted is None else quoted
-        at = read.end()
+        at = match.end()
         if end == ",":
             elements.append({})
     return elements

@@ -1,6 +1,6 @@
-"""Gives every request an id and every response its id and processing time. Logs nothing itself.
+"""Gives each request an id, and each response the id and its processing time.
 
-The outermost middleware: it also notes the `send` below which nobody changes a body.
+The outermost middleware: it also stores the `send` that bypasses all others for body parts.
 """
 
 import random
@@ -12,18 +12,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from openai_frontend.logs import context
 from openai_frontend.middleware.direct_writer import direct_writer
 
-# What may stand in a log line as it is.
+# Safe in a log line without escaping
 _SAFE = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 
 
 def new_request_id() -> str:
-    """An id of our own, in OpenAI's form."""
-    # Unique, not secret: nothing is granted by an id; `secrets` asks the kernel each time.
+    """An id in OpenAI's format."""
+    # An id is unique but not secret, so `secrets`, which makes a system call, is not needed.
     return f"req_{random.getrandbits(128):032x}"
 
 
 class RequestId:
-    """Puts the id into `scope["state"]["request_id"]`: the client's own where it is harmless."""
+    """Sets `scope["state"]["request_id"]`: the client's X-Request-Id if safe, else a new id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -36,13 +36,13 @@ class RequestId:
         context.request_id.set(request_id)
         state = scope.setdefault("state", {})
         state["request_id"] = request_id
-        # The way round all middleware, for the parts of a response that none of them looks at.
+        # For parts of a body, which no other middleware reads.
         state["send_body"] = send
         state["direct_writer"] = direct_writer(send)
         try:
             await self._app(scope, receive, _Response(request_id, send).send)
         finally:
-            # They are of what holds the state: reference cycles
+            # They refer to the object that holds the state: a reference cycle
             del state["send_body"], state["direct_writer"]
 
 

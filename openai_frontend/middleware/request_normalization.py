@@ -1,6 +1,6 @@
-"""Rewrites a request to the form in which routes are declared, before anything decides by it.
+"""Rewrites the method and path to the form in which routes are declared.
 
-Authentication, host checks, metrics and the router then all see the same method and path.
+It runs before host checks, authentication, metrics and the router, so that all see the same.
 """
 
 from collections.abc import Awaitable
@@ -9,18 +9,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequestNormalization:
-    """Drops the root path, and a slash at the end of the path; serves HEAD by the route of GET."""
+    """Strips the root path and a trailing slash, and serves HEAD by the routes of GET."""
 
     def __init__(self, app: ASGIApp, *, root_path: str = "") -> None:
-        """`root_path`: where a reverse proxy serves the API; most proxies drop it themselves."""
+        """`root_path`: prefix under which a reverse proxy serves the API; most proxies strip it."""
         self._app = app
         self._root_path = root_path
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """No coroutine of its own: most requests pass unchanged."""
+        """Not a coroutine itself, since most requests pass unchanged."""
         if scope["type"] == "http":
             method, path = scope["method"], normalized_path(scope["path"], self._root_path)
-            if method == "HEAD":  # uvicorn, which keeps its own scope, leaves the body out
+            if method == "HEAD":  # uvicorn keeps its own scope and omits the body
                 method = "GET"
             if (method, path) != (scope["method"], scope["path"]):
                 scope = {**scope, "method": method, "path": path}
@@ -28,7 +28,7 @@ class RequestNormalization:
 
 
 def normalized_path(path: str, root_path: str = "") -> str:
-    """Without one slash at the end. Nothing else is cleaned up: `//v1/models` is no route."""
+    """Removes one trailing slash. Nothing else is normalized: `//v1/models` is not a route."""
     if root_path and path == root_path:
         return "/"
     if root_path and path.startswith(f"{root_path}/"):

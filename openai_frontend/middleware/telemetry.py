@@ -1,8 +1,9 @@
-"""Keeps a record of each request, and hands it over at the end. Decides nothing of what it is for.
+"""Records each request for the access log, traces and JSON log lines.
 
-Only where somebody wants it: the access log, traces, or the log's lines in JSON.
+The application leaves it out if none of them is enabled.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,12 +13,14 @@ from openai_frontend import request_record
 from openai_frontend.generation import ChunkedSocket
 from openai_frontend.logs import context
 from openai_frontend.middleware.direct_writer import DirectWriter
-from openai_frontend.middleware.metrics import NOWHERE
+from openai_frontend.middleware.metrics import NO_ROUTE
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing import traceparent
 from openai_frontend.tracing.tracing import Tracing
 
-# By OpenTelemetry's conventions: a client cannot make names for spans
+access_logger = logging.getLogger("openai_frontend.access_log")
+
+# OpenTelemetry's convention: other methods are `_OTHER`, so that clients cannot choose span names
 _METHODS = {
     name: name
     for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
@@ -25,19 +28,19 @@ _METHODS = {
 
 
 class Telemetry:
-    """Stands where all of an answer passes, and within the request's id."""
+    """Wraps everything that sends a part of a response, inside of `RequestId`."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
         tracing: Tracing | None,
-        told: Sequence[Callable[[RequestRecord], None]] = (),
+        observers: Sequence[Callable[[RequestRecord], None]] = (),
     ) -> None:
-        """`told` are called with each record, and must not block; they want its bytes too."""
+        """`observers` are called with each finished record, and must not block."""
         self._app = app
         self._tracing = tracing
-        self._told = told
+        self._observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,43 +50,43 @@ class Telemetry:
         record = RequestRecord(state["request_id"], method=_METHODS.get(scope["method"], "_OTHER"))
         if (client := scope.get("client")) is not None:
             record.client = client[0]
-        caller = traceparent.read(scope["headers"])
+        parent = traceparent.read(scope["headers"])
         if self._tracing is not None:
-            self._tracing.begin(record, caller)
-        elif caller is not None:
-            record.trace_id = caller.trace_id
+            self._tracing.begin(record, parent)
+        elif parent is not None:
+            record.trace_id = parent.trace_id
         request_record.current.set(record)
         context.context.set(record)
-        answer = _Answer(record, send)
-        if self._told:  # these are called for each piece of a stream
-            state["send_body"] = _Answer(record, state["send_body"]).send
+        response = _RecordedResponse(record, send)
+        if self._observers:  # they need the byte count, which costs time for each part of a stream
+            state["send_body"] = _RecordedResponse(record, state["send_body"]).send
             if (writer := state["direct_writer"]) is not None:
-                state["direct_writer"] = answer.at_once = _Counted(record, writer)
+                state["direct_writer"] = response.direct_writer = _CountingWriter(record, writer)
         try:
-            await self._app(scope, receive, answer.send)
+            await self._app(scope, receive, response.send)
         finally:
-            answer.end()
+            response.end()
             self._end(record, state)
 
     def _end(self, record: RequestRecord, state: dict[str, Any]) -> None:
         record.end_ns = record.now_ns()
-        record.route = state.get("route", NOWHERE)
+        record.route = state.get("route", NO_ROUTE)
         record.model = state.get("model", "")
-        known = state.get("principal")
-        record.key = None if known is None else known.key.name
-        for tell in self._told:
-            tell(record)
+        principal = state.get("principal")
+        record.key = None if principal is None else principal.key.name
+        for observe in self._observers:
+            observe(record)
         if self._tracing is not None:
             self._tracing.end(record)
 
 
-class _Answer:
-    """Notes the status and counts the body's bytes."""
+class _RecordedResponse:
+    """Records the status, and counts the bytes of the body."""
 
     def __init__(self, record: RequestRecord, send: Send) -> None:
         self._record = record
         self._send = send
-        self.at_once: _Counted | None = None
+        self.direct_writer: _CountingWriter | None = None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -93,12 +96,12 @@ class _Answer:
         await self._send(message)
 
     def end(self) -> None:
-        if self.at_once is not None and self.at_once.client is not None:
-            self._record.body_bytes += self.at_once.client.sent_bytes
+        if self.direct_writer is not None and self.direct_writer.client is not None:
+            self._record.body_bytes += self.direct_writer.client.sent_bytes
 
 
-class _Counted:
-    """The server's short way for pieces of a body, with their bytes counted."""
+class _CountingWriter:
+    """A `DirectWriter` that counts bytes."""
 
     def __init__(self, record: RequestRecord, write: DirectWriter) -> None:
         self._record = record
@@ -117,3 +120,29 @@ class _Counted:
 
     def drop(self) -> None:
         self._write.drop()
+
+
+def log_request(record: RequestRecord) -> None:
+    """Writes the access log line: never the path or a header as the client sent it.
+
+    The message contains the same fields as the JSON members.
+    """
+    if not access_logger.isEnabledFor(logging.INFO):
+        return
+    fields = {
+        "method": record.method,
+        "route": record.route,
+        "status": record.status,
+        "duration_ms": round((record.end_ns - record.begun_ns) / 1e6, 3),
+        "bytes": record.body_bytes,
+        "model": record.model or None,
+        "prompt_tokens": record.prompt_tokens or None,
+        "completion_tokens": record.completion_tokens or None,
+        "key": record.key,
+        "client": record.client,
+        "error": record.error,
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    head = [str(known.pop(name)) for name in ("method", "route", "status")]
+    pairs = [f"{name}={value}" for name, value in known.items()]
+    access_logger.info("%s", " ".join(head + pairs), extra={"fields": fields})

@@ -1,7 +1,7 @@
-"""Refuses requests that call the server by a name that is not its own.
+"""Rejects requests whose Host header is not a name of this server.
 
-A page of another site can reach a gateway on its user's machine by having its own name resolve to
-that address; the Host header still tells the page's name.
+It prevents DNS rebinding: a web page can make its own host name resolve to the gateway on the
+user's machine, but the Host header still contains the page's name.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.middleware.refusal import send_failure
+from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 HEALTH_PATHS = frozenset(
@@ -20,12 +20,12 @@ HEALTH_PATHS = frozenset(
     }
 )  # fmt: skip
 
-# What programs of the same machine call it, containers' too, where nobody has named it. No address
-# on the internet can have one of these names, nor can a page's address become another one's.
+# Names that programs and containers on the same machine use by default. No site on the internet
+# can have one of them.
 LOCAL = ("localhost", "*.localhost", "host.docker.internal", "host.containers.internal")
 
-# The whole header: a name or an address, and a port. What else may stand there by a standard of
-# addresses (`a@b`, `a/x?`, `a#`) is read by each program in its own way.
+# The whole header: a name or an address, and a port. Programs disagree about how to parse other
+# forms (`a@b`, `a/x?`, `a#`).
 _HOST = re.compile(rb"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
 
 _MISSING = http_error(400, "The Host header is missing.", "invalid_host")
@@ -41,11 +41,11 @@ _NOT_ALLOWED = http_error(
 
 
 class TrustedHosts:
-    """Supervisors, which call by an address, get through to what tells of health."""
+    """Health checks pass with any Host header, since supervisors often use an address."""
 
     def __init__(self, app: ASGIApp, *, allowed: Sequence[str], addresses: bool = False) -> None:
-        """`allowed`: names, and `*.example.com` for all below example.com. `addresses`: whatever is
-        no name is allowed too.
+        """`allowed`: names, and `*.example.com` for all subdomains. `addresses`: also allow IP
+        addresses.
         """
         self._app = app
         self._addresses = addresses
@@ -53,22 +53,22 @@ class TrustedHosts:
         self._endings = tuple(name[1:].encode() for name in allowed if name.startswith("*."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
+        error = self._error(scope) if scope["type"] == "http" else None
+        if error is None:
             await self._app(scope, receive, send)
         else:
-            await send_failure(scope, send, refusal)
+            await send_error(scope, send, error)
 
-    def _refusal(self, scope: Scope) -> ErrorReply | None:
+    def _error(self, scope: Scope) -> ErrorReply | None:
         if scope["path"] in HEALTH_PATHS:
             return None
-        given = [value for name, value in scope["headers"] if name == b"host"]
-        if not given:  # HTTP/1.0 has no Host header, and no browser speaks it
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if not hosts:  # optional in HTTP/1.0, which no browser uses
             return None if scope.get("http_version") == "1.0" else _MISSING
-        read = _HOST.fullmatch(given[0]) if len(given) == 1 else None
-        if read is None:
+        match = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if match is None:
             return _MALFORMED
-        host = read[1].lower().rstrip(b".")
+        host = match[1].lower().rstrip(b".")
         known = host in self._names or host.endswith(self._endings)
         known = known or (self._addresses and _is_address(host))
         return None if known else _NOT_ALLOWED

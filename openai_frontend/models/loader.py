@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.admission.triton_queue import triton_queue
+from openai_frontend.admission.limits import triton_queue
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import GatewayError, ModelUnavailable

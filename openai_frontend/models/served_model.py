@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from openai_frontend import request_record
-from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
+from openai_frontend.admission.limits import ANONYMOUS, QueueKey
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.embedding import GenericEmbeddingContract
 from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract

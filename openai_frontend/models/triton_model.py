@@ -6,8 +6,7 @@ Knows no text and no names of fields.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
-from openai_frontend.admission.triton_queue import NO_QUEUE, TritonQueue
+from openai_frontend.admission.limits import NO_LIMITS, NO_QUEUE, ConcurrencyLimits, TritonQueue
 from openai_frontend.contracts.contract import Outputs, TensorInput
 from openai_frontend.errors import InferenceFailed, ModelNotFound, ModelUnavailable
 from openai_frontend.models.lease import ModelLease

@@ -8,8 +8,8 @@ from typing import Literal
 from fastapi import Request
 from starlette.types import Receive, Scope
 
-from openai_frontend.auth.principal import Principal
-from openai_frontend.auth.scopes import REQUIRED_SCOPE
+from openai_frontend.auth.api_keys import Principal
+from openai_frontend.auth.keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ServedModel

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.auth.scopes import RouteScope
+from openai_frontend.auth.keys import RouteScope
 
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 

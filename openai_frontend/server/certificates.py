@@ -1,4 +1,4 @@
-"""The server's certificate for TLS, as its files have it now. Knows no request."""
+"""The TLS certificate, reloaded when its files change."""
 
 import asyncio
 import logging
@@ -7,19 +7,19 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 5.0
+POLL_INTERVAL_S = 5.0
 
-_Mark = tuple[int, int]  # of a file's content: it changes with it
+_Fingerprint = tuple[int, int]  # modification time and inode
 
 
 class InvalidCertificate(Exception):
-    """The files hold no certificate with its key; one line that names the file."""
+    """The message is one line that names the setting and the file."""
 
 
-class _Followed(ssl.SSLContext):
-    """What a server is given once, and asks for each connection: the context in force."""
+class _SwitchableContext(ssl.SSLContext):
+    """Delegates to the current context: uvicorn gets one context object at its start."""
 
-    in_force: ssl.SSLContext
+    current: ssl.SSLContext
 
     def wrap_bio(
         self,
@@ -29,49 +29,49 @@ class _Followed(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Python's and uvloop's word for a new connection."""
-        return self.in_force.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        """asyncio and uvloop call this for each new connection."""
+        return self.current.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
 class Certificate:
-    """A context for connections; those that come after a change of the files get the new
-    certificate and are held to the new authorities, those that are open keep theirs.
+    """A TLS context. After a change of the files, new connections use the new certificate and
+    client CA; open connections keep theirs.
     """
 
     def __init__(self, chain: Path, key: Path | None = None, client_ca: Path | None = None) -> None:
-        """`chain` and `key` are PEM files, or one file. `client_ca`: clients must show a
-        certificate that one of these has signed. Raises InvalidCertificate.
+        """`chain` and `key` are PEM files, or one file. `client_ca`: require client certificates
+        signed by one of these authorities. Raises InvalidCertificate.
         """
         self._chain = chain
         self._key = key
         self._client_ca = client_ca
-        self._marks = self._look()
-        self.context = _Followed(ssl.PROTOCOL_TLS_SERVER)
-        self.context.in_force = self._loaded()
+        self._fingerprints = self._read_fingerprints()
+        self.context = _SwitchableContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.current = self._load()
 
-    async def follow(self, every_s: float = LOOK_EVERY_S) -> None:
-        """Looks at the files for ever."""
+    async def watch(self, interval_s: float = POLL_INTERVAL_S) -> None:
+        """Polls the files until it is cancelled."""
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(interval_s)
             await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
-        """Takes the files where they have changed; what cannot be read leaves the old in force."""
-        marks = self._look()
-        if marks == self._marks:
+        """Loads the files if they have changed; if they are invalid, the old certificate stays."""
+        fingerprints = self._read_fingerprints()
+        if fingerprints == self._fingerprints:
             return
-        self._marks = marks
+        self._fingerprints = fingerprints
         try:
-            self.context.in_force = self._loaded()
+            self.context.current = self._load()
         except InvalidCertificate as error:
-            logger.error("%s; the certificate that was read before stays in force", error)
+            logger.error("%s; the previous certificate stays in force", error)
             return
-        logger.info("%s: the certificate was read again", self._chain)
+        logger.info("%s: certificate reloaded", self._chain)
 
-    def _look(self) -> list[_Mark | None]:
-        return [_mark(path) for path in (self._chain, self._key, self._client_ca) if path]
+    def _read_fingerprints(self) -> list[_Fingerprint | None]:
+        return [_fingerprint(path) for path in (self._chain, self._key, self._client_ca) if path]
 
-    def _loaded(self) -> ssl.SSLContext:
+    def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
@@ -83,12 +83,12 @@ class Certificate:
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InvalidCertificate(f"tls_certificate: {self._chain}: {_reason(error)}") from None
         if self._client_ca is not None:
-            _demand(context, self._client_ca)
+            _require_client_certificates(context, self._client_ca)
         return context
 
 
-def _mark(path: Path) -> _Mark | None:
-    """None where it cannot be looked at; loading says why."""
+def _fingerprint(path: Path) -> _Fingerprint | None:
+    """None if the file cannot be accessed; loading it gives the reason."""
     try:
         status = path.stat()
     except OSError:
@@ -96,7 +96,7 @@ def _mark(path: Path) -> _Mark | None:
     return status.st_mtime_ns, status.st_ino
 
 
-def _demand(context: ssl.SSLContext, client_ca: Path) -> None:
+def _require_client_certificates(context: ssl.SSLContext, client_ca: Path) -> None:
     try:
         context.load_verify_locations(client_ca)
     except (OSError, ValueError) as error:
@@ -105,11 +105,11 @@ def _demand(context: ssl.SSLContext, client_ca: Path) -> None:
 
 
 def _no_password() -> str:
-    """In place of a question on the terminal, which nobody would answer."""
-    raise ValueError("its key is encrypted; this server takes one without a password")
+    """Called instead of a prompt on the terminal."""
+    raise ValueError("the private key is encrypted; use one without a password")
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return (error.reason or "no certificate with its key").replace("_", " ").lower()
+        return (error.reason or "no certificate with a matching key").replace("_", " ").lower()
     return getattr(error, "strerror", None) or str(error)

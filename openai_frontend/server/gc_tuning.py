@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector from holding up streams. docs/decisions/0012 has the figures."""
+"""Keeps garbage collections from pausing streams. docs/decisions/0012 has the figures."""
 
 import asyncio
 import contextlib
@@ -8,20 +8,20 @@ from typing import Any
 
 from openai_frontend.models.registry import ModelRegistry
 
-# New objects, then collections of the generation before: 20,000 objects at most in one look, which
-# takes 6 ms, and all that are not frozen after 20 million. Python has 700, 10 and 10.
+# Python's defaults are 700, 10 and 10. With these a collection checks at most 20,000 objects, which
+# takes 6 ms; a full one, of all objects that are not frozen, follows after 20 million.
 _THRESHOLDS = (2_000, 10, 1_000)
-_LOOK_EVERY_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 Lifespan = Callable[[Any], contextlib.AbstractAsyncContextManager[Any]]
 
 
 def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
-    """The application's lifespan, with the collector tuned each time that models have changed."""
+    """Wraps the application's lifespan: freezes the heap each time the set of models changes."""
 
     @contextlib.asynccontextmanager
-    async def settling(app: Any) -> AsyncGenerator[Any, None]:
-        task = asyncio.create_task(_follow(registry))
+    async def wrapped(app: Any) -> AsyncGenerator[Any, None]:
+        task = asyncio.create_task(_watch_models(registry))
         try:
             async with lifespan(app) as state:
                 yield state
@@ -29,25 +29,25 @@ def freezing_heap(lifespan: Lifespan, registry: ModelRegistry) -> Lifespan:
             task.cancel()
             await asyncio.wait([task])
 
-    return settling
+    return wrapped
 
 
-async def _follow(registry: ModelRegistry) -> None:
-    """Looks at the models once a second, which takes some 10 us."""
+async def _watch_models(registry: ModelRegistry) -> None:
+    """Checks the models once a second, which takes about 10 us."""
     served: set[tuple[str, int]] | None = None
     while True:
         if registry.has_loaded():
             before, served = served, {(card.name, card.created) for card in registry.cards()}
             if before != served:
                 freeze_heap(gone=before is not None and not before <= served)
-        await asyncio.sleep(_LOOK_EVERY_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S)
 
 
 def freeze_heap(*, gone: bool = False) -> None:
-    """Takes all that lives now out of the collector's sight: modules, models, their tokenizers.
+    """Excludes all objects that exist now from collections: modules, models, tokenizers.
 
-    `gone` says that some of what was taken out before has no use any more and is to be looked at
-    again, once; that costs as long a pause as every full collection did without this.
+    `gone`: models were unloaded, so collect the objects frozen before once more. That pause is as
+    long as every full collection would be without freezing.
     """
     if gone:
         gc.unfreeze()

@@ -1,9 +1,9 @@
-"""uvicorn's HTTP protocol with limits on a connection. Never sees a body's meaning.
+"""uvicorn's HTTP protocol with limits per connection.
 
-httptools has no limit of its own: a header of 32 MB is taken. Here the head is counted as it comes,
-and one that is too large, or too slow, ends the connection before it is held; so does a body that
-is too slow, or in too many pieces, and a client that does not read. A wish for another protocol
-(WebSocket, HTTP/2) is ignored, as HTTP allows.
+httptools has no limits: it accepts a header of 32 MB. Here the head is counted as it arrives. The
+connection ends if a head is too large or too slow, if a body is too slow or has too many chunks, or
+if the client does not read. Requests to switch protocols (WebSocket, HTTP/2) are ignored, as
+HTTP allows.
 """
 
 import asyncio
@@ -18,58 +18,59 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from openai_frontend.generation import ChunkedSocket
 from openai_frontend.middleware.request_id import new_request_id
-from openai_frontend.server import raw_response
+from openai_frontend.server import http1
 from openai_frontend.server.connection_limit import ConnectionLimit
-from openai_frontend.server.protocol_limits import (
+from openai_frontend.server.request_limits import (
+    MALFORMED,
     NullCounts,
     ProtocolCounts,
     ProtocolLimits,
+    RequestLimits,
+    RequestRejected,
 )
-from openai_frontend.server.request_limits import MALFORMED, RequestLimits, RequestRefused
 from openai_frontend.server.slow_client import SlowClientDetector
-from openai_frontend.server.until_close import until_close
 from openai_frontend.serving.error_reply import ErrorReply, http_error
 
 logger = logging.getLogger(__name__)
 
-# A connection closed while its client still writes is reset, and the client never sees the answer.
+# Closing a connection while the client still sends resets it, and the client may never read the
+# response.
 LINGER_S = 1.0
 
-Late = Literal["head", "body"]
+Phase = Literal["head", "body"]
 
-_LATE: Mapping[Late, ErrorReply] = {
+_TIMEOUTS: Mapping[Phase, ErrorReply] = {
     "head": http_error(408, "The request headers did not arrive in time.", "request_head_timeout"),
     "body": http_error(408, "The request body did not arrive in time.", "request_body_timeout"),
 }
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """Holds a connection to its limits. What it refuses gets its status where one can be told."""
+    """Answers a request beyond a limit with its status if possible, then closes the connection."""
 
     limits = ProtocolLimits()
     counts: ProtocolCounts = NullCounts()
-    app_root_path = ""  # uvicorn would put its own `root_path` before every path
+    app_root_path = ""  # uvicorn would prefix every path with its own `root_path`
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_open = self._body_open = False
-        self._incoming = RequestLimits(self.limits)
-        self._refused = self._dropped = False
-        # method and version of a request that wishes for another protocol
+        self._request_limits = RequestLimits(self.limits)
+        self._rejected = self._disconnected = False
+        # method and version of a request to switch protocols
         self._upgrading: tuple[bytes, bytes] | None = None
-        self._read_again = b""
+        self._unparsed = b""
         self._data = b""
-        self._timeout: asyncio.TimerHandle | None = None  # of a head or a body
-        self._reader: SlowClientDetector | None = None
-        self._answering: RequestResponseCycle | None = None
+        self._timeout: asyncio.TimerHandle | None = None  # for a head or a body
+        self._slow_client: SlowClientDetector | None = None
+        self._responding: RequestResponseCycle | None = None
         self._lost = self.loop.create_future()
-        self.socket: ChunkedSocket | None = (
-            None  # to which a response is written past the transport
-        )
+        # for responses that are written past the transport
+        self.socket: ChunkedSocket | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await("head", self.limits.header_timeout_s)
+        self._start_timeout("head", self.limits.header_timeout_s)
         connections, limits = len(self.connections), self.limits
         if connections > limits.max_connections:
             self.counts.rejected("", "connections")
@@ -78,40 +79,42 @@ class LimitedHttpProtocol(HttpToolsProtocol):
                 transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._await_no_more()
-        if self._reader is not None:
-            self._reader.stop()
+        self._cancel_timeout()
+        if self._slow_client is not None:
+            self._slow_client.stop()
         if self.socket is not None:
             self.socket.close()
-        self._end_current_answer()  # uvicorn tells the last request alone, which may wait behind it
+        self._cancel_responses()  # uvicorn cancels only the last request, which may still be queued
         super().connection_lost(exc)
 
-    # ---- what comes in ----
+    # ---- receiving ----
 
     def data_received(self, data: bytes) -> None:
-        while data and not self._refused:
-            self._data, self._read_again = data, b""
+        while data and not self._rejected:
+            self._data, self._unparsed = data, b""
             self._receive(data)
-            data = self._read_again
+            data = self._unparsed
 
     def _receive(self, data: bytes) -> None:
         continues_head = self._head_open
         super().data_received(data)
-        if self._refused:
+        if self._rejected:
             return
         if self._body_open:
-            self._await("body", self.limits.body_timeout_s)
+            self._start_timeout("body", self.limits.body_timeout_s)
         elif self._head_open:
-            self._await("head", self.limits.header_timeout_s)
+            self._start_timeout("head", self.limits.header_timeout_s)
             if continues_head:
-                self._count_untold(data)
+                self._count_buffered_head(data)
         elif self._is_idle() and self.timeout_keep_alive_task is None:
-            self._await("head", self.limits.header_timeout_s)  # of empty lines no request may come
+            self._start_timeout(
+                "head", self.limits.header_timeout_s
+            )  # empty lines may never become a request
 
-    def _count_untold(self, data: bytes) -> None:
+    def _count_buffered_head(self, data: bytes) -> None:
         try:
-            self._incoming.untold(len(data))
-        except RequestRefused:
+            self._request_limits.count_buffered_head(len(data))
+        except RequestRejected:
             self.send_400_response("")
 
     def _is_idle(self) -> bool:
@@ -119,23 +122,23 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._head_open = True
-        self._incoming.begin(self.limits)
+        self._request_limits.begin(self.limits)
         super().on_message_begin()
         self.scope["state"]["connection_lost"] = self._lost
 
     def on_url(self, url: bytes) -> None:
-        self._incoming.url(url)
+        self._request_limits.url(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._incoming.header(name, value, before=len(self.headers))
-        if self._head_open:  # what follows a body is no header: no proxy has looked at it
+        self._request_limits.header(name, value, before=len(self.headers))
+        if self._head_open:  # ignore trailers, which a proxy does not check
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._head_open = False
-        self._await_no_more()
-        self._incoming.version(self.parser.get_http_version())
+        self._cancel_timeout()
+        self._request_limits.version(self.parser.get_http_version())
         method = self.parser.get_method()
         if self.parser.should_upgrade() and method != b"CONNECT":
             self._upgrading = method, self.parser.get_http_version().encode()
@@ -145,136 +148,140 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             end_s = self.loop.time() + self.limits.request_timeout_s
             self.scope["state"]["deadline"] = end_s, self.counts.timed_out
         super().on_headers_complete()
-        self._body_open = True  # of the request that there is now: an address may be none
+        self._body_open = True  # uvicorn may have rejected the URL before
 
     def on_chunk_header(self) -> None:
-        """The parser's word for one more piece of a body; other bodies have none."""
-        self._incoming.chunk()
+        """httptools' callback for each chunk of a body."""
+        self._request_limits.chunk()
 
     def on_message_complete(self) -> None:
         if self._upgrading is None:
             self._body_open = False
-            self._await_no_more()
+            self._cancel_timeout()
             super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """What uvicorn does about an upgrade: here the request is read again without the wish.
+        """uvicorn's hook for upgrades; parses the request again without its Upgrade header.
 
-        The parser has skipped its body, which would be lost, or pass for a request of its own.
-        Java's HTTP client wishes for HTTP/2 in each request.
+        The parser has skipped the body, which would be lost or parsed as the next request. Java's
+        HTTP client sends `Upgrade: h2c` with each request.
         """
         stop = sys.exception()
         if isinstance(stop, httptools.HttpParserUpgrade) and self._upgrading is not None:
             method, version = self._upgrading
             kept = [header for header in self.headers if header[0] != b"upgrade"]
-            head = raw_response.head(b"%s %s HTTP/%s" % (method, self.url, version), kept)
-            self._read_again = head + self._data[stop.args[0] :]
-            self.parser = httptools.HttpRequestParser(self)  # after `connection: close` it reads on
+            head = http1.message_head(b"%s %s HTTP/%s" % (method, self.url, version), kept)
+            self._unparsed = head + self._data[stop.args[0] :]
+            self.parser = httptools.HttpRequestParser(self)  # continues after `connection: close`
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
 
-    # ---- what is refused ----
+    # ---- rejecting ----
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's word for all that the parser stops at; here in OpenAI's envelope."""
-        self._end_with(self._incoming.refusal or MALFORMED)
+        """uvicorn's hook for parser errors; answers with OpenAI's error envelope."""
+        self._reject(self._request_limits.rejection or MALFORMED)
 
-    def _end_with(self, failure: ErrorReply) -> None:
-        """The last of this connection. It is not told where another answer has begun."""
-        request_id = new_request_id()  # a head that cannot be read has no id to repeat
-        logger.info("request %s refused: %s", request_id, raw_response.REASONS[failure.status])
-        if not self._has_begun_to_answer():
+    def _reject(self, reply: ErrorReply) -> None:
+        """Sends the reply unless another response has started, and closes the connection."""
+        request_id = new_request_id()  # the head, with the client's id, could not be parsed
+        logger.info("request %s rejected: %s", request_id, http1.REASONS[reply.status])
+        if not self._response_started():
             headers = self.server_state.default_headers
-            self.transport.write(raw_response.refusal(failure, request_id, headers))
-        if self.transport.can_write_eof():  # TLS has no half of a connection
+            self.transport.write(http1.closing_response(reply, request_id, headers))
+        if self.transport.can_write_eof():  # TLS cannot close one direction only
             self.transport.write_eof()
-        self._refused = True
-        self._end_current_answer()
-        self._await_no_more()
+        self._rejected = True
+        self._cancel_responses()
+        self._cancel_timeout()
         self.loop.call_later(LINGER_S, self.transport.close)
-        self._watch_reader()
+        self._watch_client()
 
-    def _has_begun_to_answer(self) -> bool:
-        """This request, or one before it that is not answered to its end."""
-        cycle = self._answering
+    def _response_started(self) -> bool:
+        """Whether the response to this request, or to a pipelined one before it, is incomplete."""
+        cycle = self._responding
         if cycle is None or not cycle.response_started:
             return False
         return (self._body_open and cycle is self.cycle) or not cycle.response_complete
 
-    def _end_current_answer(self) -> None:
-        """To an answer that is still being made, for an earlier request, the client has gone; those
-        that wait behind it are not begun.
-        """
-        self._tell_lost()
+    def _cancel_responses(self) -> None:
+        """Tells running requests that the client has disconnected, and drops queued ones."""
+        self._set_connection_lost()
         self.pipeline.clear()
-        for cycle in (self._answering, self.cycle):
+        for cycle in (self._responding, self.cycle):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
-                cycle.waiting_for_100_continue = False  # it would be written behind the refusal
+                cycle.waiting_for_100_continue = (
+                    False  # else 100 Continue would follow the rejection
+                )
                 cycle.message_event.set()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """uvicorn's word for an answer that is begun; its `cycle` is the last request's, which may
-        be waiting behind this one.
+        """uvicorn's hook for starting a response. `self.cycle` is the last request's, which may be
+        queued behind this one.
         """
-        self._answering = cycle
-        super()._start_asgi_task(cycle, until_close(cycle, app))
+        self._responding = cycle
+        super()._start_asgi_task(cycle, http1.until_close(cycle, app))
 
-    def _tell_lost(self) -> None:
+    def _set_connection_lost(self) -> None:
         if not self._lost.done():
             self._lost.set_result(None)
 
-    def _await(self, what: Late, timeout_s: float) -> None:
+    def _start_timeout(self, phase: Phase, timeout_s: float) -> None:
         if self._timeout is None:
-            self._timeout = self.loop.call_later(timeout_s, self._on_timeout, what, timeout_s)
+            self._timeout = self.loop.call_later(timeout_s, self._on_timeout, phase, timeout_s)
 
-    def _await_no_more(self) -> None:
+    def _cancel_timeout(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
 
-    def _on_timeout(self, what: Late, timeout_s: float) -> None:
+    def _on_timeout(self, phase: Phase, timeout_s: float) -> None:
         self._timeout = None
-        if self.flow.read_paused:  # it is not the client that is late
-            self._await(what, timeout_s)
+        if self.flow.read_paused:  # the server does not read: the client is not to blame
+            self._start_timeout(phase, timeout_s)
             return
-        if not (self._head_open or self._body_open):  # nothing has been begun that could be refused
+        if not (
+            self._head_open or self._body_open
+        ):  # no request has started that could be answered
             self.transport.close()
             return
-        self.counts.timed_out(what)
-        self._end_with(_LATE[what])
+        self.counts.timed_out(phase)
+        self._reject(_TIMEOUTS[phase])
 
-    # ---- what goes out ----
+    # ---- sending ----
 
     def pause_writing(self) -> None:
-        """The transport's word for a client that is slow."""
+        """The transport's write buffer is full."""
         super().pause_writing()
-        self._watch_reader()
+        self._watch_client()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.get_write_buffer_size():
-            self._watch_reader()
+            self._watch_client()
 
-    def _watch_reader(self) -> None:
-        if self._reader is None:
-            self._reader = SlowClientDetector(
+    def _watch_client(self) -> None:
+        if self._slow_client is None:
+            self._slow_client = SlowClientDetector(
                 self.transport,
                 timeout_s=self.limits.send_timeout_s,
-                waits=self._nobody_writes,
-                drop=self.disconnect_slow_client,
+                is_paused=self._is_writing_paused,
+                disconnect=self.disconnect_slow_client,
             )
-        self._reader.watch()
+        self._slow_client.watch()
 
-    def _nobody_writes(self) -> bool:
+    def _is_writing_paused(self) -> bool:
         return self.flow.write_paused or self.transport.is_closing() or self._is_idle()
 
     def disconnect_slow_client(self) -> None:
-        """Ends the connection of a client that reads too slowly, with all that waits for it."""
-        if self._dropped:
+        """Aborts the connection, with all data in its buffer."""
+        if self._disconnected:
             return
-        self._dropped = True
+        self._disconnected = True
         state = self.scope["state"] if self.scope is not None else {}
-        logger.info("dropped the reader of request %s: too slow", state.get("request_id", "-"))
+        logger.info(
+            "request %s: disconnected a client that reads too slowly", state.get("request_id", "-")
+        )
         self.counts.slow_client_disconnected()
         self.transport.abort()
 
@@ -283,5 +290,5 @@ def limited_protocol(
     limits: ProtocolLimits, counts: ProtocolCounts | None = None, *, root_path: str = ""
 ) -> type[LimitedHttpProtocol]:
     """The protocol class with its limits, for `uvicorn.Config(http=...)`."""
-    held_to = {"limits": limits, "counts": counts or NullCounts(), "app_root_path": root_path}
-    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), held_to)
+    attributes = {"limits": limits, "counts": counts or NullCounts(), "app_root_path": root_path}
+    return type("LimitedHttpProtocol", (LimitedHttpProtocol,), attributes)

@@ -1,4 +1,4 @@
-"""A second port of the same process. Starts and ends with the first; hears no signals."""
+"""Serves /metrics on a port of its own, in the same process and event loop."""
 
 import asyncio
 import contextlib
@@ -7,10 +7,38 @@ import ssl
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from openai_frontend.middleware.error_responses import send_error
+from openai_frontend.middleware.request_id import RequestId
+from openai_frontend.serving.error_reply import http_error
+
+PATH = "/metrics"
+
+_NOT_FOUND = http_error(404, "This port serves only /metrics.", "unknown_url")
+
+
+class MetricsOnly:
+    """The application without its other routes; authentication and metrics still apply."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._not_found = RequestId(_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].rstrip("/") != PATH:
+            await self._not_found(scope, receive, send)
+        else:
+            path = {"path": PATH, "raw_path": PATH.encode()} if scope["type"] == "http" else {}
+            await self._app({**scope, **path}, receive, send)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await send_error(scope, send, _NOT_FOUND)
 
 
 class MetricsServer(uvicorn.Server):
-    """uvicorn on the loop that already runs."""
+    """Starts and stops with the main server, which handles the signals."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
         super().__init__(config)
@@ -18,18 +46,18 @@ class MetricsServer(uvicorn.Server):
         self._serving: asyncio.Task[None] | None = None
 
     def start(self, tls: ssl.SSLContext | None) -> None:
-        """From now on the port answers."""
+        """Begins to serve."""
         self.config.load()
         self.config.ssl = tls
         self._serving = asyncio.get_running_loop().create_task(self.serve([self._listener]))
 
     async def stop(self) -> None:
-        """Returns once nothing of it is left."""
+        """Stops, and waits for it."""
         if self._serving is not None:
             self.should_exit = True
             await self._serving
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """They are the first port's."""
+        """The main server handles them."""
         yield

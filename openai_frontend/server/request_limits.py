@@ -1,15 +1,13 @@
-"""Counts what comes of a request before it is held, by its limits. Holds nothing of it, and knows
-no connection.
-"""
+"""Limits of a connection's requests, checked while a request arrives and before it is stored."""
 
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Literal, NoReturn, Protocol
 
-from openai_frontend.server.protocol_limits import (
-    MAX_HEADERS,
-    MAX_REQUEST_LINE_BYTES,
-    ProtocolLimits,
-)
 from openai_frontend.serving.error_reply import ErrorReply, http_error
+
+# More headers and a longer URL than any known client sends
+MAX_HEADERS = 100
+MAX_REQUEST_LINE_BYTES = 8 * 1024
 
 MALFORMED = http_error(400, "Invalid HTTP request received.", "invalid_http")
 
@@ -17,81 +15,125 @@ _TOO_MANY_HEADERS = http_error(
     431, f"The request has more than {MAX_HEADERS} headers.", "request_headers_too_large"
 )
 
-_CODED = b"transfer-encoding"
-_VERSIONS = ("1.1", "1.0")  # the parser also takes 0.9, which has no headers, and 2.0
+_TRANSFER_ENCODING = b"transfer-encoding"
+_VERSIONS = ("1.1", "1.0")  # the parser also accepts 0.9 and 2.0
 
 
-class RequestRefused(Exception):
-    """It is `RequestLimits.refusal`: a parser that this stops has an error of its own."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolLimits:
+    """The settings of the same names, with their defaults."""
+
+    max_header_bytes: int = 64 * 1024
+    max_body_chunks: int = 65_536
+    max_connections: int = 4096
+    header_timeout_s: float = 20.0
+    body_timeout_s: float = 120.0
+    request_timeout_s: float = 3600.0  # 0: no timeout
+    send_timeout_s: float = 30.0
+
+    @property
+    def most_connections(self) -> int:
+        """Including connections that are accepted only to answer 503."""
+        return self.max_connections + max(1, self.max_connections // 10)
+
+
+class ProtocolCounts(Protocol):
+    """Receives events of the limits, for metrics."""
+
+    def slow_client_disconnected(self) -> None:
+        """A client that read too slowly was disconnected."""
+
+    def timed_out(self, kind: Literal["head", "body", "total"], /) -> None:
+        """`total`: the request timeout."""
+
+    def rejected(self, model: str, reason: Literal["connections"], /) -> None:
+        """A connection was over the limit; its model is not known."""
+
+
+class NullCounts:
+    """Ignores the events."""
+
+    def slow_client_disconnected(self) -> None:
+        pass
+
+    def timed_out(self, kind: Literal["head", "body", "total"], /) -> None:
+        pass
+
+    def rejected(self, model: str, reason: Literal["connections"], /) -> None:
+        pass
+
+
+class RequestRejected(Exception):
+    """Stops the parser, which raises its own error; the reply is `RequestLimits.rejection`."""
 
 
 class RequestLimits:
-    """The requests of a connection, one after the other, as a parser tells of their parts.
+    """Checks the requests of a connection one after the other, from the parser's callbacks.
 
-    What it is told of raises RequestRefused where that is too much.
+    The methods raise RequestRejected if the request exceeds a limit.
     """
 
     def __init__(self, limits: ProtocolLimits) -> None:
-        self.refusal: ErrorReply | None = None  # None: what a parser stops at is malformed
+        self.rejection: ErrorReply | None = None  # None: a parser error means a malformed request
         self.begin(limits)
 
     def begin(self, limits: ProtocolLimits) -> None:
-        """A request, and the limits of now."""
+        """A new request begins."""
         self._limits = limits
-        self._head_bytes = 0  # of what the parser has told, and of what follows a body
-        self._untold_bytes = 0  # of what it still holds, in whole reads
+        self._head_bytes = 0  # reported by the parser, including trailers
+        self._buffered_bytes = 0  # read, but not reported by the parser yet; in whole reads
         self._chunks = 0
-        self._is_coded = False
+        self._has_transfer_encoding = False
 
     def url(self, url: bytes) -> None:
-        """A piece of the address."""
+        """A part of the URL."""
         self._head_bytes += len(url)
         limit = min(self._limits.max_header_bytes, MAX_REQUEST_LINE_BYTES)
         if self._head_bytes > limit:
             message = f"The URL of the request is longer than {limit} bytes."
-            self._refuse(http_error(414, message, "request_url_too_long"))
+            self._reject(http_error(414, message, "request_url_too_long"))
 
     def header(self, name: bytes, value: bytes, *, before: int) -> None:
-        """One more, or a line behind a body; `before` are held already."""
+        """A header or a trailer; `before` headers have been stored already."""
         self._head_bytes += len(name) + len(value)
         if before >= MAX_HEADERS:
-            self._refuse(_TOO_MANY_HEADERS)
+            self._reject(_TOO_MANY_HEADERS)
         if self._head_bytes > self._limits.max_header_bytes:
-            self._refuse_large_head()
-        if len(name) == len(_CODED) and name.lower() == _CODED:
+            self._reject_large_head()
+        if len(name) == len(_TRANSFER_ENCODING) and name.lower() == _TRANSFER_ENCODING:
             self._check_coding(value)
 
     def version(self, version: str) -> None:
-        """Of HTTP, as the request claims it."""
+        """The HTTP version of the request."""
         if version not in _VERSIONS:
-            self._refuse(MALFORMED)
+            self._reject(MALFORMED)
 
     def chunk(self) -> None:
-        """One more piece of a body."""
+        """A chunk of the body begins."""
         self._chunks += 1
         if self._chunks > self._limits.max_body_chunks:
             message = f"The request body has more than {self._limits.max_body_chunks} chunks."
-            self._refuse(http_error(413, message, "request_too_large"))
+            self._reject(http_error(413, message, "request_too_large"))
 
-    def untold(self, length: int) -> None:
-        """Bytes of a head that the parser has read and not told of yet."""
-        self._untold_bytes += length
-        if self._untold_bytes > self._limits.max_header_bytes:
-            self._refuse_large_head()
+    def count_buffered_head(self, length: int) -> None:
+        """Bytes of the head that the parser has read but not reported yet."""
+        self._buffered_bytes += length
+        if self._buffered_bytes > self._limits.max_header_bytes:
+            self._reject_large_head()
 
     def _check_coding(self, value: bytes) -> None:
-        """Nothing but "chunked", once: the parser also takes `gzip, chunked`, and two headers, of
-        which a proxy in front may heed the other one.
+        """Allows only `chunked`, once. The parser also accepts `gzip, chunked` and two headers,
+        which a proxy may interpret differently (request smuggling).
         """
-        if self._is_coded or value.strip().lower() != b"chunked":
-            self._refuse(MALFORMED)
-        self._is_coded = True
+        if self._has_transfer_encoding or value.strip().lower() != b"chunked":
+            self._reject(MALFORMED)
+        self._has_transfer_encoding = True
 
-    def _refuse_large_head(self) -> NoReturn:
+    def _reject_large_head(self) -> NoReturn:
         limit = self._limits.max_header_bytes
         message = f"The request headers are larger than {limit} bytes (--max-header-bytes)."
-        self._refuse(http_error(431, message, "request_headers_too_large"))
+        self._reject(http_error(431, message, "request_headers_too_large"))
 
-    def _refuse(self, failure: ErrorReply) -> NoReturn:
-        self.refusal = failure
-        raise RequestRefused
+    def _reject(self, failure: ErrorReply) -> NoReturn:
+        self.rejection = failure
+        raise RequestRejected

@@ -1,27 +1,28 @@
-"""How many files and connections the process may have open."""
+"""Raises the limit of open files (RLIMIT_NOFILE)."""
 
 import logging
 import resource
 
 logger = logging.getLogger(__name__)
 
-# Beside connections: models' files, the core's and the engines' own
-SPARE = 512
+# Descriptors for other things than connections: model files, the core, engines
+RESERVED = 512
 
 
 def raise_nofile_limit(connections: int) -> None:
-    """Raises the limit as far as so many connections need, and says where that is too far.
+    """Raises the soft limit for this number of connections, up to the hard limit, and warns if that
+    is too low.
 
-    Where descriptors run out all the same, the event loop turns new connections away.
+    If descriptors run out all the same, the event loop rejects new connections.
     """
-    wanted = connections + SPARE
+    needed = connections + RESERVED
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and wanted > hard:
+    if hard != resource.RLIM_INFINITY and needed > hard:
         logger.warning(
-            "the system lets this process have %d files open; max_connections wants %d",
+            "the hard limit for open files is %d, but max_connections needs %d",
             hard,
-            wanted,
+            needed,
         )
-        wanted = hard
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

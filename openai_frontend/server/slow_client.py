@@ -1,16 +1,16 @@
-"""Notices a client that takes nothing of what waits for it. Looks at one connection's transport."""
+"""Detects a client that does not read its response, from the transport's write buffer."""
 
 import asyncio
 from collections.abc import Callable
 
-LOOKS = 4  # in the time that a client has
+CHECKS = 4  # per timeout
 
 
 class SlowClientDetector:
-    """Begins to look when there is something to wait for; costs nothing before.
+    """Checks the connection only while data waits in the buffer.
 
-    While writers wait, and after the last of them, what the transport holds can only become less:
-    that it does is the client's reading. Where a client reads at all it has the time anew.
+    While the writers are paused, and after the last write, the buffer can only shrink, and only by
+    what the client reads. If it shrinks at all, the timeout starts again.
     """
 
     def __init__(
@@ -18,44 +18,44 @@ class SlowClientDetector:
         transport: asyncio.Transport,
         *,
         timeout_s: float,
-        waits: Callable[[], bool],
-        drop: Callable[[], None],
+        is_paused: Callable[[], bool],
+        disconnect: Callable[[], None],
     ) -> None:
-        """`waits` says whether nobody writes more for now, `drop` ends the connection."""
+        """`is_paused`: nothing writes to the buffer now. `disconnect` closes the connection."""
         self._transport = transport
         self._timeout_s = timeout_s
-        self._waits = waits
-        self._drop = drop
+        self._is_paused = is_paused
+        self._disconnect = disconnect
         self._loop = asyncio.get_running_loop()
         self._next: asyncio.TimerHandle | None = None
-        self._left = 0
+        self._buffered = 0
         self._since_s = 0.0
 
     def watch(self) -> None:
-        """From now on, until all has been taken."""
+        """Starts checking, until the buffer is empty."""
         if self._next is None:
-            self._left = self._transport.get_write_buffer_size()
+            self._buffered = self._transport.get_write_buffer_size()
             self._since_s = self._loop.time()
-            self._look_later()
+            self._schedule()
 
     def stop(self) -> None:
-        """The connection is over."""
+        """Stops checking."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
 
-    def _look_later(self) -> None:
-        self._next = self._loop.call_later(self._timeout_s / LOOKS, self._look)
+    def _schedule(self) -> None:
+        self._next = self._loop.call_later(self._timeout_s / CHECKS, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._next = None
-        left, now_s = self._transport.get_write_buffer_size(), self._loop.time()
-        if not left or not self._waits():
+        buffered, now_s = self._transport.get_write_buffer_size(), self._loop.time()
+        if not buffered or not self._is_paused():
             return
-        if left < self._left:
+        if buffered < self._buffered:
             self._since_s = now_s
-        self._left = left
+        self._buffered = buffered
         if now_s - self._since_s >= self._timeout_s:
-            self._drop()
+            self._disconnect()
         else:
-            self._look_later()
+            self._schedule()

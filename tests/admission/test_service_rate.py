@@ -1,11 +1,11 @@
 import pytest
 
-from openai_frontend.admission.service_rate import ServiceRateEstimator
+from openai_frontend.admission.wait_queue import ServiceRateEstimator
 
 
 def test_nothing_is_known():
     """Who is refused before anybody has waited is told to come again in a second."""
-    assert ServiceRateEstimator().wait_s(5, 100.0) == 1.0
+    assert ServiceRateEstimator().retry_after_s(5, 100.0) == 1.0
 
 
 def test_a_steady_queue():
@@ -15,7 +15,7 @@ def test_a_steady_queue():
     for at in range(1, 51):
         pace.moved(at * 0.5)
 
-    assert pace.wait_s(8, 25.0) == pytest.approx(4.0)
+    assert pace.retry_after_s(8, 25.0) == pytest.approx(4.0)
 
 
 def test_a_queue_that_stands_still():
@@ -24,8 +24,8 @@ def test_a_queue_that_stands_still():
     pace.begin(0.0)
     pace.moved(0.5)
 
-    assert pace.wait_s(2, 10.5) == pytest.approx(20.0)
-    assert pace.wait_s(100, 10.5) == 60.0
+    assert pace.retry_after_s(2, 10.5) == pytest.approx(20.0)
+    assert pace.retry_after_s(100, 10.5) == 60.0
 
 
 def test_a_first_wait():
@@ -33,7 +33,7 @@ def test_a_first_wait():
     pace = ServiceRateEstimator()
     pace.begin(10.0)
 
-    assert pace.wait_s(3, 12.0) == pytest.approx(6.0)
+    assert pace.retry_after_s(3, 12.0) == pytest.approx(6.0)
 
 
 def test_an_idle_time_between():
@@ -44,4 +44,4 @@ def test_an_idle_time_between():
     pace.begin(1000.0)
     pace.moved(1001.0)
 
-    assert pace.wait_s(3, 1001.0) == pytest.approx(3.0)
+    assert pace.retry_after_s(3, 1001.0) == pytest.approx(3.0)

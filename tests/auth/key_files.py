@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from openai_frontend.auth import keys_file
-from openai_frontend.auth.keys import Key, KeyLimits, digest_of
-from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.api_keys import Principal
+from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, digest_of
 from openai_frontend.auth.rate_limit import Clock, RateLimiter
-from openai_frontend.auth.scopes import SCOPES
 
 
 def key(name: str, *, secret: str | None = None, **fields: Any) -> Key:

@@ -4,16 +4,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from openai_frontend.auth.api_keys import LONGEST_SECRET, ApiKeys
+from openai_frontend.auth.api_keys import MAX_SECRET_BYTES, ApiKeys
 from openai_frontend.errors import NotAuthenticated, RateLimited
 from tests.auth.key_files import key
 
 
 def test_a_key_is_found():
     """By what the client sends."""
-    ring = ApiKeys([key("a"), key("b")])
+    keys = ApiKeys([key("a"), key("b")])
 
-    assert [ring.find(each).key.name for each in (b"a", b"b")] == ["a", "b"]
+    assert [keys.authenticate(each).key.name for each in (b"a", b"b")] == ["a", "b"]
 
 
 EXPIRED = key("old", expires=datetime(2020, 1, 1, tzinfo=UTC))
@@ -23,16 +23,16 @@ UNKNOWN = [b"", b"c", b"A", b"a ", b"\xff\x00", "\u00e4".encode(), b"old", b"x" 
 @pytest.mark.parametrize("secret", [*UNKNOWN, key("a").digest.encode()], ids=len)
 def test_other_keys(secret):
     """An unknown key, an expired one, an endless one and the digest itself are all the same."""
-    ring = ApiKeys([key("a"), EXPIRED])
+    keys = ApiKeys([key("a"), EXPIRED])
 
     with pytest.raises(NotAuthenticated, match=r"^Incorrect API key provided\.$"):
-        ring.find(secret)
+        keys.authenticate(secret)
 
 
 def test_no_keys():
     """A file without keys opens to nobody."""
     with pytest.raises(NotAuthenticated):
-        ApiKeys([]).find(b"")
+        ApiKeys([]).authenticate(b"")
 
 
 @pytest.mark.parametrize("secret", [b"a", b"b", b""])
@@ -46,10 +46,10 @@ def test_how_keys_are_compared(secret, monkeypatch):
         return compare_digest(known, given)
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    ring = ApiKeys([key("a")])
+    keys = ApiKeys([key("a")])
     found = None
     try:
-        found = ring.find(secret).key.name
+        found = keys.authenticate(secret).key.name
     except NotAuthenticated:
         assert secret != b"a"
 
@@ -60,24 +60,24 @@ def test_how_keys_are_compared(secret, monkeypatch):
 
 def test_the_longest_key():
     """Only keys that could be in a file are hashed."""
-    longest = "x" * LONGEST_SECRET
-    ring = ApiKeys([key("a", secret=longest), key("b", secret=longest + "x")])
+    longest = "x" * MAX_SECRET_BYTES
+    keys = ApiKeys([key("a", secret=longest), key("b", secret=longest + "x")])
 
-    assert ring.find(longest.encode()).key.name == "a"
+    assert keys.authenticate(longest.encode()).key.name == "a"
     with pytest.raises(NotAuthenticated):
-        ring.find(longest.encode() + b"x")
+        keys.authenticate(longest.encode() + b"x")
 
 
 def test_other_keys_from_now_on():
     """What is gone opens nothing; who stays has used what he has used, and has his new limits."""
-    ring = ApiKeys([key("a", max_concurrent_requests=2), key("b")])
-    ring.find(b"a").quota.begin()
+    keys = ApiKeys([key("a", max_concurrent_requests=2), key("b")])
+    keys.authenticate(b"a").rate_limiter.begin()
 
-    ring.replace([key("a", secret="new", max_concurrent_requests=1), key("c")])
+    keys.replace([key("a", secret="new", max_concurrent_requests=1), key("c")])
 
     with pytest.raises(RateLimited):
-        ring.find(b"new").quota.begin()
-    assert len(ring) == 2
+        keys.authenticate(b"new").rate_limiter.begin()
+    assert len(keys) == 2
     for gone in (b"a", b"b"):
         with pytest.raises(NotAuthenticated):
-            ring.find(gone)
+            keys.authenticate(gone)

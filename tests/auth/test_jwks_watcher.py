@@ -58,7 +58,7 @@ def tokens():
 def opens(tokens, given=None):
     sent = given or token()
     try:
-        return tokens.find(sent, digest_of(sent)).key.name
+        return tokens.verify(sent, digest_of(sent)).key.name
     except NotAuthenticated:
         return None
 
@@ -71,7 +71,7 @@ async def test_where_keys_are(where, provider, tokens, tmp_path):
     watched = JWKSWatcher(str(path) if where == "file" else provider.url, tokens)
     assert opens(tokens) is None
 
-    await watched.look()
+    await watched.refresh()
     assert opens(tokens) == "jwt:alice"
 
 
@@ -82,16 +82,16 @@ TROUBLE = [(500, jwks()), (302, jwks()), (200, b"<html>"), (200, b"x" * 1_048_57
 async def test_trouble(status, keys, provider, tokens, caplog):
     """The keys stay as they were, which one line says once; nobody is sent elsewhere for them."""
     watched = JWKSWatcher(provider.url, tokens)
-    await watched.look()
+    await watched.refresh()
     provider.status, provider.keys = status, keys
     for _ in range(2):
-        await watched.look()
+        await watched.refresh()
 
     assert (opens(tokens), provider.asked) == ("jwt:alice", 3)
     [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
     assert line.startswith(f"{provider.url}: ")
     provider.status, provider.keys = 200, jwks("RS256")
-    await watched.look()
+    await watched.refresh()
     assert opens(tokens) is None
 
 
@@ -99,17 +99,17 @@ async def test_a_provider_that_is_away(tokens, caplog):
     """The server runs, opens to no token, and tries again."""
     watched = JWKSWatcher("http://127.0.0.1:1/keys", tokens)
 
-    await watched.look()
+    await watched.refresh()
     assert opens(tokens) is None
-    assert "no other signing keys are taken" in caplog.text
+    assert "the previous signing keys stay in force" in caplog.text
 
 
 async def test_a_new_signing_key(provider, tokens, monkeypatch):
     """A token that names it brings it in, without waiting for the next look."""
-    monkeypatch.setattr(jwks_watcher, "ASK_AGAIN_S", 0.0)
+    monkeypatch.setattr(jwks_watcher, "UNKNOWN_KEY_COOLDOWN_S", 0.0)
     provider.keys = jwks("RS256")
     watched = JWKSWatcher(provider.url, tokens)
-    following = asyncio.create_task(watched.follow(3600))
+    following = asyncio.create_task(watched.watch(3600))
     async with asyncio.timeout(10):
         while opens(tokens, token(algorithm="RS256")) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -124,7 +124,7 @@ async def test_a_new_signing_key(provider, tokens, monkeypatch):
 async def test_unknown_signing_keys(provider, tokens):
     """They do not send us to the provider again and again."""
     watched = JWKSWatcher(provider.url, tokens)
-    following = asyncio.create_task(watched.follow(3600))
+    following = asyncio.create_task(watched.watch(3600))
     async with asyncio.timeout(10):
         while opens(tokens) is None:  # noqa: ASYNC110  a thread reads the keys
             await asyncio.sleep(0.005)
@@ -140,5 +140,5 @@ async def test_unknown_signing_keys(provider, tokens):
 @pytest.mark.parametrize("source", ["http://issuer.test/keys", "ftp://127.0.0.1/keys", "file:///x"])
 def test_addresses_without_tls(source, tokens):
     """Somebody on the way could say who may come in."""
-    with pytest.raises(ValueError, match="neither a file nor an https address"):
+    with pytest.raises(ValueError, match="neither a file nor an https URL"):
         JWKSWatcher(source, tokens)

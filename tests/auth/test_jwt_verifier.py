@@ -20,24 +20,24 @@ from tests.auth.tokens import AUDIENCE, ISSUER, jwks, public, token
 
 def tokens(clock=time.time, keys=None):
     made = JWTVerifier(issuer=ISSUER, audience=AUDIENCE, clock=clock)
-    made.use(keys or jwks())
+    made.set_keys(keys or jwks())
     return made
 
 
-def ring(**options):
+def api_keys(**options):
     made = ApiKeys([key("a")])
-    made.tokens = tokens(**options)
+    made.token_verifier = tokens(**options)
     return made
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
 def test_a_token_opens(algorithm):
     """Its subject is the caller, its scopes what it opens; keys of the file open still."""
-    both = ring()
+    both = api_keys()
 
-    found = both.find(token(algorithm=algorithm))
+    found = both.authenticate(token(algorithm=algorithm))
     assert (found.key.name, found.key.scopes) == ("jwt:alice", frozenset({"inference", "models"}))
-    assert both.find(b"a").key.name == "a"
+    assert both.authenticate(b"a").key.name == "a"
 
 
 def test_what_a_token_may_use():
@@ -49,7 +49,7 @@ def test_what_a_token_may_use():
         "priority": 3,
     }
 
-    found = ring().find(token(openai_frontend=claim))
+    found = api_keys().authenticate(token(openai_frontend=claim))
     assert found.key.models == ["org/*"]
     assert found.key.limits == KeyLimits(max_concurrent_requests=2, tokens_per_minute=7)
     assert found.key.priority == 3
@@ -69,11 +69,11 @@ SCOPES = [
 @pytest.mark.parametrize(("claims", "scopes"), SCOPES)
 def test_scopes(claims, scopes):
     """Ours are picked from those that the provider gives; without any it opens nothing."""
-    found = ring().find(token(**claims))
+    found = api_keys().authenticate(token(**claims))
 
     assert found.key.scopes == frozenset(scopes)
     with pytest.raises(NotPermitted):
-        found.check("nothing")
+        found.require("nothing")
 
 
 NOW = int(time.time())
@@ -130,52 +130,52 @@ REFUSED = {
 def test_what_is_no_token_of_ours(name):
     """Whatever is wrong with it, it opens nothing."""
     with pytest.raises(NotAuthenticated):
-        ring().find(REFUSED[name])
+        api_keys().authenticate(REFUSED[name])
 
 
 def test_a_token_that_ends_while_it_is_known():
     """It was checked once; that it has ended is seen all the same."""
     clock = FakeClock()
     clock.now_s = time.time()
-    known = ring(clock=clock)
+    known = api_keys(clock=clock)
     ending = token(exp=int(clock.now_s) + 60)
 
-    first = known.find(ending)
-    assert known.find(ending) is first
+    first = known.authenticate(ending)
+    assert known.authenticate(ending) is first
     clock.now_s += 60 + LEEWAY_S
     over = token(exp=NOW - 60)
     with pytest.raises(NotAuthenticated, match="expired"):
-        known.find(over)
-    assert known.find(ending) is not first
+        known.authenticate(over)
+    assert known.authenticate(ending) is not first
 
 
 def test_one_subject_has_one_quota():
     """Whichever of his tokens he sends."""
-    both = ring()
-    first = both.find(token(jti="1", openai_frontend={"max_concurrent_requests": 1}))
-    second = both.find(token(jti="2", openai_frontend={"max_concurrent_requests": 1}))
-    other = both.find(token(sub="bob"))
+    both = api_keys()
+    first = both.authenticate(token(jti="1", openai_frontend={"max_concurrent_requests": 1}))
+    second = both.authenticate(token(jti="2", openai_frontend={"max_concurrent_requests": 1}))
+    other = both.authenticate(token(sub="bob"))
 
-    assert first.quota is second.quota
-    assert other.quota is not first.quota
+    assert first.rate_limiter is second.rate_limiter
+    assert other.rate_limiter is not first.rate_limiter
 
 
 def test_who_comes_often_is_not_forgotten(monkeypatch):
     """However many others come: a further token of his has the quota that he has used."""
-    monkeypatch.setattr(jwt_verifier, "_REMEMBERED", 2)
-    known, often = ring(), token()
-    first = known.find(often)
+    monkeypatch.setattr(jwt_verifier, "_CACHE_SIZE", 2)
+    known, often = api_keys(), token()
+    first = known.authenticate(often)
     for subject in ("b", "c", "d"):
-        known.find(token(sub=subject))
-        assert known.find(often) is first
+        known.authenticate(token(sub=subject))
+        assert known.authenticate(often) is first
 
-    assert known.find(token(exp=int(time.time()) + 7200)).quota is first.quota
+    assert known.authenticate(token(exp=int(time.time()) + 7200)).rate_limiter is first.rate_limiter
 
 
 @pytest.mark.parametrize("subject", ["x\ny", "\u00e4", "", "x" * 200])
 def test_a_subject_that_no_log_can_show(subject):
     """It has a name of its own that can be shown."""
-    name = ring().find(token(sub=subject)).key.name
+    name = api_keys().authenticate(token(sub=subject)).key.name
 
     assert name.startswith("jwt:")
     assert name.isascii()
@@ -185,21 +185,21 @@ def test_a_subject_that_no_log_can_show(subject):
 
 def test_other_signing_keys():
     """A key that the provider has taken back opens nothing, not even for tokens that are known."""
-    known, given = ring(), token()
-    known.find(given)
-    known.tokens.use(jwks("RS256"))
+    known, given = api_keys(), token()
+    known.authenticate(given)
+    known.token_verifier.set_keys(jwks("RS256"))
 
     with pytest.raises(NotAuthenticated):
-        known.find(given)
+        known.authenticate(given)
 
 
 def test_an_unknown_signing_key():
     """Somebody is told: the provider may have a new one."""
     told = []
-    known = ring(keys=jwks("RS256"))
-    known.tokens.on_unknown_key = lambda: told.append(1)
+    known = api_keys(keys=jwks("RS256"))
+    known.token_verifier.on_unknown_key = lambda: told.append(1)
     with pytest.raises(NotAuthenticated):
-        known.find(token())
+        known.authenticate(token())
 
     assert told == [1]
 
@@ -212,14 +212,14 @@ BROKEN = [b"", b"[]", b"{}", b'{"keys":7}', b'{"keys":[7]}', b'{"keys":[]}', b'{
 def test_what_are_no_signing_keys(content):
     """A shared secret is none: whoever can check with it can sign with it."""
     with pytest.raises(InvalidJWKS):
-        tokens().use(content)
+        tokens().set_keys(content)
 
 
 def test_keys_for_something_else():
     """Of a provider's keys those are taken that sign, in a way that is known here."""
     given = [public("RS256"), {**public("ES256"), "use": "enc"}, HMAC]
 
-    assert tokens().use(orjson.dumps({"keys": given})) == 1
+    assert tokens().set_keys(orjson.dumps({"keys": given})) == 1
 
 
 HEADERS = st.dictionaries(st.text(), st.none() | st.text())
@@ -232,7 +232,7 @@ def test_any_token(body, signature, header):
     [head] = coded({**header, "kid": "ES256", "alg": "ES256"})
     for parts in ([b"ey" + body, body, signature], [head, body, signature]):
         with pytest.raises(NotAuthenticated):
-            tokens().find(b".".join(parts), "")
+            tokens().verify(b".".join(parts), "")
 
 
 def test_the_package_says_what_it_needs():

@@ -54,9 +54,9 @@ def test_scopes():
     """A key is for its scopes alone; none of them holds another."""
     admin = caller(key("k", scopes=frozenset({"admin"})))
 
-    admin.check("admin")
+    admin.require("admin")
     with pytest.raises(NotPermitted, match="'k' does not have the scope 'models'"):
-        admin.check("models")
+        admin.require("models")
 
 
 PRIORITIES = [

@@ -17,7 +17,7 @@ def path(tmp_path):
 
 def opens(watched, secret):
     try:
-        return watched.ring.find(secret.encode()).key.name
+        return watched.keys.authenticate(secret.encode()).key.name
     except NotAuthenticated:
         return None
 
@@ -27,7 +27,7 @@ async def test_a_changed_file(path):
     watched = KeysFileWatcher(path)
     write(path, key("b"))
 
-    await watched.look()
+    await watched.refresh()
     assert [opens(watched, each) for each in "ab"] == [None, "b"]
 
 
@@ -41,7 +41,7 @@ async def test_a_file_that_is_swapped(path, tmp_path):
     link.unlink()
     link.symlink_to(other)
 
-    await watched.look()
+    await watched.refresh()
     assert opens(watched, "b") == "b"
 
 
@@ -54,14 +54,14 @@ async def test_a_broken_file(path, spoil, caplog):
     else:
         path.write_text("keys: [")
     for _ in range(3):
-        await watched.look()
+        await watched.refresh()
 
     assert opens(watched, "a") == "a"
     [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
     assert str(path) in line
-    assert line.endswith("the keys that were read before stay in force")
+    assert line.endswith("the previous keys stay in force")
     write(path, key("b"))
-    await watched.look()
+    await watched.refresh()
     assert [opens(watched, each) for each in "ab"] == [None, "b"]
 
 
@@ -69,7 +69,7 @@ def test_a_broken_file_at_the_start(path):
     """There is nothing to fall back to: it is a failure."""
     path.write_text("keys: [")
 
-    with pytest.raises(InvalidKeysFile, match=r"keys\.yaml: line \d is no YAML"):
+    with pytest.raises(InvalidKeysFile, match=r"keys\.yaml: invalid YAML in line \d"):
         KeysFileWatcher(path)
 
 
@@ -79,7 +79,7 @@ def test_a_file_that_others_may_write(path, mode, warned, caplog):
     path.chmod(mode)
     KeysFileWatcher(path)
 
-    assert caplog.text.count("others than its owner may write keys") == warned
+    assert caplog.text.count("group- or world-writable") == warned
 
 
 async def test_a_file_that_stays_is_not_read(path, monkeypatch):
@@ -87,14 +87,14 @@ async def test_a_file_that_stays_is_not_read(path, monkeypatch):
     watched = KeysFileWatcher(path)
     monkeypatch.setattr("openai_frontend.auth.keys_file.read", None)
 
-    await watched.look()
+    await watched.refresh()
     assert opens(watched, "a") == "a"
 
 
 async def test_watcher_follows_the_file(path):
     """New keys are valid, removed ones are not."""
     watched = KeysFileWatcher(path)
-    following = asyncio.create_task(watched.follow(0.01))
+    following = asyncio.create_task(watched.watch(0.01))
     write(path, key("b"))
 
     async with asyncio.timeout(5):
@@ -109,7 +109,7 @@ async def test_general_keys_stay_while_the_file_changes(path):
     watched = KeysFileWatcher(path, [key("general")])
     before = [opens(watched, each) for each in ("general", "a")]
     write(path, key("b"))
-    await watched.look()
+    await watched.refresh()
 
     assert before == ["general", "a"]
     assert [opens(watched, each) for each in ("general", "a", "b")] == ["general", None, "b"]

@@ -48,7 +48,7 @@ def test_requests_at_once(clock):
     """A request that has ended leaves its place; who finds none is told to come soon."""
     one = quota(clock, max_concurrent_requests=1)
     one.begin()
-    with pytest.raises(RateLimited, match="1 requests at work") as refused:
+    with pytest.raises(RateLimited, match="limit of 1 concurrent") as refused:
         one.begin()
     one.end()
 
@@ -63,7 +63,7 @@ def test_no_limits(clock):
         free.begin()
         free.reserve(10**9)
 
-    assert (free.standings(), free.counts_tokens, free.per_minute) == ([], False, False)
+    assert (free.statuses(), free.limits_tokens, free.has_rate_limits) == ([], False, False)
 
 
 def test_tokens_are_taken_before_they_are_used(clock):
@@ -108,8 +108,8 @@ def test_what_belongs_to_a_request_that_has_begun(clock):
     hundred = quota(clock, tokens_per_minute=100)
     hundred.reserve(100)
 
-    hundred.reserve(100, must=True)
-    assert hundred.standings() == [RateLimitStatus("tokens", 100, 0, 120)]
+    hundred.reserve(100, allow_debt=True)
+    assert hundred.statuses() == [RateLimitStatus("tokens", 100, 0, 120)]
 
 
 def test_standings(clock):
@@ -119,7 +119,7 @@ def test_standings(clock):
     both.reserve(60)
     clock.now_s += 0.5
 
-    assert both.standings() == [
+    assert both.statuses() == [
         RateLimitStatus("requests", 60, 59, 0.5),
         RateLimitStatus("tokens", 600, 545, 5.5),
     ]
@@ -131,16 +131,16 @@ def test_other_limits(clock):
     for _ in range(4):
         changed.begin()
 
-    changed.limit(KeyLimits(requests_per_minute=5, max_concurrent_requests=4))
-    with pytest.raises(RateLimited, match="at work"):
+    changed.set_limits(KeyLimits(requests_per_minute=5, max_concurrent_requests=4))
+    with pytest.raises(RateLimited, match="limit of 4 concurrent"):
         changed.begin()
-    changed.limit(KeyLimits(requests_per_minute=5, tokens_per_minute=7))
+    changed.set_limits(KeyLimits(requests_per_minute=5, tokens_per_minute=7))
 
-    assert [each.remaining for each in changed.standings()] == [1, 7]
+    assert [each.remaining for each in changed.statuses()] == [1, 7]
 
 
 def test_a_bucket_holds_no_more_than_a_minute():
     """Who was away for a day has a minute's worth."""
     bucket = TokenBucket(60, 0)
 
-    assert bucket.standing("requests", 86_400).remaining == 60
+    assert bucket.status("requests", 86_400).remaining == 60

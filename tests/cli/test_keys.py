@@ -142,7 +142,7 @@ def test_a_server_does_not_start_with_a_broken_file(
         (["--jwks=x"], "jwks: jwt_issuer and jwt_audience must be set with it"),
         (
             ["--jwks=http://issuer.test/k", "--jwt-issuer=i", "--jwt-audience=a"],
-            "jwks: 'http://issuer.test/k' is neither a file nor an https address",
+            "jwks: 'http://issuer.test/k' is neither a file nor an https URL",
         ),
     ],
 )

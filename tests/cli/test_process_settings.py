@@ -7,7 +7,7 @@ from openai_frontend.cli.banner import ListenAddress
 from openai_frontend.cli.process import GatewayProcess, ShutdownTimeouts
 from openai_frontend.cli.serve import process_of
 from openai_frontend.config.settings import Settings
-from openai_frontend.server.protocol_limits import ProtocolLimits
+from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.triton import Options, Server
 
 CONNECTIONS: dict[str, Any] = {

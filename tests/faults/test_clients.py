@@ -75,7 +75,7 @@ async def test_clients_that_close_half(gateway: GatewayProcess) -> None:
 
 
 async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the name of the identity provider is not resolved, callers whose keys are known come in
+    """Where the name of the identity verifier is not resolved, callers whose keys are known come in
     as before, and the event loop goes on.
     """
     released, asked = threading.Event(), threading.Event()
@@ -86,15 +86,15 @@ async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror("it was a test")
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)
-    provider = JWTVerifier(issuer=tokens.ISSUER, audience=tokens.AUDIENCE)
-    provider.use(tokens.jwks())
-    looking = asyncio.create_task(JWKSWatcher("https://idp.test/jwks", provider).look())
+    verifier = JWTVerifier(issuer=tokens.ISSUER, audience=tokens.AUDIENCE)
+    verifier.set_keys(tokens.jwks())
+    looking = asyncio.create_task(JWKSWatcher("https://idp.test/jwks", verifier).refresh())
     assert await asyncio.to_thread(asked.wait, 10)
 
     async with asyncio.timeout(5):
         for number in range(50):
             token = tokens.token(sub=f"caller-{number}")
-            assert provider.find(token, digest_of(token)).key.name == f"jwt:caller-{number}"
+            assert verifier.verify(token, digest_of(token)).key.name == f"jwt:caller-{number}"
             await asyncio.sleep(0.001)
         assert not looking.done()
         released.set()

@@ -74,7 +74,7 @@ async def test_names_that_come_back(gateway: GatewayProcess, world: World) -> No
     """What hung is told of in the log and tried again."""
     world.resolve_in(0)
 
-    line = await asyncio.to_thread(gateway.wait_for_line, "no other signing keys are taken")
+    line = await asyncio.to_thread(gateway.wait_for_line, "the previous signing keys stay in force")
 
     assert "https://provider.test/keys" in line
 

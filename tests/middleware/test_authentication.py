@@ -18,10 +18,10 @@ from tests.middleware.asgi import call, echo
 KEYS = ApiKeys([key("a"), key("\u00e4", secret="\u00e4"), key("few", requests_per_minute=1)])
 
 
-def guarded(app=echo, area="inference", ring=KEYS, public_scopes=()):
+def guarded(app=echo, area="inference", keys=KEYS, public_scopes=()):
     return RequestId(
         Authentication(
-            app, ring=ring, route_scope_of=lambda scope: area, public_scopes=public_scopes
+            app, keys=keys, route_scope_of=lambda scope: area, public_scopes=public_scopes
         )
     )
 
@@ -95,9 +95,9 @@ VALUES = st.binary(max_size=40) | st.binary(max_size=20).map(lambda rest: b"Bear
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=4))
 async def test_any_headers(headers):
     """No bytes of a head open the server, or are more to it than a 401."""
-    ring = ApiKeys([key("a", secret="sk-what-nobody-guesses")])
+    keys = ApiKeys([key("a", secret="sk-what-nobody-guesses")])
 
-    sent = await call(guarded(ring=ring), headers=headers, body=[])
+    sent = await call(guarded(keys=keys), headers=headers, body=[])
     assert sent.status == 401
 
 
@@ -132,8 +132,8 @@ async def test_other_protocols(kind):
 
 async def test_too_many_requests():
     """A 429 says when to come again, in OpenAI's words and headers."""
-    ring = ApiKeys([key("few", requests_per_minute=6, tokens_per_minute=600)])
-    app = guarded(ring=ring)
+    keys = ApiKeys([key("few", requests_per_minute=6, tokens_per_minute=600)])
+    app = guarded(keys=keys)
     first = await call(app, headers=authorization(b"Bearer few"))
     for _ in range(5):
         await call(app, headers=authorization(b"Bearer few"))
@@ -153,10 +153,10 @@ async def test_too_many_requests():
 
 async def test_what_is_not_counted():
     """Only what models answer is: who looks at the list of models takes nobody's place."""
-    ring = ApiKeys([key("few", requests_per_minute=1)])
+    keys = ApiKeys([key("few", requests_per_minute=1)])
 
     got = [
-        await call(guarded(area="models", ring=ring), headers=authorization(b"Bearer few"))
+        await call(guarded(area="models", keys=keys), headers=authorization(b"Bearer few"))
         for _ in range(3)
     ]
     assert [each.status for each in got] == [200, 200, 200]
@@ -166,17 +166,17 @@ async def test_what_is_not_counted():
 @pytest.mark.parametrize("failure", [None, ValueError("x")])
 async def test_requests_at_once(failure):
     """A request holds its place to its end, however it ends."""
-    ring = ApiKeys([key("one", max_concurrent_requests=1)])
+    keys = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     inner = []
 
     async def app(scope, receive, send):
-        inner.append(await call(guarded(ring=ring), headers=headers))
+        inner.append(await call(guarded(keys=keys), headers=headers))
         if failure is not None:
             raise failure
         await echo(scope, receive, send)
 
-    outer = guarded(app, ring=ring)
+    outer = guarded(app, keys=keys)
     for _ in range(2):
         if failure is None:
             assert (await call(outer, headers=headers)).status == 200
@@ -185,12 +185,12 @@ async def test_requests_at_once(failure):
                 await call(outer, headers=headers)
 
     assert [each.status for each in inner] == [429, 429]
-    assert ring.find(b"one").quota.running == 0
+    assert keys.authenticate(b"one").rate_limiter.running == 0
 
 
 async def test_a_request_that_triton_still_has():
     """It counts against its key's limit until Triton has released it."""
-    ring = ApiKeys([key("one", max_concurrent_requests=1)])
+    keys = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     leases = []
 
@@ -199,17 +199,17 @@ async def test_a_request_that_triton_still_has():
         leases[-1].retain()
         await echo(scope, receive, send)
 
-    first = await call(guarded(app, ring=ring), headers=headers)
-    second = await call(guarded(app, ring=ring), headers=headers)
+    first = await call(guarded(app, keys=keys), headers=headers)
+    second = await call(guarded(app, keys=keys), headers=headers)
     leases[0].release()
-    third = await call(guarded(app, ring=ring), headers=headers)
+    third = await call(guarded(app, keys=keys), headers=headers)
 
     assert [each.status for each in (first, second, third)] == [200, 429, 200]
 
 
 def test_what_a_request_costs():
     """Authenticating and counting a request with one of 1,000 keys takes about 9 us of CPU."""
-    ring = ApiKeys([key(str(number), requests_per_minute=10**9) for number in range(1000)])
+    keys = ApiKeys([key(str(number), requests_per_minute=10**9) for number in range(1000)])
     browser = [(b"x-%d" % number, b"value") for number in range(12)]
     start = {"type": "http.response.start", "status": 200, "headers": []}
 
@@ -219,7 +219,7 @@ def test_what_a_request_costs():
     async def nowhere(message):
         pass
 
-    access = Authentication(app, ring=ring, route_scope_of=lambda _: "inference", public_scopes=())
+    access = Authentication(app, keys=keys, route_scope_of=lambda _: "inference", public_scopes=())
     headers = [*browser, *authorization(b"Bearer 7")]
 
     def ask():

@@ -4,11 +4,11 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from openai_frontend.errors import RequestTooLarge, ServerOverloaded
-from openai_frontend.middleware import body_limit
-from openai_frontend.middleware.body_limit import BodyLimit, BodyMemoryBudget
+from openai_frontend.middleware import request_body
+from openai_frontend.middleware.request_body import BodyLimit, BodyMemoryBudget
 from tests.middleware.asgi import call, echo
 
-LIMITED = BodyLimit(echo, max_body_bytes=10, room=BodyMemoryBudget(1000))
+LIMITED = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(1000))
 
 
 @pytest.mark.parametrize("body", [[b""], [b"x" * 10], [b"xxxxx", b"xxxxx"]])
@@ -66,7 +66,7 @@ async def test_rest_of_the_body(pieces, headers, expected):
 
 async def test_stalled_body(monkeypatch):
     """A client that stops in the middle does not hold its answer up for long."""
-    monkeypatch.setattr(body_limit, "DROP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(request_body, "DROP_TIMEOUT_S", 0.01)
     pieces = [b"x" * 11]
 
     async def receive() -> Message:
@@ -91,7 +91,7 @@ async def test_bodies_of_all_requests():
         await go_on.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    limited = BodyLimit(slow, max_body_bytes=10, room=BodyMemoryBudget(15))
+    limited = BodyLimit(slow, max_body_bytes=10, budget=BodyMemoryBudget(15))
     first = asyncio.create_task(call(limited, body=[b"x" * 10]))
     await held.wait()
 
@@ -106,7 +106,7 @@ async def test_bodies_of_all_requests():
 
 async def test_bodies_that_are_refused():
     """A body that is too large has held what came of it, and holds it no more."""
-    limited = BodyLimit(echo, max_body_bytes=10, room=BodyMemoryBudget(15))
+    limited = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(15))
 
     for _ in range(3):
         with pytest.raises(RequestTooLarge):

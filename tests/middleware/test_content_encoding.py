@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from openai_frontend.middleware.content_encoding import ContentEncoding
+from openai_frontend.middleware.request_body import ContentEncoding
 from tests.middleware.asgi import call, echo
 
 

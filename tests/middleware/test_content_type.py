@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from openai_frontend.middleware.content_type import ContentType
+from openai_frontend.middleware.request_body import ContentType
 from tests.middleware.asgi import call, echo
 
 APP = ContentType(echo, route_scope_of=lambda _: "inference")

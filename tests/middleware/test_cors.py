@@ -6,7 +6,7 @@ from starlette.middleware import Middleware
 
 from openai_frontend.auth.api_keys import ApiKeys
 from openai_frontend.middleware.authentication import Authentication
-from openai_frontend.middleware.cors import cors
+from openai_frontend.middleware.headers import cors
 from openai_frontend.middleware.request_id import RequestId
 from tests.auth.key_files import key
 from tests.middleware.asgi import call
@@ -16,9 +16,9 @@ PAGE = "https://chat.example.com"
 
 def guarded(origins):
     """As the application has it: the id, the browser's questions, the keys."""
-    ring = ApiKeys([key("a")])
+    keys = ApiKeys([key("a")])
     access = Middleware(
-        Authentication, ring=ring, route_scope_of=lambda _: "models", public_scopes=()
+        Authentication, keys=keys, route_scope_of=lambda _: "models", public_scopes=()
     )
     return Starlette(middleware=[Middleware(RequestId), *cors(origins), access])
 

@@ -77,7 +77,7 @@ def keys_file(tmp_path: Path) -> Path:
 
 def quota(gateway: LiveGateway, key: str) -> RateLimiter:
     assert gateway.state.keys is not None
-    return gateway.state.keys.ring.find(key.encode()).quota
+    return gateway.state.keys.keys.authenticate(key.encode()).rate_limiter
 
 
 async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> int:
@@ -149,10 +149,10 @@ async def test_tokens_of_a_key(deaf, gate, repository, keys_file):
         answer = await gateway.client.post("/v1/chat/completions", json=body, headers=headers)
 
         assert answer.status_code == 504, answer.text
-        [tokens] = quota(gateway, "counted").standings()
+        [tokens] = quota(gateway, "counted").statuses()
         assert tokens.remaining < 600
         gate.touch()
-        await until(lambda: quota(gateway, "counted").standings()[0].remaining > 1100)
+        await until(lambda: quota(gateway, "counted").statuses()[0].remaining > 1100)
 
 
 async def test_a_model_at_work_for_nobody(deaf, gate, repository):

@@ -13,14 +13,14 @@ from fastapi import FastAPI
 
 from openai_frontend import app as app_module
 from openai_frontend import lifespan
-from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.admission.limits import NO_LIMITS, ConcurrencyLimits
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelNotFound, ModelUnavailable
 from openai_frontend.metrics.vllm import VLLMModel
 from openai_frontend.models.lease import ModelLeases
 from openai_frontend.models.served_model import ModelCard
 from openai_frontend.server.http_protocol import limited_protocol
-from openai_frontend.server.protocol_limits import ProtocolLimits
+from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.triton.responses import UnreleasedRequests
 from tests.serving.fake_model import FakeModel
 

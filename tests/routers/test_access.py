@@ -6,9 +6,9 @@ import httpx
 import orjson
 import pytest
 
-from openai_frontend.auth.scopes import REQUIRED_SCOPE, SCOPES
+from openai_frontend.auth.keys import REQUIRED_SCOPE, SCOPES
 from openai_frontend.config.settings import Settings
-from openai_frontend.server.metrics_only import MetricsOnly
+from openai_frontend.server.metrics_server import MetricsOnly
 from tests.auth import tokens
 from tests.auth.key_files import bearer, key, write
 from tests.routers.test_routing import cycles

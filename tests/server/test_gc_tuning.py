@@ -68,7 +68,7 @@ async def test_it_is_settled_when_the_models_are_there_and_when_they_change(monk
     """Once for each change; what was there is looked at again where a model is gone."""
     calls, registry = Settled(), FakeRegistry()
     monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
-    monkeypatch.setattr(gc_tuning, "_LOOK_EVERY_S", 0.005)
+    monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
 
     async with running(registry):
         for models in (None, {"a": 1}, {"a": 1}, {"a": 1, "b": 2}, {"a": 3, "b": 2}, {"a": 3}):

@@ -20,7 +20,7 @@ def a_call_that_holds_the_interpreter() -> None:
 
 async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:
     """Runs them on the loop, one after the other, under a watchdog of short patience."""
-    watchdog = watchdog or LoopWatchdog(patience_s=0.2, every_s=0.05)
+    watchdog = watchdog or LoopWatchdog(threshold_s=0.2, interval_s=0.05)
     watching = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0.1)
     for callback in callbacks:
@@ -33,7 +33,7 @@ async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:
 def of_the_loop(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Without those on a busy machine's CPU."""
     messages = [record.getMessage() for record in caplog.records]
-    return [message for message in messages if message.startswith("the event loop")]
+    return [message for message in messages if message.startswith("event loop")]
 
 
 async def test_a_halt(caplog: pytest.LogCaptureFixture) -> None:
@@ -42,9 +42,9 @@ async def test_a_halt(caplog: pytest.LogCaptureFixture) -> None:
     await watched(a_careless_callback)
 
     begun, over = of_the_loop(caplog)
-    assert begun.startswith("the event loop is blocked for 0.")
+    assert begun.startswith("event loop blocked for 0.")
     assert "in a_careless_callback\n    time.sleep(HALT_S)" in begun
-    assert over.startswith("the event loop goes on after 0.")
+    assert over.startswith("event loop resumed after 0.")
 
 
 async def test_two_halts(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,7 +52,7 @@ async def test_two_halts(caplog: pytest.LogCaptureFixture) -> None:
 
     await watched(a_careless_callback, a_careless_callback)
 
-    assert ["is blocked" in message for message in of_the_loop(caplog)] == [True, False] * 2
+    assert ["blocked for" in message for message in of_the_loop(caplog)] == [True, False] * 2
 
 
 async def test_a_loop_that_runs(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,10 +74,10 @@ async def test_a_call_that_holds_the_interpreter(caplog: pytest.LogCaptureFixtur
 
 async def test_patience_that_ends(caplog: pytest.LogCaptureFixture) -> None:
     """As at a start: what was overlooked at first is told of from then on."""
-    watchdog = LoopWatchdog(patience_s=10, every_s=0.05)
+    watchdog = LoopWatchdog(threshold_s=10, interval_s=0.05)
 
     def lose_patience() -> None:
-        watchdog.patience_s = 0.2
+        watchdog.threshold_s = 0.2
 
     await watched(a_careless_callback, lose_patience, a_careless_callback, watchdog=watchdog)
 

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from openai_frontend.server.protocol_limits import (
+from openai_frontend.server.request_limits import (
     MAX_HEADERS,
     MAX_REQUEST_LINE_BYTES,
     ProtocolLimits,
+    RequestLimits,
+    RequestRejected,
 )
-from openai_frontend.server.request_limits import RequestLimits, RequestRefused
 
 LIMITS = ProtocolLimits(max_header_bytes=10_000, max_body_chunks=3)
 Told = Callable[[RequestLimits], None]
@@ -40,8 +41,8 @@ AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
         431,
     ),
     "untold": (
-        lambda incoming: incoming.untold(10_000),
-        lambda incoming: incoming.untold(1),
+        lambda incoming: incoming.count_buffered_head(10_000),
+        lambda incoming: incoming.count_buffered_head(1),
         431,
     ),
     "chunks": (chunks(3), chunks(1), 413),
@@ -65,11 +66,11 @@ def test_as_much_as_there_may_be(what):
     incoming = RequestLimits(LIMITS)
 
     most(incoming)
-    with pytest.raises(RequestRefused):
+    with pytest.raises(RequestRejected):
         one_more(incoming)
 
-    assert incoming.refusal is not None
-    assert incoming.refusal.status == status
+    assert incoming.rejection is not None
+    assert incoming.rejection.status == status
 
 
 @pytest.mark.parametrize("what", AT_THE_LIMIT)
@@ -82,7 +83,7 @@ def test_the_next_request(what):
     incoming.begin(LIMITS)
     most(incoming)
 
-    assert incoming.refusal is None
+    assert incoming.rejection is None
 
 
 MESSAGES: dict[str, tuple[Told, str]] = {
@@ -103,8 +104,8 @@ def test_which_limit(what):
     incoming = RequestLimits(LIMITS)
     incoming.url(b"x" * (MAX_REQUEST_LINE_BYTES if what == "url" else 1))
 
-    with pytest.raises(RequestRefused):
+    with pytest.raises(RequestRejected):
         tell(incoming)
 
-    assert incoming.refusal is not None
-    assert incoming.refusal.message == message
+    assert incoming.rejection is not None
+    assert incoming.rejection.message == message

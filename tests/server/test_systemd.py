@@ -72,7 +72,7 @@ def test_the_environment() -> None:
         "HOME": "/",
     }
 
-    SystemdNotifier.of(environment)
+    SystemdNotifier.from_environment(environment)
 
     assert environment == {"HOME": "/"}
 
@@ -82,7 +82,10 @@ async def test_signs_of_life(tmp_path: Path) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "100000"}
 
     address = environment["NOTIFY_SOCKET"]
-    with manager_at(address) as listener, closing(SystemdNotifier.of(environment)) as manager:
+    with (
+        manager_at(address) as listener,
+        closing(SystemdNotifier.from_environment(environment)) as manager,
+    ):
         living = asyncio.create_task(manager.send_watchdog_pings())
         begun_s = time.monotonic()
         got = [await asyncio.to_thread(told, listener) for _ in range(4)]
@@ -98,7 +101,7 @@ async def test_no_signs_of_life(
     variables: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where nobody waits for them, or for another process's, there are none."""
-    manager = SystemdNotifier.of({"NOTIFY_SOCKET": "/nowhere", **variables})
+    manager = SystemdNotifier.from_environment({"NOTIFY_SOCKET": "/nowhere", **variables})
 
     with caplog.at_level(logging.WARNING):
         await asyncio.wait_for(manager.send_watchdog_pings(), 5)
@@ -112,12 +115,12 @@ def test_a_manager_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture
     SystemdNotifier(str(tmp_path / "n")).ready("Serving")
 
     [record] = caplog.records
-    assert record.getMessage().startswith("the service manager cannot be told READY=1: ")
+    assert record.getMessage().startswith("cannot notify systemd of READY=1: ")
 
 
 def test_no_manager(caplog: pytest.LogCaptureFixture) -> None:
     """A process that was started by hand tells nobody, and does not complain."""
 
-    SystemdNotifier.of({}).ready("Serving")
+    SystemdNotifier.from_environment({}).ready("Serving")
 
     assert caplog.records == []

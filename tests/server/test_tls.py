@@ -204,17 +204,17 @@ def test_a_unix_socket_in_use(tmp_path, models, capsys):
 
 BROKEN = {
     "missing": (None, "is not a file"),
-    "empty": (b"", "no certificate with its key"),
+    "empty": (b"", "no certificate with a matching key"),
     "no key": (
         b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
-        "no certificate with its key",
+        "no certificate with a matching key",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_no_certificate(tmp_path, models, capsys, name):
-    """What is no certificate with its key is refused in one line that names the file."""
+    """What is no certificate with a matching key is refused in one line that names the file."""
     file = tmp_path / "server.pem"
     content, reason = BROKEN[name]
     if content is not None:

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
-from openai_frontend.admission.concurrency_limits import NO_LIMITS
-from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.admission.limits import NO_LIMITS, QueueKey
 from openai_frontend.generation import CompletionDelta, FinishReason, GenerationRequest, TokenCounts
 from openai_frontend.parsing.output_format import PLAIN, OutputFormat
 from openai_frontend.prompting.prompt import Prompt

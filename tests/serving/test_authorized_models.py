@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.admission.queue_key import QueueKey
-from openai_frontend.auth.rate_limit import UNSTATED_LENGTH, Reservation
+from openai_frontend.admission.limits import QueueKey
+from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelNotFound, RateLimited
 from openai_frontend.generation import (
     CompletionDelta,
@@ -30,11 +30,11 @@ PROMPT = [1] * 100
 def charged(model, **fields):
     """A model for one request of a key with a limit, and the key's quota; time stands still."""
     who = caller(key("k", tokens_per_minute=LIMIT, **fields), FakeClock())
-    return MeteredModel(model, who, Reservation(who.quota)), who.quota
+    return MeteredModel(model, who, Reservation(who.rate_limiter)), who.rate_limiter
 
 
 def used(quota):
-    [standing] = quota.standings()
+    [standing] = quota.statuses()
     return round(standing.reset_s * LIMIT / 60)
 
 
@@ -133,7 +133,7 @@ async def test_an_answer_of_any_length(max_tokens, context):
     async with aclosing(generation):
         await anext(generation)
 
-    assert used(quota) == 100 + min(max_tokens or UNSTATED_LENGTH, UNSTATED_LENGTH)
+    assert used(quota) == 100 + min(max_tokens or DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS)
 
 
 async def test_the_sequences_of_a_beam_search():
@@ -247,6 +247,6 @@ async def test_a_key_without_token_limits():
     """The model's own deltas come, through nothing."""
     fake: Any = FakeModel()
     free = caller(key("k"))
-    generation: Any = MeteredModel(fake, free, Reservation(free.quota)).generate(request())
+    generation: Any = MeteredModel(fake, free, Reservation(free.rate_limiter)).generate(request())
 
     assert generation.__qualname__ == "FakeModel.generate"

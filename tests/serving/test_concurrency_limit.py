@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from openai_frontend.admission.concurrency_limits import ConcurrencyLimits
-from openai_frontend.admission.queue_key import QueueKey
+from openai_frontend.admission.limits import ConcurrencyLimits, QueueKey
 from openai_frontend.errors import QueueFull, QueueTimeout, ServerDraining
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import (
@@ -232,9 +231,9 @@ async def test_a_deadline():
     await own.acquire(1)
     longer, shorter = await began(own.acquire(1, timeout_s=50), own.acquire(1, timeout_s=0.01))
 
-    with pytest.raises(QueueTimeout, match=r"waited for 0\.01 s\. The server runs 1 .* 1 wait"):
+    with pytest.raises(QueueTimeout, match=r"waited 0\.01 s .* runs 1 .* 1 wait"):
         await shorter
-    with pytest.raises(QueueTimeout, match=r"waited for 0\.02 s"):
+    with pytest.raises(QueueTimeout, match=r"waited 0\.02 s"):
         await longer
     assert len(own.line) == 0
     own.release(1)

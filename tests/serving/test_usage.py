@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openai_frontend import request_record
-from openai_frontend.auth.principal import Principal
+from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
@@ -49,7 +49,7 @@ class Accounts:
         return {end: count for end, count in counted.items() if count}
 
     def charged(self) -> int:
-        [standing] = self.caller.quota.standings()
+        [standing] = self.caller.rate_limiter.statuses()
         return round(standing.reset_s * LIMIT / 60)
 
 
@@ -60,7 +60,9 @@ async def accounts(folder: Path) -> AsyncIterator[Accounts]:
     token = request_record.current.set(record)
     async with mock_models.serving(folder, tool_call_parser={"m": "hermes"}) as models:
         model = models.get("m")
-        yield Accounts(MeteredModel(model, who, Reservation(who.quota)), who, record, model.metrics)
+        yield Accounts(
+            MeteredModel(model, who, Reservation(who.rate_limiter)), who, record, model.metrics
+        )
     request_record.current.reset(token)
 
 

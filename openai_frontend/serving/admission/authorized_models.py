@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from openai_frontend.admission.queue_key import QueueKey
-from openai_frontend.auth.principal import Principal
-from openai_frontend.auth.rate_limit import UNSTATED_LENGTH, Reservation
+from openai_frontend.admission.limits import QueueKey
+from openai_frontend.auth.api_keys import Principal
+from openai_frontend.auth.rate_limit import DEFAULT_OUTPUT_TOKENS, Reservation
 from openai_frontend.errors import ModelHidden
 from openai_frontend.generation import (
     CompletionDelta,
@@ -57,7 +57,7 @@ class AuthorizedModels:
         """`reservation` is the request's; None where it asks no model for work."""
         self._models = models
         self._caller = caller
-        self._reservation = reservation or Reservation(caller.quota)
+        self._reservation = reservation or Reservation(caller.rate_limiter)
 
     async def ensure_loaded(self, name: str) -> None:
         """Nobody's request loads a model that it may not use."""
@@ -103,7 +103,7 @@ class MeteredModel:
 
     def reserve(self, first: Work) -> None:
         """Reserves what the first work of a request may use. Raises RateLimited."""
-        if self._caller.quota.counts_tokens:
+        if self._caller.rate_limiter.limits_tokens:
             self._reservation.take(self._cost(first))
             self._begun = True
 
@@ -116,7 +116,7 @@ class MeteredModel:
         if salt != request.cache_salt and self._model.supports("cache_salt"):
             request = replace(request, cache_salt=salt)
         deltas = self._model.generate(request)
-        return self._charged(request, deltas) if caller.quota.counts_tokens else deltas
+        return self._charged(request, deltas) if caller.rate_limiter.limits_tokens else deltas
 
     async def _charged(
         self, request: GenerationRequest, deltas: AsyncGenerator[list[CompletionDelta], None]
@@ -151,7 +151,7 @@ class MeteredModel:
         asked, context = request.sampling_params.max_tokens, self._model.max_model_len
         fills = asked is None or (context is not None and prompt_tokens + asked >= context)
         if asked is None or fills:
-            return UNSTATED_LENGTH if asked is None else min(asked, UNSTATED_LENGTH)
+            return DEFAULT_OUTPUT_TOKENS if asked is None else min(asked, DEFAULT_OUTPUT_TOKENS)
         return asked
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
@@ -175,7 +175,7 @@ class MeteredModel:
         tokens = self._reservation.use()
         if not tokens:
             tokens = self._cost(work)
-            self._caller.quota.reserve(tokens, must=self._begun)
+            self._caller.rate_limiter.reserve(tokens, allow_debt=self._begun)
             self._begun = True
         return tokens
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
+from openai_frontend.admission.limits import ANONYMOUS, QueueKey
 from openai_frontend.serving.admission.concurrency_limit import ModelSlots
 
 Item = TypeVar("Item")

@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from openai_frontend.admission.concurrency_limits import NO_LIMITS, ConcurrencyLimits
-from openai_frontend.admission.queue_key import ANONYMOUS, QueueKey
+from openai_frontend.admission.limits import ANONYMOUS, NO_LIMITS, ConcurrencyLimits, QueueKey
 from openai_frontend.admission.wait_queue import QueueMetrics, WaitQueue
 from openai_frontend.errors import ServerDraining
 from openai_frontend.generation import CompletionDelta
@@ -173,7 +172,7 @@ class ModelSlots:
             return self._grant(wanted)
         self._server.enqueue(self)
         return await self.line.wait(
-            wanted, turn, longest=self._longest, timeout_s=self._timeout_s(timeout_s)
+            wanted, turn, max_size=self._longest, timeout_s=self._timeout_s(timeout_s)
         )
 
     def release(self, granted: int) -> None:

@@ -74,17 +74,17 @@ def _as_parts(data: bytes) -> None:
 
 def _as_jwks(given: bytes) -> None:
     try:
-        assert JWTVerifier(issuer=ISSUER, audience=AUDIENCE).use(given) > 0
+        assert JWTVerifier(issuer=ISSUER, audience=AUDIENCE).set_keys(given) > 0
     except InvalidJWKS as error:
         assert "\n" not in str(error)
 
 
 def _ring() -> ApiKeys:
     tokens = JWTVerifier(issuer=ISSUER, audience=AUDIENCE)
-    tokens.use(_PROVIDER)
-    ring = ApiKeys(())
-    ring.tokens = tokens
-    return ring
+    tokens.set_keys(_PROVIDER)
+    keys = ApiKeys(())
+    keys.token_verifier = tokens
+    return keys
 
 
 _RING = _ring()
@@ -98,7 +98,7 @@ def _key() -> Any:
 
 def _find(secret: bytes) -> Any:
     try:
-        return _RING.find(secret)
+        return _RING.authenticate(secret)
     except NotAuthenticated as error:
         assert len(error.message) < 200
         return None

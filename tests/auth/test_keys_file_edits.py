@@ -3,9 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from openai_frontend.auth import key_store, keys_file
-from openai_frontend.auth.key_store import KeyExists, UnknownKey
-from openai_frontend.auth.keys_file import InvalidKeysFile
+from openai_frontend.auth import keys_file
+from openai_frontend.auth.keys_file import InvalidKeysFile, KeyExists, UnknownKey
 from tests.auth.key_files import key
 
 
@@ -13,9 +12,9 @@ from tests.auth.key_files import key
 def test_adding_and_revoking(name, tmp_path):
     """The file holds what was added and not revoked, for its owner alone."""
     path = tmp_path / name
-    key_store.add(path, key("a"))
-    key_store.add(path, key("b"))
-    key_store.revoke(path, "a")
+    keys_file.add(path, key("a"))
+    keys_file.add(path, key("b"))
+    keys_file.revoke(path, "a")
 
     assert [key("b")] == keys_file.read(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -25,10 +24,10 @@ def test_adding_and_revoking(name, tmp_path):
 def test_a_name_that_is_taken(tmp_path):
     """A key is never replaced in silence."""
     path = tmp_path / "keys.yaml"
-    key_store.add(path, key("a"))
+    keys_file.add(path, key("a"))
 
     with pytest.raises(KeyExists):
-        key_store.add(path, key("a", secret="other"))
+        keys_file.add(path, key("a", secret="other"))
     assert [key("a")] == keys_file.read(path)
 
 
@@ -36,7 +35,7 @@ def test_a_name_that_is_not_there(tmp_path):
     """Revoking it is a mistake, also where there is no file; none is made."""
     path = tmp_path / "keys.yaml"
     with pytest.raises(UnknownKey):
-        key_store.revoke(path, "a")
+        keys_file.revoke(path, "a")
 
     assert not path.exists()
 
@@ -47,7 +46,7 @@ def test_a_broken_file_is_left_alone(tmp_path):
     path.write_text("keys: [")
 
     with pytest.raises(InvalidKeysFile):
-        key_store.add(path, key("a"))
+        keys_file.add(path, key("a"))
     assert path.read_text() == "keys: ["
     assert [path] == list(tmp_path.iterdir())
 
@@ -57,7 +56,7 @@ def test_a_link_stays_one(tmp_path):
     path, link = tmp_path / "keys.yaml", tmp_path / "link.yaml"
     link.symlink_to(path)
 
-    key_store.add(link, key("a"))
+    keys_file.add(link, key("a"))
     assert link.is_symlink()
     assert [key("a")] == keys_file.read(path)
 
@@ -66,7 +65,7 @@ def test_two_commands_at_once(tmp_path):
     """Neither loses what the other adds."""
     path = tmp_path / "keys.yaml"
     with ThreadPoolExecutor(4) as threads:
-        for _ in threads.map(lambda n: key_store.add(path, key(str(n))), range(20)):
+        for _ in threads.map(lambda n: keys_file.add(path, key(str(n))), range(20)):
             pass
 
     assert len(keys_file.read(path)) == 20

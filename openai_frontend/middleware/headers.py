@@ -1,4 +1,4 @@
-"""What browsers are told of web pages from elsewhere; Starlette's own middleware does it."""
+"""Response headers for browsers: CORS and security headers."""
 
 import logging
 from collections.abc import Awaitable, Sequence
@@ -8,12 +8,12 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from openai_frontend.middleware.refusal import send_failure
+from openai_frontend.middleware.error_responses import send_error
 from openai_frontend.serving.error_reply import http_error
 
 logger = logging.getLogger(__name__)
 
-_TOLD_TO_PAGES = [
+_EXPOSED_HEADERS = [
     "openai-processing-ms",
     "retry-after",
     "retry-after-ms",
@@ -29,27 +29,27 @@ _TOLD_TO_PAGES = [
 
 
 def cors(origins: Sequence[str]) -> list[Middleware]:
-    """To stand before the keys, for a browser asks first and has none then.
+    """To run before authentication: a preflight request has no key.
 
-    Never with cookies: what a page may do, it may do by a key that it knows.
+    Credentials are never allowed: a page gets access by an API key, not by cookies.
     """
-    refusal = Middleware(PreflightRefusal, allowed=origins)
+    rejection = Middleware(PreflightRejection, allowed=origins)
     if not origins:
-        return [refusal]
+        return [rejection]
     return [
-        refusal,
+        rejection,
         Middleware(
             CORSMiddleware,
             allow_origins=origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             allow_credentials=False,
-            expose_headers=_TOLD_TO_PAGES,
+            expose_headers=_EXPOSED_HEADERS,
         ),
     ]
 
 
-_REFUSED = http_error(
+_NOT_ALLOWED = http_error(
     403,
     "This server does not allow web pages of this origin to use it (CORS). To allow the origin, "
     "start the server with --cors-origins ORIGIN.",
@@ -58,34 +58,52 @@ _REFUSED = http_error(
 _PREFLIGHT_HEADERS = {b"origin", b"access-control-request-method"}
 
 
-class PreflightRefusal:
-    """Refuses CORS preflight requests of origins that are not allowed, and names the setting."""
+class PreflightRejection:
+    """Rejects CORS preflight requests of origins that are not allowed, and names the setting."""
 
     def __init__(self, app: ASGIApp, *, allowed: Sequence[str]) -> None:
         self._app = app
         self._allowed = allowed
-        self._logged = False  # once: whoever reaches the port can send such requests
+        self._logged = False  # log once: anyone who can reach the port can send such requests
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """No coroutine of its own: hardly any request is one."""
+        """Not a coroutine itself, since almost all requests only pass through."""
         if _is_preflight(scope) and not self._is_allowed(Headers(scope=scope)["origin"]):
-            return self._refuse(scope, send)
+            return self._reject(scope, send)
         return self._app(scope, receive, send)
 
     def _is_allowed(self, origin: str) -> bool:
         return "*" in self._allowed or origin in self._allowed
 
-    async def _refuse(self, scope: Scope, send: Send) -> None:
+    async def _reject(self, scope: Scope, send: Send) -> None:
         if not self._logged:
             self._logged = True
             logger.warning(
-                "refused a CORS preflight request of a browser; --cors-origins allows a web page's "
-                "origin to use the API"
+                "rejected a CORS preflight request; --cors-origins lists the origins whose web "
+                "pages may use the API"
             )
-        await send_failure(scope, send, _REFUSED)
+        await send_error(scope, send, _NOT_ALLOWED)
 
 
 def _is_preflight(scope: Scope) -> bool:
     if scope["type"] != "http" or scope["method"] != "OPTIONS":
         return False
     return {name for name, _ in scope["headers"]} >= _PREFLIGHT_HEADERS
+
+
+_A_YEAR_S = 365 * 24 * 3600
+
+_SECURITY_HEADERS = [
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),  # responses are private, and differ each time
+]
+
+
+def security_headers(*, tls: bool) -> list[tuple[str, str]]:
+    """For uvicorn, which adds them to every response at no cost per request.
+
+    With `tls`, browsers that have connected once use only HTTPS (HSTS).
+    """
+    hsts = [("strict-transport-security", f"max-age={_A_YEAR_S}")]
+    return _SECURITY_HEADERS + hsts if tls else _SECURITY_HEADERS

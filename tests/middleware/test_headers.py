@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from openai_frontend.middleware.security_headers import security_headers
+from openai_frontend.middleware.headers import security_headers
 from tests.routers.mock_gateway import exchange, request
 
 HEADERS = {

@@ -1,0 +1,206 @@
+"""Limits request bodies: size, memory of all bodies together, content type and encoding."""
+
+import asyncio
+import contextlib
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from openai_frontend.errors import RequestTooLarge, ServerOverloaded
+from openai_frontend.middleware.authentication import RouteScopeOf
+from openai_frontend.middleware.error_responses import is_kserve, send_error
+from openai_frontend.serving.error_reply import ErrorReply, http_error
+
+# If the connection closes while a client is still sending, the client may never read the response
+# and retries. So the rest of the body is read and dropped, up to a size and a time.
+DROPPED_SHARE = 4  # times the body limit
+DROP_TIMEOUT_S = 10.0
+
+
+class BodyMemoryBudget:
+    """Limits the memory for the bodies of all requests. A body counts until its response ends."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.used_bytes = 0
+
+    def take(self, length: int) -> None:
+        """Raises ServerOverloaded if the budget is exhausted."""
+        if self.used_bytes + length > self.max_bytes:
+            message = (
+                f"The request bodies that the server holds reached their limit of "
+                f"{self.max_bytes} bytes (--max-buffered-body-bytes). Retry later."
+            )
+            raise ServerOverloaded(message)
+        self.used_bytes += length
+
+    def retain(self, model_name: str, input_bytes: int) -> None:
+        """The inputs of a cancelled request stay in memory until Triton releases it."""
+        self.used_bytes += input_bytes
+
+    def release(self, model_name: str, input_bytes: int) -> None:
+        """Triton has released the request."""
+        self.used_bytes -= input_bytes
+
+
+class BodyLimit:
+    """Counts bytes as they arrive: Content-Length may be missing. Raises RequestTooLarge."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int, budget: BodyMemoryBudget) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._budget = budget
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _Body(receive, self._max_body_bytes, self._budget)
+        try:
+            body.check(int(_header(scope, b"content-length") or 0))
+            await self._app(scope, body.receive, send)
+        except RequestTooLarge:
+            if _header(scope, b"expect") is None:  # else the client waits for 100 Continue
+                await body.drop_rest()
+            raise
+        finally:
+            body.release()
+
+
+class _Body:
+    """The body of one request, counted while it arrives."""
+
+    def __init__(self, receive: Receive, max_bytes: int, budget: BodyMemoryBudget) -> None:
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._budget = budget
+        self._counted = 0
+        self._received = 0
+        self._more = True
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        length = len(message.get("body", b""))
+        self._received += length
+        self._more = message.get("more_body", False)
+        self.check(self._received)
+        self._budget.take(length)
+        self._counted += length
+        return message
+
+    def release(self) -> None:
+        self._budget.used_bytes -= self._counted
+
+    async def drop_rest(self) -> None:
+        limit = self._max_bytes * (1 + DROPPED_SHARE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DROP_TIMEOUT_S):
+                while self._more and self._received <= limit:
+                    message = await self._receive()
+                    self._received += len(message.get("body", b""))
+                    self._more = message.get("more_body", False)
+
+    def check(self, length: int) -> None:
+        if length > self._max_bytes:
+            message = f"The request body is larger than {self._max_bytes} bytes."
+            raise RequestTooLarge(message)
+
+
+_CONTENT_ENCODING = http_error(
+    415,
+    "Unsupported Content-Encoding: send the request body uncompressed.",
+    "unsupported_content_encoding",
+)
+
+
+class ContentEncoding:
+    """Rejects compressed bodies: a small one can decompress to any size."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _is_encoded(scope):
+            await send_error(scope, send, _CONTENT_ENCODING)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _is_encoded(scope: Scope) -> bool:
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in (b"identity", b""):
+            return True
+    return False
+
+
+_JSON_TYPES = frozenset({b"application/json"})
+_KSERVE_TYPES = _JSON_TYPES | {b"application/octet-stream"}
+_FORM = b"application/x-www-form-urlencoded"
+
+_CONTENT_TYPE = http_error(
+    415,
+    "Unsupported Content-Type: send the request body as JSON "
+    "(with curl: -H 'Content-Type: application/json').",
+    "unsupported_content_type",
+)
+_KSERVE_CONTENT_TYPE = http_error(
+    415,
+    "Unsupported Content-Type: send the request body as JSON "
+    "(with curl: -H 'Content-Type: application/json'), or as 'application/octet-stream' if "
+    "tensors follow the JSON.",
+    "unsupported_content_type",
+)
+
+
+class ContentType:
+    """Rejects bodies whose Content-Type is not JSON, which all of OpenAI's endpoints expect.
+
+    A web page can send forms and plain text to any server without CORS preflight, but not JSON. So
+    a page that a user visits cannot use a gateway that only this user can reach.
+
+    KServe's protocol also has binary bodies, which pages cannot send either. `curl -d`, as Triton's
+    documentation uses it, declares its JSON as a form: KServe's paths accept it unless a browser
+    sent it, which a browser reveals by its headers. A missing Content-Type is accepted.
+    """
+
+    def __init__(self, app: ASGIApp, *, route_scope_of: RouteScopeOf) -> None:
+        self._app = app
+        self._route_scope_of = route_scope_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rejection = _content_type_error(scope)
+        if rejection is None or self._route_scope_of(scope) == "nowhere":  # the router answers 404
+            await self._app(scope, receive, send)
+        else:
+            await send_error(scope, send, rejection)
+
+
+def _content_type_error(scope: Scope) -> ErrorReply | None:
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    given = _content_type(scope)
+    if given is None or given in _JSON_TYPES:
+        return None
+    if not is_kserve(scope):
+        return _CONTENT_TYPE
+    accepted = given in _KSERVE_TYPES or (given == _FORM and not _is_from_browser(scope))
+    return None if accepted else _KSERVE_CONTENT_TYPE
+
+
+def _content_type(scope: Scope) -> bytes | None:
+    value = _header(scope, b"content-type")
+    return None if value is None else value.partition(b";")[0].strip().lower()
+
+
+def _is_from_browser(scope: Scope) -> bool:
+    return any(
+        name in (b"origin", b"referer") or name.startswith(b"sec-fetch-")
+        for name, _ in scope["headers"]
+    )
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    for key, value in scope["headers"]:
+        if key == name:
+            first: bytes = value
+            return first
+    return None

@@ -1,4 +1,4 @@
-"""Wires the gateway together: settings and a Triton server in, an ASGI application out."""
+"""Builds the ASGI application from settings and a Triton server: routes and middleware."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -64,12 +64,9 @@ from openai_frontend.triton import Server
 
 
 class Gateway(FastAPI):
-    """FastAPI's application without its outermost layer, which answers what `ErrorResponses` has
-    answered already.
-    """
+    """FastAPI without the outermost ServerErrorMiddleware: `ErrorResponses` replaces it."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Starlette's own hook."""
         return cast(ServerErrorMiddleware, super().build_middleware_stack()).app
 
 
@@ -78,17 +75,17 @@ _ABOUT: Mapping[str, Any] = {
     "version": __version__,
     "description": "An OpenAI-compatible gateway with Triton Inference Server in its process.",
     "license_info": {"name": "BSD-3-Clause", "identifier": "BSD-3-Clause"},
-    "openapi_url": None,  # ours knows more; and FastAPI's pages load scripts from elsewhere
+    "openapi_url": None,  # replaced by ours; FastAPI's pages load scripts from a CDN
     "docs_url": None,
     "redoc_url": None,
-    "separate_input_output_schemas": False,  # an answer may leave out what has a default
+    "separate_input_output_schemas": False,  # responses may omit fields with defaults
     "redirect_slashes": False,
 }
 
 
 def create_app(settings: Settings, server: Server) -> Gateway:
-    """The application; it owns the server from its lifespan's start to its end."""
-    plugin.installed()  # what cannot be loaded fails here, not at the first request
+    """Build the application, whose lifespan starts and stops the server."""
+    plugin.installed()  # fail here, not at the first request
     state = build_state(settings, server)
     registry, metrics, keys = state.registry, state.metrics, state.keys
     direct: dict[tuple[str, str], Endpoint] = {}
@@ -133,13 +130,13 @@ def create_app(settings: Settings, server: Server) -> Gateway:
 
 
 def _families(metrics: GatewayMetrics, registry: ModelRegistry) -> Iterable[Metric]:
-    """What the gateway counts, and the same in vLLM's words for the models of its engine."""
+    """The gateway's metrics, and vLLM's metrics for models of the vLLM engine."""
     own = metrics.registry
     return [*own.collect(), *vllm.families(own, registry.vllm_models())]
 
 
 def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
-    """Nothing where nobody wants to know."""
+    """Empty if nothing uses request records."""
     observers = [log_request] if settings.access_log else []
     if tracing is None and not observers and settings.log_format != "json":
         return []
@@ -149,7 +146,7 @@ def _records(settings: Settings, tracing: Tracing | None) -> list[Middleware]:
 def _access(
     keys: Authenticator | None, route_scopes: RouteScopes, public_scopes: frozenset[RouteScope]
 ) -> list[Middleware]:
-    """Nothing where there are no keys."""
+    """Empty if no key is needed."""
     if keys is None:
         return []
     return [
@@ -163,14 +160,14 @@ def _access(
 
 
 def _proxies(settings: Settings) -> list[Middleware]:
-    """Nothing where none is trusted."""
     trusted = settings.trusted_proxies
     return [Middleware(ProxyHeaders, trusted=trusted)] if trusted else []
 
 
 def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
-    """Nothing where every name will do: where the settings name none, and others than programs of
-    this machine are meant to come, or a web page cannot: it has no key, and no certificate.
+    """Check Host headers if `allowed_hosts` is set, or on a loopback address without protection.
+
+    Keys, TLS, a Unix socket and trusted proxies protect against DNS rebinding from web pages.
     """
     if settings.allowed_hosts:
         return [Middleware(TrustedHosts, allowed=settings.allowed_hosts)]
@@ -182,7 +179,7 @@ def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
 
 
 def _public_scopes(settings: Settings) -> frozenset[RouteScope]:
-    """What needs no key, though the server has some."""
+    """The route scopes that need no key."""
     left_open: dict[RouteScope, bool] = {
         "health": settings.public_health,
         "metrics": settings.public_metrics,
@@ -232,7 +229,7 @@ def _add_operators_routes(
     policy: FieldPolicy,
     streams: StreamLimits,
 ) -> None:
-    """Of the models as a whole: what they are, whether they serve, what changes them."""
+    """Add the routes about models: management, adapters, listing, health and KServe."""
     server, registry, drain_state = state.server, state.registry, state.drain_state
     management = ModelManagement(
         server,
@@ -262,7 +259,7 @@ def _add_operators_routes(
 
 
 def _log_settings(settings: Settings) -> dict[str, str | int | bool]:
-    """In the words of Triton's logging extension."""
+    """Named as in Triton's logging extension."""
     return {
         "log_file": str(settings.triton_log_file or ""),
         "log_info": settings.triton_log_info,

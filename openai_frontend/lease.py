@@ -1,11 +1,11 @@
-"""What a request keeps of its key's limits until Triton has released all that was sent for it."""
+"""Holds a request's share of its key's limits until Triton has released its work."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
 
 
 class Lease:
-    """Counts the request's parts that were cancelled and that Triton has not released yet."""
+    """Counts the request's cancelled parts that Triton has not released yet."""
 
     __slots__ = ("_unreleased", "_waiting")
 
@@ -14,11 +14,11 @@ class Lease:
         self._waiting: list[Callable[[], None]] = []
 
     def retain(self) -> None:
-        """A part was cancelled; the model may go on with it."""
+        """Count a cancelled part, which the model may still be computing."""
         self._unreleased += 1
 
     def release(self) -> None:
-        """Triton has released it, or nobody expects that any more."""
+        """Triton has released a part, or will never report it."""
         self._unreleased -= 1
         if not self._unreleased:
             waiting, self._waiting = self._waiting, []
@@ -26,12 +26,12 @@ class Lease:
                 give_back()
 
     def when_released(self, give_back: Callable[[], None]) -> None:
-        """Call it once Triton has no cancelled part: now, if it has none."""
+        """Call `give_back` when no cancelled part is left, or now if there is none."""
         if self._unreleased:
             self._waiting.append(give_back)
         else:
             give_back()
 
 
-# Of the request that the current task serves; None: its caller has no limits
+# The lease of the current task's request; None if its key has no limits
 current: ContextVar[Lease | None] = ContextVar("lease", default=None)

@@ -1,4 +1,4 @@
-"""What lives as long as the process, while the settings around it may change. Knows no HTTP."""
+"""Builds the state of the application from the settings, starts it and stops it."""
 
 import asyncio
 import contextlib
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class Startup:
-    """Starts the core and reads its models while the port already listens.
+    """Starts the core and loads its models while the port already listens.
 
-    A failure is kept in `failure`; then `on_failure` is called, by which the process ends itself.
+    On failure it sets `failure` and calls `on_failure`, which ends the process.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Startup:
         follow_s: float | None = None,
         first: Sequence[str] = (),
     ) -> None:
-        """Seconds between two looks: `adapters_s` at the folders of adapters, `follow_s` at a
-        repository that the core polls. `first` are the models to bring where all are loaded on
+        """`adapters_s` and `follow_s` are the poll intervals of adapter folders and of the
+        repository (None: not polled). `first` names the models to load at start with load on
         demand.
         """
         self._first = first
@@ -54,10 +54,10 @@ class Startup:
         self._registry = registry
         self.failure: Exception | None = None
         self.on_failure: Callable[[], None] = lambda: None
-        self.on_core: Callable[[], None] = lambda: None  # engines are made, no request is taken
+        self.on_core: Callable[[], None] = lambda: None  # after engines start
 
     async def run(self) -> None:
-        """Returns where the start has failed; else it goes on to look at what may change."""
+        """Start, then watch adapters and the repository. Returns only if the start failed."""
         try:
             await self._server.start()
             self.on_core()
@@ -69,39 +69,39 @@ class Startup:
                 if self._follow_s is not None:
                     look = partial(self._registry.watch, self._follow_s)
                     following.create_task(supervise("watch model repository", look))
-        except Exception as error:  # noqa: BLE001  the process edge of the start
+        except Exception as error:  # noqa: BLE001  the process reports it and exits
             self.failure = error
-            logger.error("the server did not start: %s", error)
+            logger.error("startup failed: %s", error)
             self.on_failure()
 
     async def _bring_first(self) -> None:
-        """One that does not load is like any other that does not: a request tries again."""
+        """Log a model that does not load; a request for it tries again."""
         for name in self._first:
             try:
                 await self._registry.ensure_loaded(name)
             except GatewayError as error:
-                logger.error("model %s could not be loaded: %s", name, error.message)
+                logger.error("failed to load model %s: %s", name, error.message)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AppState:
-    """What holds counts, tasks and models. Made once; owned by the application's lifespan."""
+    """Resources of the application, from its startup to its shutdown."""
 
     server: Server
     registry: ModelRegistry
     startup: Startup
     metrics: GatewayMetrics
-    keys: Authenticator | None  # None: everybody may come in
-    demand: OnDemandLoader | None  # None: models are not loaded on demand
+    keys: Authenticator | None  # None: no key needed
+    demand: OnDemandLoader | None  # None: load on demand is off
     drain_state: DrainState
     limiter: ConcurrencyLimiter
     bodies: BodyMemoryBudget
-    tracing: Tracing | None  # None: requests are not traced
+    tracing: Tracing | None  # None: tracing is off
     engines: EngineSupervisor
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
-        """Starts all of it, and ends all of it."""
+        """The ASGI lifespan: start the background tasks and the core, and stop them."""
         works = [
             self.startup.run(),
             loop_lag.watch(self.metrics.lagged),
@@ -127,7 +127,6 @@ class AppState:
 
 
 def build_state(settings: Settings, server: Server) -> AppState:
-    """All of it."""
     metrics, drain_state = GatewayMetrics(), DrainState()
     registry = ModelRegistry(
         server,
@@ -173,7 +172,7 @@ def build_state(settings: Settings, server: Server) -> AppState:
 
 
 def authenticator_of(settings: Settings) -> Authenticator | None:
-    """Who may come in; None: everybody. Raises AuthConfigError."""
+    """None if no key is needed. Raises AuthConfigError."""
     return build_authenticator(
         keys_file=settings.keys_file,
         api_keys=[key.sha256 for key in settings.api_key],
@@ -184,7 +183,7 @@ def authenticator_of(settings: Settings) -> Authenticator | None:
 
 
 def tracing_of(settings: Settings) -> Tracing | None:
-    """Where requests are traced to; None: nowhere. ImportError without the extra `otel`."""
+    """None if tracing is off. Raises ImportError without the extra `otel`."""
     if settings.otlp_endpoint is None:
         return None
     from openai_frontend.tracing.exporter import Exporter

@@ -1,10 +1,10 @@
-"""Addresses that only programs of the same machine reach. Resolves no name."""
+"""Whether a host is reachable from this machine only."""
 
 from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Of a name `localhost` alone: what others stand for is somebody's to say."""
+    """True for loopback addresses and `localhost`; other names are not resolved."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Where the values of settings come from: flags, environment, file; which of them wins."""
+"""Loads settings from flags, the environment and a YAML file."""
 
 import difflib
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class InvalidSettings(Exception):
-    """A setting that cannot be used; the message is one line that names it and its source."""
+    """An invalid setting. The message is one line that names the setting and its source."""
 
 
 def load(
@@ -26,9 +26,9 @@ def load(
     config: Path | None = None,
     parsers: Collection[str] | None = None,
 ) -> Settings:
-    """Flags before environment before file before defaults. Raises InvalidSettings.
+    """Flags override the environment, which overrides the file, which overrides defaults.
 
-    `parsers`: the names that a parser may have; None where any will do.
+    `parsers` are the valid names of parsers; None accepts any. Raises InvalidSettings.
     """
     flags, environment = flags or {}, environment or {}
     values: dict[str, Any] = {}
@@ -60,7 +60,7 @@ def _read(config: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise InvalidSettings(f"{config}: expected settings as 'name: value' lines")
+        raise InvalidSettings(f"{config}: must contain settings as 'name: value' lines")
     for name in values:
         if name not in Settings.model_fields:
             guess = _guess(str(name), Settings.model_fields)
@@ -69,11 +69,11 @@ def _read(config: Path) -> dict[str, Any]:
 
 
 def _warn_of_unknown(environment: Mapping[str, str]) -> None:
-    """No error: Kubernetes sets such variables for a service that is called openai-frontend."""
+    """Only a warning: Kubernetes sets such variables for a service named openai-frontend."""
     known = {option.environment for option in options()}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known:
-            logger.warning("%s is no setting%s", name, _guess(name, known))
+            logger.warning("environment variable %s is not a setting%s", name, _guess(name, known))
 
 
 def _guess(name: str, known: Any) -> str:

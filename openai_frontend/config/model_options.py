@@ -1,7 +1,4 @@
-"""What an operator says of one model: `openai_frontend.yaml` beside its config.pbtxt, or settings.
-
-Knows no Triton and no tokenizer: only names, paths and numbers.
-"""
+"""Options of one model, from `openai_frontend.yaml` next to its config.pbtxt and from settings."""
 
 import re
 from collections.abc import Mapping
@@ -20,41 +17,41 @@ FILE = "openai_frontend.yaml"
 
 EVERY_MODEL = "*"
 
-# What requests may name: a folder's name, also Hugging Face's with one slash or more
+# Names that requests may use: folder names, also Hugging Face's with slashes
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
 _LONGEST_NAME = 128
 
 
 def is_name(name: str) -> bool:
-    """Whether a model, an alias or an adapter may have this name: it leads nowhere as a path."""
+    """Whether a model, alias or adapter may have this name; it is safe as a relative path."""
     return len(name) <= _LONGEST_NAME and _NAME.fullmatch(name) is not None
 
 
 def _checked_name(name: str) -> str:
     if not is_name(name):
         raise ValueError(
-            "a name begins with a letter or digit, as each part after a slash does, and has those "
-            "and . _ + - alone"
+            "a name may contain letters, digits and . _ + -, and each part between slashes must "
+            "start with a letter or digit"
         )
     return name
 
 
 def _items(value: Any) -> Any:
-    """A setting's text has commas where the file has a list."""
+    """Split a setting's comma-separated text; the file has a list."""
     if not isinstance(value, str):
         return value
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
 def _pairs(value: Any) -> Any:
-    """A setting's text has `name=value` where the file has a mapping."""
+    """Parse `name=value,...` of a setting; the file has a mapping."""
     if not isinstance(value, str):
         return value
     pairs = [item.strip().partition("=") for item in value.split(",")]
     if not all(name and found and text for name, found, text in pairs):
-        raise ValueError(f"'{value}' is not of the form NAME=PATH,...")
+        raise ValueError(f"'{value}' must have the form NAME=PATH,...")
     if len({name for name, _, _ in pairs}) < len(pairs):
-        raise ValueError(f"'{value}' has two of one name")
+        raise ValueError(f"'{value}' contains a name twice")
     return {name: text for name, _, text in pairs}
 
 
@@ -65,7 +62,7 @@ Seconds = Annotated[float, Field(ge=0)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """How long an engine may be silent (seconds; 0: for ever), how often it is started again."""
+    """Response timeouts of an engine in seconds (0 disables) and its maximum restarts."""
 
     first_token_s: float = 0.0
     inter_token_s: float = 0.0
@@ -74,7 +71,7 @@ class EngineLimits:
 
 
 class ModelOptions(BaseModel):
-    """Every field may be left out: then the model's own files decide, or nothing is limited."""
+    """Without a value, the model's own files decide, or there is no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -164,13 +161,12 @@ class ModelOptions(BaseModel):
 
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:
-        """What is said of requests at work in the model, and of those that wait."""
         return ConcurrencyLimits(
             self.max_concurrent_requests, self.max_queue_size, self.queue_timeout_s
         )
 
     def in_folder(self, folder: Path) -> "ModelOptions":
-        """With the paths that begin with a dot, and those of tables, where they lie."""
+        """Resolve paths that start with a dot, and those of tables, against the model's folder."""
         paths = {"tokenizer": self.tokenizer, "chat_template": self.chat_template}
         within = {
             name: str(folder / path)
@@ -183,7 +179,7 @@ class ModelOptions(BaseModel):
         )
 
     def engine_limits(self, general: EngineLimits) -> EngineLimits:
-        """The model's own where it has them."""
+        """The model's own limits, completed by the `general` ones."""
         first_s, between_s = self.first_token_timeout_s, self.inter_token_timeout_s
         return EngineLimits(
             first_token_s=general.first_token_s if first_s is None else first_s,
@@ -195,15 +191,15 @@ class ModelOptions(BaseModel):
         )
 
     def over(self, below: "ModelOptions") -> "ModelOptions":
-        """These options where they are given, else those of `below`."""
+        """`below`, overridden by the options set here."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return below.model_copy(update=given)
 
 
 def read(folder: Path | None) -> ModelOptions:
-    """The options beside a model's config.pbtxt; none where there is no file.
+    """Read the options next to a model's config.pbtxt; defaults if there is no file.
 
-    Raises ModelUnavailable with the file and the reason where it cannot be used.
+    Raises ModelUnavailable with the file and the reason if it is invalid.
     """
     if folder is None:
         return ModelOptions()
@@ -217,7 +213,7 @@ def read(folder: Path | None) -> ModelOptions:
 
 
 def of_model(name: str, folder: Path | None, settings: Mapping[str, ModelOptions]) -> ModelOptions:
-    """What holds for a model: the settings of its name, then its file, then those of `*`."""
+    """Merge the options of a model: its settings override its file, which overrides `*`."""
     every, own = (settings.get(each, ModelOptions()) for each in (EVERY_MODEL, name))
     return own.over(read(folder).over(every))
 
@@ -225,7 +221,7 @@ def of_model(name: str, folder: Path | None, settings: Mapping[str, ModelOptions
 def by_model(
     options: Mapping[str, ModelOptions], **settings: Mapping[str, str]
 ) -> dict[str, ModelOptions]:
-    """Options of models, and settings that give models one option each, which go before them."""
+    """Merge `options` with settings that set one option each; the settings win."""
     joined = dict(options)
     for option, values in settings.items():
         for name, value in values.items():
@@ -242,7 +238,7 @@ def _parsed(text: str, path: Path) -> ModelOptions:
     if values is None:
         return ModelOptions()
     if not isinstance(values, dict):
-        raise ModelUnavailable(f"{path}: expected options as 'name: value' lines")
+        raise ModelUnavailable(f"{path}: must contain options as 'name: value' lines")
     try:
         return ModelOptions.model_validate(values)
     except ValidationError as error:

@@ -1,25 +1,25 @@
-"""YAML that a file holds, as plain values. Whatever is wrong with it is one error, in one line."""
+"""Parses YAML into plain values. Every failure is one error with a one-line message."""
 
 from typing import Any, ClassVar
 
 import yaml
 
-_SHARED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 times as fast, where it is built
+_SHARED = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 times as fast, if built with libyaml
 
 
 class _Loader(_SHARED):  # type: ignore[misc,valid-type]  # one of two
-    """Reads what it reads now, whatever other libraries do to the tables that all loaders share."""
+    """Independent of changes that other libraries make to the tables shared by all loaders."""
 
     yaml_implicit_resolvers: ClassVar = {
         first: [*each] for first, each in _SHARED.yaml_implicit_resolvers.items()
     }
     yaml_constructors: ClassVar = _SHARED.yaml_constructors | {
-        # lm-format-enforcer, a part of vLLM, makes dates plain text for everybody that shares it.
+        # lm-format-enforcer, a dependency of vLLM, turns dates into text for every shared loader.
         "tag:yaml.org,2002:timestamp": _SHARED.construct_yaml_timestamp,
     }
 
 
-# Besides its own errors, the loader lets out what the making of a value raises: "2030-13-01" a
+# Besides its own errors, the loader raises those of constructing a value: "2030-13-01" a
 # ValueError, "!!bool x" a KeyError, "!!timestamp x" an AttributeError.
 _FAILURES = (
     ArithmeticError,
@@ -33,7 +33,7 @@ _FAILURES = (
 
 
 class InvalidYaml(ValueError):
-    """It is no YAML; the message is one line, in the loader's words. `line` counts from 1."""
+    """Invalid YAML. The message is the loader's, on one line; `line` counts from 1."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(" ".join(str(error).split()) or type(error).__name__)
@@ -44,8 +44,8 @@ class InvalidYaml(ValueError):
 
 
 def parse(text: str) -> Any:
-    """The value that the text says. Raises InvalidYaml."""
+    """Raises InvalidYaml."""
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506  it is a safe one
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a safe loader
     except _FAILURES as error:
         raise InvalidYaml(error) from None

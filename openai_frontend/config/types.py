@@ -1,6 +1,6 @@
-"""Settings that are more than one word: how a flag or an environment variable spells them.
+"""Types of settings, with the parsers of their text in flags and environment variables.
 
-A flag is repeated, an environment variable has commas, YAML has lists and mappings.
+A list is a repeated flag, comma-separated text in the environment, and a list or mapping in YAML.
 """
 
 import hashlib
@@ -31,21 +31,21 @@ SECRET: dict[str, JsonValue] = {"secret": True}
 
 
 def _items(value: Any) -> list[Any]:
-    """The items of an environment variable's text, of a repeated flag, or of a file's list."""
+    """Items of comma-separated text, of a repeated flag, or of a YAML list."""
     if isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     if not isinstance(value, list):
-        raise ValueError("expected a list")
+        raise ValueError("must be a list")
     items = [item.strip() if isinstance(item, str) else item for item in value]
     if "" in items:
-        raise ValueError("a value is empty")
+        raise ValueError("must not contain an empty value")
     return items
 
 
 def _split(item: Any, separator: str, form: str) -> tuple[str, str]:
     left, found, right = str(item).partition(separator)
     if not (left and found and right):
-        raise ValueError(f"'{item}' is not of the form {form}")
+        raise ValueError(f"'{item}' must have the form {form}")
     return left, right
 
 
@@ -54,7 +54,7 @@ def _list(value: Any) -> Any:
 
 
 def _by_scope(value: Any) -> Any:
-    """`scope:key=value` items, or YAML's mapping of mappings, whose scalars become text."""
+    """`scope:key=value` items, or a YAML mapping of mappings, with scalars converted to text."""
     if isinstance(value, Mapping):
         return {
             scope: {key: _scalar_text(scalar) for key, scalar in settings.items()}
@@ -71,21 +71,21 @@ def _by_scope(value: Any) -> Any:
 
 
 def _scalar_text(scalar: Any) -> Any:
-    """YAML's true and numbers as Triton spells them."""
+    """YAML booleans and numbers as Triton writes them."""
     if isinstance(scalar, bool):
         return str(scalar).lower()
     return str(scalar) if isinstance(scalar, int | float) else scalar
 
 
 def _by_device(value: Any) -> Any:
-    """`device:number` items, or YAML's mapping."""
+    """`device:number` items, or a YAML mapping."""
     if isinstance(value, Mapping):
         return value
     return dict(_split(item, ":", DEVICE_FORM) for item in _items(value))
 
 
 def _arguments(value: Any) -> Any:
-    """`key=value` items, or YAML's mapping; a value is JSON if it can be, else text."""
+    """`key=value` items, or a YAML mapping. A value that is not valid JSON is text."""
     if isinstance(value, Mapping):
         return value
     items = (_split(item, "=", ARGUMENT_FORM) for item in _items(value))
@@ -100,7 +100,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def _by_model(form: str) -> BeforeValidator:
-    """`model=value` items, or YAML's mapping; a value alone is every model's."""
+    """`model=value` items, or a YAML mapping. A value without a model is for every model."""
 
     def parse(value: Any) -> Any:
         if not isinstance(value, str | list):
@@ -112,7 +112,7 @@ def _by_model(form: str) -> BeforeValidator:
 
 def _of_model(item: str, form: str) -> tuple[str, str]:
     model, found, _ = item.partition("=")
-    if not found or "/" in model:  # no model's name has one: it is a path with a = in it
+    if not found or "/" in model:  # model names have no slash: a path that contains =
         return EVERY_MODEL, item
     return _split(item, "=", form)
 
@@ -121,26 +121,25 @@ ParserName = NewType("ParserName", str)
 
 
 def _known_parser(name: str, info: ValidationInfo) -> str:
-    """What has a colon is from elsewhere, and looked for when the model is loaded. The other names
-    come with the validation's context, for this module knows no families.
+    """Check the name of a built-in parser; one with a colon is resolved when the model loads.
+
+    The validation context has the built-in names.
     """
     known = (info.context or {}).get("parsers")
     if known is None or ":" in name or name in known:
         return name
     close = get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
-        raise ValueError(
-            f"there is no parser '{name}'; did you mean {' or '.join(map(repr, close))}?"
-        )
+        raise ValueError(f"unknown parser '{name}'; did you mean {' or '.join(map(repr, close))}?")
     raise ValueError(
-        f"there is no parser '{name}': it is a family of docs/tools.md, none, vllm:NAME "
+        f"unknown parser '{name}'; use a family of docs/tools.md, none, vllm:NAME "
         "or package.module:Class"
     )
 
 
 @dataclass(frozen=True)
 class RateLimiterResource:
-    """A resource that model instances share; device -1 means every device."""
+    """A resource shared by model instances; device -1 means every device."""
 
     name: str
     count: int
@@ -148,7 +147,7 @@ class RateLimiterResource:
 
 
 def _resources(value: Any) -> Any:
-    """`name:count` or `name:count:device` items; YAML has a list of the same."""
+    """`name:count` or `name:count:device` items, or a YAML list of them."""
     return [_resource(item) if isinstance(item, str) else item for item in _items(value)]
 
 
@@ -163,10 +162,10 @@ def _parsed(parse: Callable[[Any], Any]) -> BeforeValidator:
 
 
 def _origins(value: list[str]) -> list[str]:
-    """As browsers write them: one that is written otherwise would never be met."""
+    """Accept only the form that browsers send: any other would never match."""
     for origin in value:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
-            raise ValueError(f"'{origin}' is not of the form https://HOST[:PORT]")
+            raise ValueError(f"'{origin}' must have the form https://HOST[:PORT]")
     return value
 
 
@@ -174,10 +173,10 @@ _ORIGIN = re.compile(r"https?://[^/?#@\sA-Z]+")
 
 
 def _hosts(value: list[str]) -> list[str]:
-    """Names without a port, for a proxy may have another; addresses as they stand in a header."""
+    """Host names without a port, which a proxy may change; IP addresses as in a Host header."""
     for host in value:
         if not _HOST.fullmatch(host):
-            raise ValueError(f"'{host}' is no name of a host, nor of the form *.DOMAIN")
+            raise ValueError(f"'{host}' must be a host name or have the form *.DOMAIN")
     return value
 
 
@@ -186,37 +185,37 @@ _HOST = re.compile(r"(\*\.)?[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 
 @dataclass(frozen=True)
 class ApiKey:
-    """What is kept of an API key."""
+    """An API key; only its digest is kept."""
 
     sha256: str  # 64 hexadecimal digits
 
 
 def _api_keys(value: Any) -> list[ApiKey]:
-    """No message shows a key."""
+    """Messages must not contain a key."""
     return [item if isinstance(item, ApiKey) else _api_key(item) for item in _items(value)]
 
 
 def _api_key(key: Any) -> ApiKey:
     if not isinstance(key, str):
-        raise ValueError("an API key is text; quote it")
+        raise ValueError("an API key must be text; quote it")
     if not _API_KEY.fullmatch(key):
-        raise ValueError("an API key has characters other than visible ASCII")
+        raise ValueError("an API key must contain only visible ASCII characters")
     return ApiKey(hashlib.sha256(key.encode()).hexdigest())
 
 
-_API_KEY = re.compile(r"[!-~]+")  # what an Authorization header can carry
+_API_KEY = re.compile(r"[!-~]+")  # allowed in an Authorization header
 
-UNIX = "unix"  # the peer of a Unix socket, which has no address
+UNIX = "unix"  # peers of a Unix socket, which have no address
 
 
 def _networks(value: list[str]) -> list[str]:
     for network in value:
         if network != UNIX:
-            ip_network(network)  # its own words say what is wrong
+            ip_network(network)  # raises ValueError with the reason
     return value
 
 
-# What our own paths start with: below such a root path it would not be clear what to drop
+# First segments of our own paths: with such a root path, the prefix to strip would be ambiguous
 OWN_SEGMENTS = frozenset({
     "v1", "v2", "docs", "detokenize", "favicon.ico", "health", "healthz", "metrics", "openapi.json",
     "ping", "rerank", "score", "tokenize", "version",
@@ -224,12 +223,12 @@ OWN_SEGMENTS = frozenset({
 
 
 def _root_path(value: str) -> str:
-    """Without a slash at the end; a lone slash is none."""
+    """Strip trailing slashes."""
     path = value.rstrip("/")
     if path and not _ROOT_PATH.fullmatch(path):
-        raise ValueError(f"'{value}' is not of the form /PATH")
+        raise ValueError(f"'{value}' must have the form /PATH")
     if path and path.split("/")[1] in OWN_SEGMENTS:
-        raise ValueError(f"'{value}' starts like a path of the API itself")
+        raise ValueError(f"'{value}' must not start like a path of the API itself")
     return path
 
 
@@ -268,7 +267,7 @@ _FORMS: Mapping[Any, str] = {
 
 
 def form(type: Any) -> str:
-    """How one value of a setting's type is written; empty for a switch."""
+    """The format of one value, for `--help`; empty for a switch."""
     if get_origin(type) is dict:
         return _mapping_form(*get_args(type))
     if get_origin(type) is list:

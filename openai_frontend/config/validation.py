@@ -1,9 +1,9 @@
-"""pydantic's validation errors as people read them, for settings and files of an operator."""
+"""Readable texts of pydantic's validation errors, for settings and operators' files."""
 
 from collections.abc import Mapping
 from typing import Any
 
-# https://docs.pydantic.dev/latest/errors/validation_errors/; a field is of the error's `ctx`
+# https://docs.pydantic.dev/latest/errors/validation_errors/; fields are from the error's `ctx`
 _TEXTS: Mapping[str, str] = {
     "int_parsing": "must be a whole number",
     "int_parsing_size": "must be a whole number of fewer digits",
@@ -28,12 +28,12 @@ _TEXTS: Mapping[str, str] = {
     "less_than": "must be below {lt}",
     "too_short": "must have {min_length} or more values",
     "missing": "is missing",
-    "extra_forbidden": "there is no such option",
+    "extra_forbidden": "unknown option",
 }
 
 
 def describe(problem: Mapping[str, Any]) -> str:
-    """What is wrong with a value, without the value: of one of pydantic's ErrorDetails."""
+    """Describe one of pydantic's ErrorDetails, without the value."""
     text = _TEXTS.get(problem["type"])
     if text is None:
         return str(problem["msg"]).removeprefix("Value error, ")

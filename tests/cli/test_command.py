@@ -154,7 +154,7 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
         ),
         (
             ["--model-repository", ".", "--reasoning-parser", "demo=deepseek_r2"],
-            "--reasoning-parser[demo]: there is no parser 'deepseek_r2'; did you mean ",
+            "--reasoning-parser[demo]: unknown parser 'deepseek_r2'; did you mean ",
         ),
         (
             ["--model-repository", ".", "--tiktoken-vocabulary", "nope"],
@@ -166,7 +166,7 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
         ),
         (
             ["--model-repository", ".", "--chat-template", "demo="],
-            "--chat-template: 'demo=' is not of the form [MODEL=]NAME_OR_PATH",
+            "--chat-template: 'demo=' must have the form [MODEL=]NAME_OR_PATH",
         ),
     ],
 )

@@ -259,8 +259,8 @@ def test_a_user_without_a_home_needs_a_cache(
         (["org/m", "--model-repository", "."], "--model-repository: MODEL is served instead"),
         (["--served-model-name", "m"], "served_model_name: is for the model of 'serve MODEL'"),
         (["--engine-arg", "a=1"], "engine_arg: is for the model of 'serve MODEL', and none is"),
-        (["org/m", "--engine-arg", "a"], "--engine-arg: 'a' is not of the form KEY=VALUE"),
-        (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name begins with"),
+        (["org/m", "--engine-arg", "a"], "--engine-arg: 'a' must have the form KEY=VALUE"),
+        (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name may contain"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line_and_code_2(
@@ -283,7 +283,7 @@ def test_model_goes_before_the_environments_repository(monkeypatch: pytest.Monke
 
     served: list[Any] = []
     monkeypatch.setenv("OPENAI_FRONTEND_MODEL_REPOSITORY", "/nowhere")
-    monkeypatch.setattr(command, "_serve", lambda settings, read: served.append(settings) or 0)
+    monkeypatch.setattr(command, "_serve", lambda settings: served.append(settings) or 0)
 
     assert main(["serve", str(DEMO)]) == 0
     assert served[0].model_repository == [made(DEMO)]

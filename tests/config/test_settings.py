@@ -140,8 +140,8 @@ def test_a_value_can_be_written_three_ways(
             "OPENAI_FRONTEND_PORT: must be at most 65535",
         ),
         ({"flags": {"unknown_fields": "x"}}, "--unknown-fields: must be 'warn', "),
-        ({"flags": {"backend_config": ["vllm,a=b"]}}, "'vllm,a=b' is not of the form NAME:KEY="),
-        ({"flags": {"backend_config": ["vllm:a"]}}, "'a' is not of the form NAME:KEY=VALUE"),
+        ({"flags": {"backend_config": ["vllm,a=b"]}}, "'vllm,a=b' must have the form NAME:KEY="),
+        ({"flags": {"backend_config": ["vllm:a"]}}, "'a' must have the form NAME:KEY=VALUE"),
         ({"flags": {"cuda_memory_pool_bytes": ["0:x"]}}, r"--cuda-memory-pool-bytes\[0\]: "),
         (
             {"flags": {"model_load_gpu_limit": ["0:2"]}},
@@ -149,9 +149,9 @@ def test_a_value_can_be_written_three_ways(
         ),
         ({"flags": {"rate_limiter_resource": ["r"]}}, r"form NAME:COUNT\[:DEVICE\]"),
         ({"flags": {"model_repository": []}}, "--model-repository: must have 1 or more"),
-        ({"flags": {"chat_template": ["=x"]}}, r"'=x' is not of the form \[MODEL=\]NAME_OR_PATH"),
+        ({"flags": {"chat_template": ["=x"]}}, r"'=x' must have the form \[MODEL=\]NAME_OR_PATH"),
         ({"flags": {"chat_template": 5}}, "--chat-template: must be a mapping"),
-        ({"flags": {"tool_call_parser": ["a="]}}, r"'a=' is not of the form \[MODEL=\]PARSER"),
+        ({"flags": {"tool_call_parser": ["a="]}}, r"'a=' must have the form \[MODEL=\]PARSER"),
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: must be a finite"),
     ],
 )
@@ -170,10 +170,10 @@ PARSERS = ("hermes", "qwen3", "qwen3_xml", "none")
     [
         (
             "m=hermess",
-            r"^--tool-call-parser\[m\]: there is no parser 'hermess'; did you mean 'hermes'[?]",
+            r"^--tool-call-parser\[m\]: unknown parser 'hermess'; did you mean 'hermes'[?]",
         ),
         ("qwen", r"^--tool-call-parser\[\*\]: .*did you mean 'qwen3' or 'qwen3_xml'[?]"),
-        ("zzz", "there is no parser 'zzz': it is a family of docs/tools.md, none, vllm:NAME or"),
+        ("zzz", "unknown parser 'zzz'; use a family of docs/tools.md, none, vllm:NAME or"),
     ],
 )
 def test_an_unknown_parser_is_named_with_those_that_are_near(value: str, message: str) -> None:
@@ -201,9 +201,9 @@ def test_a_parser_that_may_be(value: str) -> None:
         ("backend_config: {vllm: 3}", r"config.yaml: backend_config\[vllm\]: "),
         ("port: [", "config.yaml: while parsing"),
         ("port: 2026-13-45", "config.yaml: month must be in 1..12"),
-        ("model_option: 1", "config.yaml: model_option: expected a list"),
-        ("model_option: [1]", "config.yaml: model_option: '1' is not of the form"),
-        ("- a", "config.yaml: expected settings as 'name: value' lines"),
+        ("model_option: 1", "config.yaml: model_option: must be a list"),
+        ("model_option: [1]", "config.yaml: model_option: '1' must have the form"),
+        ("- a", "config.yaml: must contain settings as 'name: value' lines"),
     ],
 )
 def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, message: str) -> None:
@@ -232,7 +232,8 @@ def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
     load(environment={"OPENAI_FRONTEND_PROT": "1", "OPENAI_API_KEY": "x"})
     assert caplog.messages == [
-        "OPENAI_FRONTEND_PROT is no setting; did you mean 'OPENAI_FRONTEND_PORT'?"
+        "environment variable OPENAI_FRONTEND_PROT is not a setting; "
+        "did you mean 'OPENAI_FRONTEND_PORT'?"
     ]
 
 
@@ -248,7 +249,7 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
     """It would let no page in, and nobody would know why."""
 
     with pytest.raises(
-        InvalidSettings, match=r"cors.origins: '.*' is not of the form https://HOST"
+        InvalidSettings, match=r"cors.origins: '.*' must have the form https://HOST"
     ):
         load(flags={"cors_origins": [origin]})
 
@@ -292,7 +293,7 @@ def test_spaces_around_commas_do_not_count(name: str, text: str, value: object) 
 def test_an_empty_flag_of_a_list_is_refused(name: str) -> None:
     """A shell writes it for a variable that is not set."""
 
-    with pytest.raises(InvalidSettings, match=r": a value is empty"):
+    with pytest.raises(InvalidSettings, match=r": must not contain an empty value"):
         load(flags={name: [""]})
 
 
@@ -332,5 +333,7 @@ def test_root_path(given: str, expected: str) -> None:
 @pytest.mark.parametrize("given", ["llm", "/a b", "/a//b", "/../a", "/a?b", "/v1", "/docs/x"])
 def test_root_paths_that_cannot_be(given: str) -> None:
     """One that is no path is refused, and one that starts like the API's own paths."""
-    with pytest.raises(ValidationError, match=r"is not of the form|starts like a path of the API"):
+    with pytest.raises(
+        ValidationError, match=r"must have the form|must not start like a path of the API"
+    ):
         Settings(root_path=given)

@@ -1,15 +1,16 @@
-"""The command line: what the person who starts the gateway types and sees."""
+"""The command line."""
 
 from collections.abc import Sequence
 
 __all__ = ["main"]
 
-INTERRUPTED = 130  # a shell's code for it
+INTERRUPTED = 130  # a shell's exit code for SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The entry point; returns the exit code. What it imports takes a second, and Ctrl-C may come
-    by then; a server that runs has its own way to end.
+    """The entry point; returns the exit code.
+
+    Handles Ctrl-C during imports, which take a second; a running server handles signals itself.
     """
     try:
         from openai_frontend.cli import command

@@ -1,4 +1,4 @@
-"""What `serve` tells the person who started it. Only makes text and writes it."""
+"""What `serve` writes at start-up: load progress, address, and example requests."""
 
 import json
 import logging
@@ -15,41 +15,60 @@ from openai_frontend.loopback import is_loopback
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY_S = 5.0
-_SPINNER = "|/-\\"
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104  only compared
 
 QUESTION = [{"role": "user", "content": "What is Triton?"}]
 
 
 class LoadProgress:
-    """Says what loads and for how long: a spinner on a terminal, else a line of the log every few
-    seconds.
-    """
+    """What loads and for how long: a spinner on a terminal, else a log line every few seconds."""
 
     def __init__(self, out: TextIO, models: Sequence[str]) -> None:
-        self._out = out
-        self._what = ", ".join(models) or "the server"
-        self._started = time.monotonic()
+        self._models = ", ".join(models) or "the server"
+        self._started_s = time.monotonic()
         self._next_line_s = _LINE_EVERY_S
-        self._turns = 0
+        self._spinner = _Spinner(out) if out.isatty() else None
 
     def tick(self) -> None:
         """Called several times a second while models load."""
-        elapsed_s = time.monotonic() - self._started
-        if self._out.isatty():
-            self._turns += 1
-            sign = _SPINNER[self._turns % len(_SPINNER)]
-            self._out.write(f"\r{sign} loading {self._what}: {elapsed_s:.0f} s ")
-            self._out.flush()
+        elapsed_s = time.monotonic() - self._started_s
+        if self._spinner is not None:
+            self._spinner.show(f"loading {self._models}: {elapsed_s:.0f} s")
         elif elapsed_s >= self._next_line_s:
             self._next_line_s += _LINE_EVERY_S
-            logger.info("loading %s: %.0f s", self._what, elapsed_s)
+            logger.info("loading %s: %.0f s", self._models, elapsed_s)
 
     def clear(self) -> None:
-        """Takes the spinner away."""
-        if self._out.isatty():
-            self._out.write("\r\033[K")
-            self._out.flush()
+        if self._spinner is not None:
+            self._spinner.clear()
+
+
+class _Spinner:
+    """One line of a terminal, redrawn by `show`. Needs no thread."""
+
+    def __init__(self, out: TextIO) -> None:
+        from rich.console import Console  # not needed without a terminal
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._spinner = Spinner("line")
+        self._live = Live(
+            console=Console(file=out),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+
+    def show(self, text: str) -> None:
+        if not self._live.is_started:
+            self._live.start()
+            self._live.console.show_cursor()  # also if the process is killed while models load
+        self._spinner.update(text=text)
+        self._live.update(self._spinner, refresh=True)
+
+    def clear(self) -> None:
+        self._live.stop()
 
 
 def address(host: str, port: int) -> str:
@@ -60,7 +79,7 @@ def address(host: str, port: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where the server listens, as clients on this machine reach it."""
+    """How clients on this machine reach the server."""
 
     url: str  # the base URL
     unix_socket: Path | None = None  # None: TCP
@@ -70,13 +89,12 @@ class ListenAddress:
 
     @property
     def curl_option(self) -> str:
-        """How curl is told of the socket."""
         if self.unix_socket is None:
             return ""
         return f"--unix-socket {shlex.quote(str(self.unix_socket))} "
 
     def client(self, options: str) -> list[str]:
-        """Python's lines for a client of OpenAI's; `options` go into its call."""
+        """Python lines that create an OpenAI client; `options` are further arguments."""
         client = f'client = OpenAI(base_url="{self.url}"{options}'
         if self.unix_socket is None:
             return ["from openai import OpenAI", f"{client})"]
@@ -87,7 +105,7 @@ class ListenAddress:
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """A first request of one kind: its path, its body but for the model, what of the answer."""
+    """An example request: path, body without the model, and the part of the response to print."""
 
     path: str
     fields: Mapping[str, Any]
@@ -101,12 +119,12 @@ class _Example:
     def python(self, model: str) -> str:
         method = self.path.replace("/", ".")
         fields = {"model": model, **self.fields}
-        given = ", ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-        return f"print(client.{method}.create({given}).{self.shown})"
+        arguments = ", ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+        return f"print(client.{method}.create({arguments}).{self.shown})"
 
 
 _NO_KEY = ', api_key="none"'
-_KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # where OpenAI's SDK looks for it, too
+_KEY = ' -H "Authorization: Bearer $OPENAI_API_KEY"'  # OpenAI's SDK reads it too
 
 _EXAMPLES = {
     "chat": _Example("chat/completions", {"messages": QUESTION}, "choices[0].message.content"),
@@ -122,10 +140,10 @@ def ready(
     keys: bool = False,
     unready: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The address, and for each endpoint that a model can answer a curl line and a line of Python.
+    """The address, and a curl line and a Python line for each kind of endpoint that a model serves.
 
-    The lines work as they are. If the server asks for a key, they use the one of the environment.
-    `models`: name -> what it can do, in the words of `/v1/models`. `unready`: name -> why not.
+    The lines work as they are; if the server needs a key, they read OPENAI_API_KEY.
+    `models`: name -> capabilities as in `/v1/models`. `unready`: name -> reason.
     """
     if not models:
         reasons = "".join(f"  {name}: {reason}\n" for name, reason in sorted(unready.items()))
@@ -137,9 +155,18 @@ def ready(
     shell = [example.curl(place, model, keys=keys) for example, model in examples]
     client = place.client("" if keys else _NO_KEY)
     python = [*client, *(example.python(model) for example, model in examples)]
-    asking = "Ask with a key in OPENAI_API_KEY" if keys else "Ask"
+    examples_with = "Try it with a key in OPENAI_API_KEY" if keys else "Try it"
     return "\n".join(
-        [f"{ready_line} {asking} from a shell:", "", *shell, "", "or from Python:", "", *python, ""]
+        [
+            f"{ready_line} {examples_with} from a shell:",
+            "",
+            *shell,
+            "",
+            "or from Python:",
+            "",
+            *python,
+            "",
+        ]
     )
 
 
@@ -152,13 +179,13 @@ def _examples(models: Mapping[str, Collection[str]]) -> Iterator[tuple[_Example,
 
 
 def status(models: Collection[str], unready: Collection[str]) -> str:
-    """What a service manager shows: one line."""
+    """One line for the service manager."""
     serving = f"Serving {', '.join(models) or 'no model'}"
     return serving if not unready else f"{serving}; not ready: {', '.join(sorted(unready))}"
 
 
 def exposure_warning(host: str) -> str | None:
-    """One line for an address that others can reach, for nobody needs a key; else None."""
+    """A warning for an address that other machines can reach without an API key; else None."""
     if is_loopback(host):
         return None
     return (

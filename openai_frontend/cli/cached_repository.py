@@ -1,7 +1,7 @@
-"""The model repository behind `serve MODEL`: made in the user's cache, or the folder itself.
+"""The model repository of `serve MODEL`: the folder itself, or one generated in the user's cache.
 
-A made repository is named after its content, so another option or model has another folder and
-servers that run at the same time never write different files to the same place.
+A generated repository is named after a hash of its content, so servers that run at the same time
+never write different files to the same path.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from openai_frontend.config.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Engine arguments that have another place
+# Engine arguments that have their own option
 _ELSEWHERE = {"model": "MODEL", "served_model_name": "--served-model-name"}
-_WRITTEN_BY = "# Written by `openai-frontend serve MODEL`, which replaces changes.\n"
+_WRITTEN_BY = "# Written by `openai-frontend serve MODEL`, which overwrites changes.\n"
 
 
 def repository(model: str, settings: Settings) -> Path:
-    """The repository to serve for MODEL; it is complete. Raises InvalidSettings."""
+    """The complete repository to serve for MODEL. Raises InvalidSettings."""
     path = expanded(model)
     if path.is_dir() and not holds_weights(path):
         _check_repository(path, settings)
@@ -53,25 +53,25 @@ def repository(model: str, settings: Settings) -> Path:
 
 
 def is_made(repository: Path) -> bool:
-    """Whether it is a repository that `serve MODEL` made."""
+    """Whether `serve MODEL` generated the repository."""
     return repository.parent == _cache()
 
 
 def _check_repository(path: Path, settings: Settings) -> None:
     if model_directory.is_model(path):
         raise InvalidSettings(
-            f"MODEL: {path} is one model of a repository. Serve the repository: "
+            f"MODEL: {path} is a single model of a repository. Serve the repository: "
             f"openai-frontend serve {path.parent}"
         )
     if not any(map(model_directory.is_model, model_directory.folders([path]))):
         raise InvalidSettings(
-            f"MODEL: {path} holds neither weights (config.json) nor models (NAME/config.pbtxt)"
+            f"MODEL: {path} contains neither weights (config.json) nor models (NAME/config.pbtxt)"
         )
     for name in ("served_model_name", "engine_arg"):
         if getattr(settings, name):
             raise InvalidSettings(
-                f"{name}: is for weights, but {path} is a model repository. Its models have "
-                "openai_frontend.yaml (aliases) and model.json (engine arguments)"
+                f"{name}: only valid for weights, but {path} is a model repository. Set aliases in "
+                "openai_frontend.yaml and engine arguments in model.json"
             )
 
 
@@ -79,27 +79,29 @@ def _check_hub_name(model: str, settings: Settings) -> None:
     if expanded(model).is_file():
         raise InvalidSettings(f"MODEL: {model} is a file, not a folder of weights")
     if model.startswith((".", "/", "~")):
-        raise InvalidSettings(f"MODEL: there is no folder {model}")
+        raise InvalidSettings(f"MODEL: folder {model} does not exist")
     if "/" in model and is_hub_name(model):
         if (warning := mistyped_folder(model)) is not None:
             logger.warning("%s", warning)
         return
-    if settings.api_key:  # vLLM's flag takes several keys: this may be the second
-        raise InvalidSettings("MODEL: it is neither a folder nor ORG/MODEL; repeat --api-key")
-    reason = f"there is no folder '{model}', and a name on Hugging Face's hub is ORG/MODEL"
+    if settings.api_key:  # vLLM's flag accepts several keys: this may be the second one
+        raise InvalidSettings(
+            "MODEL: neither a folder nor ORG/MODEL; repeat --api-key for each key"
+        )
+    reason = f"folder '{model}' does not exist, and names on Hugging Face's hub are ORG/MODEL"
     for folder in settings.model_repository:
         if model_directory.is_model(folder / model):
-            reason += f". {folder} has a model '{model}': openai-frontend serve {folder}"
+            reason += f". {folder} has a model '{model}'; run: openai-frontend serve {folder}"
     raise InvalidSettings(f"MODEL: {reason}")
 
 
 def _options(model: str, settings: Settings) -> Mapping[str, Any]:
-    """As `init-repo` takes them."""
+    """The options of `init-repo`."""
     names = settings.served_model_name
     own = names[0] if names else str(expanded(model).resolve())
     return {
         "model": model,
-        "repository": Path(),  # the cache's folder is known only with the content
+        "repository": Path(),  # chosen later, by a hash of the content
         "name": model_name("--served-model-name", own.rpartition("/")[2]),
         "served_names": names,
         "engine_arguments": _engine_arguments(settings.engine_arg),
@@ -107,10 +109,10 @@ def _options(model: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _engine_arguments(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As model.json takes them: a path of the shell's folder is absolute there."""
+    """Arguments for model.json, with absolute paths."""
     for name in given:
         if name in _ELSEWHERE:
-            raise InvalidSettings(f"engine_arg: {name} is given as {_ELSEWHERE[name]}")
+            raise InvalidSettings(f"engine_arg: set {name} with {_ELSEWHERE[name]}")
     if given:
         _check_names(given)
     return {
@@ -126,7 +128,7 @@ def _check_vllm() -> None:
 
 
 def _vllm_arguments() -> ModuleType:
-    # by name, as the backend itself does: nothing depends on engines
+    # by name, as the backend does: nothing imports the engines
     return importlib.import_module("openai_frontend.engines.vllm.arguments")
 
 
@@ -153,18 +155,18 @@ def _written(model: RepositoryModel) -> Path:
     cache = _cache()
     if cache is None:
         raise InvalidSettings(
-            "MODEL: the user has no home folder; set XDG_CACHE_HOME to a folder for the repository"
+            "MODEL: no home folder to cache the generated repository; set XDG_CACHE_HOME"
         )
     folder = cache / f"{model.name}-{digest.hexdigest()[:16]}"
     try:
-        # Engine arguments may hold a token for the hub.
+        # Engine arguments may contain a token for the hub.
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         for _ in writer.write(folder, model, files):
             pass
     except OSError as error:
         raise InvalidSettings(
             f"{error.filename}: {error.strerror}. The repository for MODEL is written to the "
-            "user's cache; XDG_CACHE_HOME names another folder"
+            "user's cache; set XDG_CACHE_HOME to use another folder"
         ) from None
     return folder
 

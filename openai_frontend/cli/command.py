@@ -1,4 +1,4 @@
-"""Runs the command line's commands. Reads the settings and starts the process."""
+"""Runs the commands: loads the settings, checks them and starts the server."""
 
 import importlib
 import importlib.metadata
@@ -19,13 +19,13 @@ from openai_frontend.cli.parser import parser as command_line
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.settings import Settings
 
-# Exit codes: 0 is a stop on request, 1 a server that could not run, 2 a wrong command or setting
+# Exit codes besides 0: the server could not run; a command or setting is wrong
 FAILED = 1
 MISUSED = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code."""
+    """Returns the exit code."""
     parser = command_line()
     given = vars(parser.parse_args(arguments))
     command = given.pop("command")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failure = keys.run(given)
         return 0 if failure is None else _refuse(failure, MISUSED)
     if command == "top":
-        from openai_frontend.cli.top import command as top  # no other command needs it
+        from openai_frontend.cli.top import command as top  # only `top` needs its imports
 
         failure = top.run(given)
         return 0 if failure is None else _refuse(failure, FAILED)
@@ -60,23 +60,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _served_settings(config: Path | None, flags: dict[str, Any], model: str | None) -> Settings:
-    """With the repository of MODEL, if one is given. Raises InvalidSettings."""
+    """Includes the repository generated for MODEL. Raises InvalidSettings."""
     settings = _settings(config, flags, repositories=model is None)
     if model is None:
         for name in ("served_model_name", "engine_arg"):
             if getattr(settings, name):
-                raise InvalidSettings(
-                    f"{name}: is for the model of 'serve MODEL', and none is given"
-                )
+                raise InvalidSettings(f"{name}: only valid with MODEL: openai-frontend serve MODEL")
         return settings
     if "model_repository" in flags:
-        raise InvalidSettings("--model-repository: MODEL is served instead; give one of the two")
+        raise InvalidSettings("--model-repository: cannot be combined with MODEL")
     repository = cached_repository.repository(model, settings)
     return settings.model_copy(update={"model_repository": [repository]})
 
 
 def _settings(config: Path | None, flags: dict[str, Any], *, repositories: bool) -> Settings:
-    """From all sources, checked. Raises InvalidSettings."""
+    """Loads the settings from all sources and checks them. Raises InvalidSettings."""
     from openai_frontend.parsing.registry import BY_NAME
 
     settings = load(environment=os.environ, config=config, flags=flags, parsers=BY_NAME)
@@ -90,7 +88,7 @@ def _refuse(message: str, code: int) -> int:
 
 
 def versions() -> str:
-    """Ours, the Triton library's, vLLM's and Python's, as far as they are here."""
+    """The gateway's version, and those of Triton's library, vLLM and Python if installed."""
     return "".join(
         f"{name} {version}\n"
         for name, version in (
@@ -121,10 +119,10 @@ def _distribution_version(name: str) -> str | None:
 
 
 def _check(settings: Settings, *, repositories: bool) -> None:
-    """What the settings name must be there."""
+    """Checks what the settings refer to."""
     for repository in settings.model_repository:
         if repositories and not repository.is_dir():
-            hint = "'openai-frontend init-repo MODEL' makes one"
+            hint = "create one with: openai-frontend init-repo MODEL"
             raise InvalidSettings(f"model_repository: {repository} is not a folder; {hint}")
     if settings.model_control_mode != "explicit":
         _check_all_models_load(settings)
@@ -152,18 +150,18 @@ def _check_all_models_load(settings: Settings) -> None:
 
 
 def _check_models(settings: Settings) -> None:
-    """The models to load at the start must be there."""
+    """The models to load at start-up must exist."""
     known = {path.name for path in folders(settings.model_repository)}
     for name in settings.load_model:
         if name not in known | {"*"}:
             where = ", ".join(map(str, settings.model_repository))
             close = get_close_matches(name, known, n=1)
             guess = f"; did you mean '{close[0]}'?" if close else ""
-            raise InvalidSettings(f"load_model: there is no model '{name}' in {where}{guess}")
+            raise InvalidSettings(f"load_model: no model '{name}' in {where}{guess}")
 
 
 def _check_chat_templates(names_or_paths: Iterable[str]) -> None:
-    """Also that they compile."""
+    """They must exist and compile."""
     from openai_frontend.errors import ModelUnavailable
     from openai_frontend.prompting.chat_template import ChatTemplate, read
 
@@ -189,7 +187,7 @@ def _check_certificate(settings: Settings) -> None:
     from openai_frontend.server.certificates import InvalidCertificate
 
     if settings.tls_certificate is None:
-        raise InvalidSettings("tls_certificate: it is not set, and other settings of TLS are")
+        raise InvalidSettings("tls_certificate: required by tls_key and tls_client_ca")
     try:
         certificate(settings)
     except InvalidCertificate as error:
@@ -216,7 +214,7 @@ def _check_traces() -> None:
 
 def _serve(settings: Settings) -> int:
     from openai_frontend.cli.serve import listen, listen_locally, serve
-    from openai_frontend.logs.setup import log_to_stderr  # a wrong flag needs none of it
+    from openai_frontend.logs.setup import log_to_stderr  # not needed for a wrong flag
     from openai_frontend.routers.routing import UnsupportedFastAPI
 
     log_to_stderr(
@@ -247,14 +245,14 @@ def _serve(settings: Settings) -> int:
 
 
 def _failed_plugin() -> str | None:
-    """Why a constraint plug-in of this environment cannot be loaded, on one line."""
+    """Why an installed constraint plug-in cannot be loaded, on one line; None if all can."""
     from openai_frontend.serving.constraints import plugin
 
     try:
         plugin.installed()
-    except Exception as error:  # noqa: BLE001  a package of others may raise anything
+    except Exception as error:  # noqa: BLE001  a plug-in may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return f"a constraint plug-in cannot be loaded: {reason}"
+        return f"cannot load a constraint plug-in: {reason}"
     return None
 
 

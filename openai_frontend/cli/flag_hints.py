@@ -1,14 +1,14 @@
-"""Flags of `vllm serve` and llama.cpp's `llama-server`, and what each is called here."""
+"""What to use instead of flags of `vllm serve` and llama.cpp's `llama-server`."""
 
-_WEIGHTS = "give MODEL without a flag: openai-frontend serve ORG/MODEL, or a folder"
+_WEIGHTS = "pass MODEL without a flag: openai-frontend serve ORG/MODEL, or a folder"
 _ADAPTERS = (
     "use --engine-arg enable_lora=true, and --model-option NAME:adapters=ADAPTER=FOLDER "
     "(docs/lora.md)"
 )
-_NOT_NEEDED = "it is not needed: "
-_SAMPLING = "requests say it; use --engine-arg override_generation_config={...} for a default"
+_NOT_NEEDED = "not needed: "
+_SAMPLING = "set it in requests; for a default, use --engine-arg override_generation_config={...}"
 
-# Flags that are an engine argument of vLLM's under another name
+# Flags for vLLM's engine arguments with other names
 _ENGINE_ARGUMENTS = {
     # vLLM
     "-tp": "tensor_parallel_size",
@@ -30,7 +30,7 @@ _ENGINE_ARGUMENTS = {
     "-ts": "tensor_parallel_size",
     "--tensor-split": "tensor_parallel_size",
 }  # fmt: skip
-# Flags that are an engine argument of the same name
+# Engine arguments whose flag has the same name
 _SAME_ARGUMENTS = (
     "additional_config", "async_scheduling", "attention_backend", "block_size",
     "compilation_config", "config_format", "convert", "cpu_offload_gb", "data_parallel_size",
@@ -52,7 +52,7 @@ _OTHER = {
     "--model": _WEIGHTS,
     "--tool-parser-plugin": "use --tool-call-parser package.module:Class (docs/tools.md)",
     "--enable-auto-tool-choice": _NOT_NEEDED + "tool calls work if the template has them",
-    "--enable-reasoning": _NOT_NEEDED + "reasoning is read if the model's template has it",
+    "--enable-reasoning": _NOT_NEEDED + "reasoning is parsed if the model's template has it",
     "--lora-modules": _ADAPTERS,
     "--ssl-keyfile": "use --tls-key",
     "--ssl-certfile": "use --tls-certificate",
@@ -63,7 +63,7 @@ _OTHER = {
     "--enable-log-requests": "use --access-log",
     "--disable-log-requests": _NOT_NEEDED + "requests are logged only with --access-log",
     "--disable-uvicorn-access-log": _NOT_NEEDED + "requests are logged only with --access-log",
-    "--enable-request-id-headers": _NOT_NEEDED + "each answer has x-request-id",
+    "--enable-request-id-headers": _NOT_NEEDED + "each response has x-request-id",
     "--enable-prompt-tokens-details": _NOT_NEEDED + "each usage has prompt_tokens_details",
     "--max-num-queued-reqs": "use --max-queue-size",
     "--sse-keep-alive-interval": "use --sse-ping-interval-s",
@@ -105,11 +105,11 @@ _OTHER = {
 }  # fmt: skip
 
 
-def here(flag: str) -> str | None:
-    """What to do instead of the flag; None if the table does not have it."""
+def hint(flag: str) -> str | None:
+    """What to use instead of the flag; None for an unknown flag."""
     flag = flag.replace("_", "-")
-    if (told := _OTHER.get(flag)) is not None:
-        return told
+    if (advice := _OTHER.get(flag)) is not None:
+        return advice
     name = flag.removeprefix("--").replace("-", "_")
     switch, off = name.removeprefix("no_"), name.startswith("no_")
     argument = _ENGINE_ARGUMENTS.get(flag) or (switch if switch in _SAME_ARGUMENTS else None)

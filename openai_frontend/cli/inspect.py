@@ -38,15 +38,15 @@ from openai_frontend.serving.request.sampling import REQUEST_NAMES
 
 _CONSTRAINTS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
-# A contract's words for what requests call otherwise
+# Names of contract features that differ from request fields
 _REQUEST_FIELDS = {**REQUEST_NAMES, "structured_outputs": "response_format"}
-# What requests have beside the sampling fields
+# Request fields besides the sampling parameters
 _BESIDE = ("priority", "cache_salt", "return_token_ids")
-_NO_FIELDS = {"max_tokens"}  # every request has an end
+_NO_FIELDS = {"max_tokens"}  # every request has a limit
 
-_MAY_NAME_IT = "openai_frontend.yaml may name its folder (tokenizer)"
+_MAY_NAME_IT = "set `tokenizer` to its folder in openai_frontend.yaml"
 
-# How architectures are called that do one task; others are for the engine to say
+# Suffixes of architectures with one task; for others the engine decides
 _TASKS = {
     "ForCausalLM": ("generate",),
     "LMHeadModel": ("generate",),
@@ -54,12 +54,13 @@ _TASKS = {
     "ForSequenceClassification": ("score",),
     "Model": ("embed",),
 }
-_UNKNOWN = "unknown until its files are here"
+_UNKNOWN = "unknown until its files are downloaded"
 
 
 def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None = None) -> None:
-    """Raises ModelUnavailable where the model could not be served, Unservable where only no
-    request is for it; the report has the rest.
+    """Fills in as much of the report as the files allow.
+
+    Raises ModelUnavailable if the model cannot be served, Unservable if no endpoint matches it.
     """
     report.model = folder.name
     _check_version(folder)
@@ -67,7 +68,7 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
     report.versions = folder.versions
     report.ensemble = folder.options.ensemble or ""
     report.expose = folder.options.expose
-    report.parts = model_files.composing_models(folder.config or {})
+    report.steps = model_files.composing_models(folder.config or {})
     facts = folder.facts()
     report.max_model_len = folder.options.max_model_len or facts.max_model_len
     place = Path(folder.options.tokenizer) if folder.options.tokenizer else facts.tokenizer
@@ -82,55 +83,55 @@ def fill(report: Report, folder: ModelDirectory, backend_directory: Path | None 
 
 
 def _check_version(folder: ModelDirectory) -> None:
-    """Without it Triton does not even look at the model."""
+    """Triton ignores a model without a version."""
     if folder.config is None:
         return
     version = folder.version()
     if version is None:
-        raise ModelUnavailable(f"{folder.path} has no folder of a version, such as 1")
+        raise ModelUnavailable(f"{folder.path} has no version folder, such as 1")
     program = version / str(folder.config.get("default_model_filename") or "model.py")
     if folder.backend == "python" and not program.is_file():
         raise ModelUnavailable(f"{program} is missing")
 
 
 def _tokenizer(report: Report, folder: ModelDirectory, place: Path | None) -> Tokenizer | None:
-    """One that only a backend's own files name may be out of reach here, as it is when serving."""
+    """Loads the tokenizer. One named only by another backend's files may be missing here."""
     report.tool_calls = report.reasoning = "none"
     if place is not None and place.is_dir():
         return _loaded(report, folder, place)
     if place is None:
-        report.tokenizer = f"none that a file names; {_MAY_NAME_IT}"
+        report.tokenizer = f"none found; {_MAY_NAME_IT}"
     elif folder.engine is None:
-        report.tokenizer = f"{place}, which is not on this machine; {_MAY_NAME_IT}"
+        report.tokenizer = f"{place}, not on this machine; {_MAY_NAME_IT}"
     elif is_hub_name(str(place)):
-        report.tokenizer = f"{place}, which is not on this machine yet"
+        report.tokenizer = f"{place}, not downloaded yet"
         report.tool_calls = report.reasoning = _UNKNOWN
         return None
     else:
-        raise ModelUnavailable(f"there is no {place}")
-    report.will_not_work.append("Without a tokenizer there is no chat, so there are no tools.")
+        raise ModelUnavailable(f"{place} does not exist")
+    report.will_not_work.append("Chat and tools: they need a tokenizer.")
     return None
 
 
 def _loaded(report: Report, folder: ModelDirectory, place: Path) -> Tokenizer | None:
-    """One that only another backend's files name may be broken; it is served without, then."""
+    """A broken tokenizer named only by another backend's files does not prevent serving."""
     report.tokenizer = str(place)
     try:
         return tokenizer.load(place)
     except ModelUnavailable as error:
         if folder.config is None or folder.engine is not None or folder.options.tokenizer:
             raise
-        report.will_not_work.append(f"There is no chat: {error.message}.")
+        report.will_not_work.append(f"Chat: {error.message}.")
     return None
 
 
 def _fill_in_reading(
     report: Report, folder: ModelDirectory, place: Path, loaded: Tokenizer
 ) -> PromptBuilder:
-    """How the model is asked, and how its answers are read."""
+    """Chat template, and the parser of tool calls and reasoning."""
     report.chat_template, template = _template(loaded, folder.options)
     if template is None:
-        report.will_not_work.append("Without a chat template there is no chat.")
+        report.will_not_work.append("Chat: it needs a chat template.")
     else:
         ChatTemplate(template, loaded.special_tokens)
     files = ModelFiles(folder=place, chat_template=template)
@@ -146,11 +147,11 @@ def _fill_in_reading(
 
 
 def _template(loaded: Tokenizer, options: ModelOptions) -> tuple[str, str | None]:
-    """Where the template comes from, and its text."""
+    """The template's source and text."""
     chosen = options.chat_template
     if chosen is not None:
         kind = "built in" if chosen in chat_templates.names() else "a file"
-        return f"{chosen}, {kind}, by the option chat_template", chat_template.read(chosen)
+        return f"{chosen}, {kind}, set by chat_template", chat_template.read(chosen)
     template = template_for_tools(loaded.chat_templates)
     if template is None:
         return "none", None
@@ -162,7 +163,7 @@ def _fill_in_contract(
     report: Report, folder: ModelDirectory, prompts: PromptBuilder | None
 ) -> None:
     if folder.config is None:
-        report.contract = "unknown: a folder of weights, no model of a repository"
+        report.contract = "unknown: a folder of weights, not a model of a repository"
         report.constraints = []
         return
     tasks = _tasks(folder)
@@ -178,7 +179,7 @@ def _fill_in_contract(
         raise Unservable(error.message) from error
     report.contract = f"{chosen.name}. {chosen.reason}"
     if folder.engine is not None and tasks is None:
-        report.contract += " Its engine will say which of the following it does."
+        report.contract += " Its engine decides which of the following it serves."
     if folder.engine == "vllm" and tasks is None and not _is_here(folder.weights()):
         report.contract, report.serves = chosen.name, [_UNKNOWN]
         return
@@ -189,14 +190,14 @@ def _fill_in_contract(
 
 def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contract) -> None:
     streams = contract.supports("stream")
-    report.streams = "yes" if streams else "as one chunk at the end: the model answers once"
+    report.streams = "yes" if streams else "as one chunk at the end: the model sends one response"
     report.derived = [DERIVED[name] for name in DERIVED if name in contract.derives]
     report.refused = _refused(contract)
     report.constraints = _constraints(folder, contract)
-    if report.constraints and _lacks_guidance(folder.parts(report.parts)):
+    if report.constraints and _lacks_guidance(folder.parts(report.steps)):
         report.constraints = []
         report.will_not_work.append(
-            "Constraints: the engine's guided_decoding_backend is not set, so it refuses them."
+            "Constraints: guided_decoding_backend of the engine is not set, so it rejects them."
         )
     names, problems = _adapters(folder, contract)
     report.adapters = names
@@ -204,7 +205,7 @@ def _fill_in_generation(report: Report, folder: ModelDirectory, contract: Contra
 
 
 def _tasks(folder: ModelDirectory) -> Sequence[str] | None:
-    """What an engine in this process will say that it does, as far as its files tell."""
+    """The tasks that an in-process engine will report, as far as its files show."""
     if folder.engine != "vllm":
         return folder.arguments.get("tasks") if folder.engine == "mock" else None
     architecture = _architecture(folder.weights())
@@ -218,12 +219,12 @@ def _is_here(weights: Path | None) -> bool:
 
 
 def _architecture(weights: Path | None) -> str:
-    """As config.json names it; empty where that is not here."""
+    """The architecture in config.json; empty without the file."""
     path = None if weights is None else weights / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
     except (OSError, ValueError) as error:
-        raise ModelUnavailable(f"its config.json cannot be read: {error}") from error
+        raise ModelUnavailable(f"config.json cannot be read: {error}") from error
     names = config.get("architectures") if isinstance(config, dict) else None
     return str(names[0]) if isinstance(names, list) and names else ""
 
@@ -245,14 +246,14 @@ def _refused(contract: Contract) -> list[str]:
 
 
 def _constraints(folder: ModelDirectory, contract: Contract) -> list[str]:
-    """Those that reach the engine; those of our mock are taken, and change nothing."""
+    """Constraints that reach the engine; the mock engine accepts them without effect."""
     if folder.engine == "mock" or not contract.supports("structured_outputs"):
         return []
     return [each for each in _CONSTRAINTS if contract.supports(f"structured_outputs.{each}")]
 
 
 def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a TensorRT-LLM engine is among the parts that was given no grammar's backend."""
+    """Whether a TensorRT-LLM engine among the steps has no guided decoding backend."""
     return any(
         model_files.parameter(part, "guided_decoding_backend") is None
         for part in parts
@@ -260,26 +261,26 @@ def _lacks_guidance(parts: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-_VLLM_MAX_RANK = 16  # where model.json does not say it
+_VLLM_MAX_RANK = 16  # vLLM's default
 
 
 def _adapters(folder: ModelDirectory, contract: Contract) -> tuple[list[str], list[str]]:
-    """Names by which requests ask for them, and a sentence for each that could not serve."""
-    places = LoRASources(
+    """The names of LoRA adapters in requests, and a sentence for each that cannot be served."""
+    sources = LoRASources(
         model_folder=folder.path,
         version=max(folder.versions),
         named=folder.options.adapters,
         watched=folder.options.adapter_folder,
     )
-    found = LoRACatalog().scan(folder.name, places, _requirements(folder, contract))
+    found = LoRACatalog().scan(folder.name, sources, _requirements(folder, contract))
     return (
         [f"{folder.name}{SEPARATOR}{name}" for name in found.adapters],
-        [f"Its adapter '{name}' cannot serve: {why}." for name, why in found.problems.items()],
+        [f"LoRA adapter '{name}': {why}." for name, why in found.problems.items()],
     )
 
 
 def _requirements(folder: ModelDirectory, contract: Contract) -> LoRARequirements | None:
-    """What adapters the model takes; an engine in this process is asked for them in model.json."""
+    """Which LoRA adapters the model accepts; for an in-process engine, model.json decides."""
     if not contract.supports("adapter"):
         return None
     if folder.engine is not None:

@@ -1,4 +1,4 @@
-"""`keys add|list|revoke`: the keys of a file. A key itself is printed once and kept nowhere."""
+"""`keys add|list|revoke`: API keys in a file, which stores only their digests."""
 
 import argparse
 import os
@@ -11,6 +11,7 @@ from typing import Any
 from openai_frontend.auth import keys_file
 from openai_frontend.auth.keys import SCOPES, Key, KeyLimits, KeyScope, digest_of, new_secret
 from openai_frontend.auth.keys_file import InvalidKeysFile, KeyExists, UnknownKey
+from openai_frontend.cli import tables
 
 PATH_VARIABLE = "OPENAI_FRONTEND_KEYS_FILE"
 
@@ -18,105 +19,112 @@ _DEFAULT_SCOPES: list[KeyScope] = ["inference", "models"]
 _COLUMNS = ("name", "digest", "scopes", "models", "limits", "expires")
 
 
-class _Refused(Exception):
+class _KeysError(Exception):
     """The message is one line."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The three commands and their options."""
     commands = parser.add_subparsers(dest="keys_command", required=True, metavar="COMMAND")
-    adding = commands.add_parser("add", help="make a key and print it, this once")
-    adding.add_argument("name", metavar="NAME", help="what the log and lists call it")
+    adding = commands.add_parser("add", help="create an API key and print it once")
+    adding.add_argument("name", metavar="NAME", help="name of the key in logs and lists")
     adding.add_argument(
         "--scope",
         dest="scopes",
         action="append",
         choices=SCOPES,
-        help=f"what it is for; repeat it for more. Default: {', '.join(_DEFAULT_SCOPES)}.",
+        help=f"scope of the key; repeatable. Default: {', '.join(_DEFAULT_SCOPES)}.",
     )
     adding.add_argument(
         "--model",
         dest="models",
         action="append",
         metavar="NAME",
-        help="a model that it may use, or a pattern (`org/*`); repeat it. Default: all.",
+        help="model that the key may use, or a pattern (`org/*`); repeatable. Default: all.",
     )
     for limit, what in (
-        ("requests-per-minute", "requests in a minute"),
-        ("tokens-per-minute", "tokens in a minute, prompts and answers"),
-        ("max-concurrent-requests", "requests at work at the same time"),
+        ("requests-per-minute", "requests per minute"),
+        ("tokens-per-minute", "tokens per minute, prompts and outputs together"),
+        ("max-concurrent-requests", "concurrent requests"),
     ):
-        adding.add_argument(f"--{limit}", type=_count, metavar="NUMBER", help=f"most {what}")
+        adding.add_argument(
+            f"--{limit}", type=_count, metavar="NUMBER", help=f"maximum {what}. Default: no limit."
+        )
     adding.add_argument(
         "--priority",
         type=int,
         default=0,
         metavar="NUMBER",
-        help="its requests' place where they wait; lower numbers first. Default: 0.",
+        help="queue priority of this key's requests (lower runs first). Default: 0.",
     )
     adding.add_argument(
         "--isolate-prefix-cache",
         action="store_true",
-        help="share the prefix cache with no other key",
+        help="do not share the prefix cache with other keys",
     )
     adding.add_argument(
-        "--expires-in-days", type=_count, metavar="NUMBER", help="Default: it does not expire."
+        "--expires-in-days",
+        type=_count,
+        metavar="NUMBER",
+        help="days until it expires. Default: never.",
     )
-    listing = commands.add_parser("list", help="show the keys, without what they are")
-    revoking = commands.add_parser("revoke", help="take a key out")
-    revoking.add_argument("name", metavar="NAME", help="as `list` shows it")
+    listing = commands.add_parser("list", help="list the keys; their secrets are not stored")
+    revoking = commands.add_parser("revoke", help="remove a key")
+    revoking.add_argument("name", metavar="NAME", help="name of the key in `keys list`")
     for command in (adding, listing, revoking):
         command.add_argument(
             "--keys-file",
             type=Path,
             metavar="PATH",
-            help=f"the file; a running server follows it. Default: ${PATH_VARIABLE}.",
+            help=f"keys file; a running server picks up changes. Default: ${PATH_VARIABLE}.",
         )
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0")
     return int(text)
 
 
-def run(given: Mapping[str, Any]) -> str | None:
-    """Does what the command line says; returns what was wrong, on one line, or None."""
-    path = given["keys_file"] or os.environ.get(PATH_VARIABLE)
+def run(arguments: Mapping[str, Any]) -> str | None:
+    """Returns the error on one line, or None."""
+    path = arguments["keys_file"] or os.environ.get(PATH_VARIABLE)
     if path is None:
-        return f"keys: which file? Give --keys-file, or set {PATH_VARIABLE}"
+        return f"keys: no keys file; set --keys-file or {PATH_VARIABLE}"
     try:
-        _COMMANDS[given["keys_command"]](Path(path), given)
-    except (_Refused, InvalidKeysFile) as error:
+        _COMMANDS[arguments["keys_command"]](Path(path), arguments)
+    except (_KeysError, InvalidKeysFile) as error:
         return f"keys: {error}"
     except OSError as error:
         return f"keys: {path}: {error.strerror}"
     return None
 
 
-def _add(path: Path, given: Mapping[str, Any]) -> None:
-    name = given["name"]
+def _add(path: Path, arguments: Mapping[str, Any]) -> None:
+    name = arguments["name"]
     if not keys_file.NAME.fullmatch(name):
-        raise _Refused("a name is up to 64 letters, digits and '._-', the first no sign")
-    now, days = datetime.now(UTC).replace(microsecond=0), given["expires_in_days"]
-    scopes: list[KeyScope] = given["scopes"] or _DEFAULT_SCOPES
+        raise _KeysError(
+            f"invalid name '{name}': use up to 64 letters, digits and '._-', and begin with a "
+            "letter or digit"
+        )
+    now, days = datetime.now(UTC).replace(microsecond=0), arguments["expires_in_days"]
+    scopes: list[KeyScope] = arguments["scopes"] or _DEFAULT_SCOPES
     secret = new_secret()
     key = Key(
         name=name,
         digest=digest_of(secret.encode()),
         scopes=frozenset(scopes),
-        models=given["models"],
-        limits=KeyLimits(**{each: given[each] for each in KeyLimits.__dataclass_fields__}),
-        priority=given["priority"],
-        isolate_prefix_cache=given["isolate_prefix_cache"],
+        models=arguments["models"],
+        limits=KeyLimits(**{each: arguments[each] for each in KeyLimits.__dataclass_fields__}),
+        priority=arguments["priority"],
+        isolate_prefix_cache=arguments["isolate_prefix_cache"],
         created=now,
         expires=None if days is None else _after(now, days),
     )
     try:
         keys_file.add(path, key)
     except KeyExists:
-        raise _Refused(f"{path} has a key '{name}' already") from None
-    sys.stderr.write(f"The key '{name}' is in {path}. It is shown this once:\n")
+        raise _KeysError(f"{path} already has a key '{name}'; revoke it first") from None
+    sys.stderr.write(f"Added key '{name}' to {path}. It is shown only once:\n")
     sys.stdout.write(f"{secret}\n")
 
 
@@ -124,23 +132,19 @@ def _after(now: datetime, days: int) -> datetime:
     try:
         return now + timedelta(days=days)
     except OverflowError:
-        raise _Refused("--expires-in-days: no calendar goes so far") from None
+        raise _KeysError(f"--expires-in-days: {days} days is too far in the future") from None
 
 
-def _list(path: Path, given: Mapping[str, Any]) -> None:
-    rows = [_COLUMNS, *map(_row, keys_file.read(path))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+def _list(path: Path, arguments: Mapping[str, Any]) -> None:
+    tables.write(_COLUMNS, map(_row, keys_file.read(path)))
 
 
-def _revoke(path: Path, given: Mapping[str, Any]) -> None:
+def _revoke(path: Path, arguments: Mapping[str, Any]) -> None:
     try:
-        keys_file.revoke(path, given["name"])
+        keys_file.revoke(path, arguments["name"])
     except UnknownKey:
-        raise _Refused(f"{path} has no key '{given['name']}'") from None
-    sys.stderr.write(f"The key '{given['name']}' is no longer in {path}.\n")
+        raise _KeysError(f"{path} has no key '{arguments['name']}'") from None
+    sys.stderr.write(f"Removed key '{arguments['name']}' from {path}.\n")
 
 
 _COMMANDS: Mapping[str, Callable[[Path, Mapping[str, Any]], None]] = {
@@ -158,17 +162,17 @@ def _row(key: Key) -> tuple[str, ...]:
 
 def _limits(key: Key) -> str:
     limits = key.limits
-    told = [
+    parts = [
         (limits.requests_per_minute, "{} requests/min"),
         (limits.tokens_per_minute, "{} tokens/min"),
-        (limits.max_concurrent_requests, "{} at once"),
+        (limits.max_concurrent_requests, "{} concurrent"),
         (key.priority or None, "priority {}"),
         (key.isolate_prefix_cache or None, "isolated prefix cache"),
     ]
-    return ", ".join(form.format(value) for value, form in told if value is not None) or "none"
+    return ", ".join(form.format(value) for value, form in parts if value is not None) or "none"
 
 
 def _expiry(key: Key) -> str:
     if key.expires is None:
         return "never"
-    return f"{key.expires:%Y-%m-%d %H:%M}{' (over)' if key.is_expired() else ''}"
+    return f"{key.expires:%Y-%m-%d %H:%M}{' (expired)' if key.is_expired() else ''}"

@@ -1,4 +1,4 @@
-"""Why a model could not be loaded here, found without starting anything."""
+"""Checks whether a model could be loaded on this machine, without starting anything."""
 
 import importlib
 import json
@@ -11,7 +11,7 @@ from openai_frontend.cli.model_directory import ModelDirectory
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.triton import library, python_backend
 
-# vLLM's own list takes seconds to import; these, which `init-repo` writes, it always has.
+# vLLM's own list takes seconds to import; these, which `init-repo` writes, always exist.
 _KNOWN_ARGUMENTS = frozenset((
     "model", "tokenizer", "tensor_parallel_size", "dtype", "max_model_len", "runner",
     "gpu_memory_utilization", "max_num_seqs", "disable_log_stats", "enable_lora", "max_loras",
@@ -52,7 +52,7 @@ def _check_vllm(folder: ModelDirectory) -> None:
 
 
 def _longest(folder: ModelDirectory) -> int | None:
-    """Tokens that config.json allows; None if it does not say, or if vLLM computes it otherwise."""
+    """Context length in config.json; None if it is missing or vLLM computes it differently."""
     weights = folder.weights()
     path = None if weights is None else weights / "config.json"
     if path is None or not path.is_file() or os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1":
@@ -67,7 +67,7 @@ def _longest(folder: ModelDirectory) -> int | None:
 
 
 def _is_scaled(config: Mapping[str, Any]) -> bool:
-    """Rotary embeddings may reach further than they were trained for."""
+    """Scaled rotary embeddings extend the context length."""
     ropes = [config.get(name) for name in ("rope_scaling", "rope_parameters")]
     return any(
         isinstance(rope, Mapping) and rope.get("rope_type", rope.get("type")) != "default"
@@ -76,16 +76,16 @@ def _is_scaled(config: Mapping[str, Any]) -> bool:
 
 
 _OURS = "inprocess"
-_OWN_KIND = {"", "ensemble"}  # the core's own, or for it to choose
+_OWN_KIND = {"", "ensemble"}  # the core's own, or chosen by the core
 
 
 def missing_backend(backend: str, backend_directory: Path | None) -> str | None:
-    """A sentence where models of the backend cannot be loaded here; None where they can."""
+    """Why models of the backend cannot be loaded here, as a sentence; None if they can."""
     folder = backend_directory or library.IMAGE_BACKENDS
     if backend == _OURS or backend in _OWN_KIND or (folder / backend).is_dir():
         return None
     if backend != python_backend.BACKEND:
-        return f"Its backend '{backend}' is not on this machine, in {folder}."
+        return f"Backend '{backend}' is not installed in {folder}."
     try:
         python_backend.shared_library()
     except python_backend.PythonBackendUnavailable as error:

@@ -1,4 +1,4 @@
-"""What a model's directory says before anything runs: its config, options and facts."""
+"""Reads a model's directory without running anything: config, options and facts."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +20,10 @@ Config = dict[str, Any]
 
 
 def read_config(folder: Path, version: Path | None) -> Config:
-    """The config; all defaults if there is no file. ModelUnavailable where it cannot be read."""
+    """config.pbtxt in the shape of Triton's JSON, completed as its backend completes it on load.
+
+    Without a file, all defaults. Raises ModelUnavailable if it cannot be read.
+    """
     path = folder / "config.pbtxt"
     try:
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -30,15 +33,13 @@ def read_config(folder: Path, version: Path | None) -> Config:
     name = folder.resolve().name
     config["name"] = config["name"] or name
     if config["name"] != name:
-        raise ModelUnavailable(
-            f"{path}: its name is '{config['name']}', not its folder's, '{name}'"
-        )
+        raise ModelUnavailable(f"{path}: name is '{config['name']}', but the folder is '{name}'")
     complete = _COMPLETED.get(config.get("backend", ""))
     return config if complete is None else complete(config, version)
 
 
 def _complete_python(config: Config, version: Path | None) -> Config:
-    """What the LLM API's program sets, by its model.yaml; other programs are not known."""
+    """What TensorRT-LLM's LLM API sets from model.yaml; other Python models are unknown."""
     path = None if version is None else version / "model.yaml"
     if path is None or not path.is_file():
         return config
@@ -52,7 +53,7 @@ def _complete_python(config: Config, version: Path | None) -> Config:
     try:
         max_batch_size = int(triton.get("max_batch_size", 0))
     except (TypeError, ValueError):
-        raise ModelUnavailable(f"{path}: max_batch_size is no number") from None
+        raise ModelUnavailable(f"{path}: max_batch_size is not a number") from None
     return {
         **config,
         "max_batch_size": max_batch_size,
@@ -69,24 +70,24 @@ _COMPLETED: Mapping[str, Callable[[Config, Path | None], Config]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDirectory:
-    """One model of a repository, or a bare folder of weights (`config` is None)."""
+    """A model of a repository, or a folder of weights (`config` is None)."""
 
     name: str
     path: Path
     options: ModelOptions
     config: Config | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)  # of model.json
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # model.json
     versions: Sequence[int] = ()  # those that Triton would load
 
     @property
     def backend(self) -> str:
-        """As the config names it; an ensemble has its platform alone."""
+        """The backend of the config; for an ensemble, its platform."""
         config = self.config or {}
         return str(config.get("backend") or config.get("platform") or "")
 
     @property
     def engine(self) -> str | None:
-        """Of the in-process backend."""
+        """The engine of the in-process backend; None for other backends."""
         engine = (self.config or {}).get("parameters", {}).get("engine", {}).get("string_value")
         return str(engine or "vllm") if self.backend == "inprocess" else None
 
@@ -95,7 +96,7 @@ class ModelDirectory:
         return self.path / str(max(self.versions)) if self.versions else None
 
     def facts(self) -> ModelFacts:
-        """Its tokenizer and context, as far as the files say them."""
+        """Tokenizer and context length, as far as files contain them."""
         if self.config is None:
             return ModelFacts(tokenizer=self.path)
         if self.engine is not None:
@@ -105,7 +106,7 @@ class ModelDirectory:
         )
 
     def is_decoupled(self) -> bool:
-        """Whether it may answer many times; an ensemble may where one of its parts may."""
+        """Whether it may send several responses; an ensemble may if one of its steps may."""
         steps = (self.config or {}).get("ensemble_scheduling", {}).get("step", ())
         policies = [self.config or {}, *self.parts(step["model_name"] for step in steps)]
         return any(
@@ -113,19 +114,19 @@ class ModelDirectory:
         )
 
     def parts(self, names: Iterable[str]) -> list[Config]:
-        """The configs of those models that lie beside this one."""
+        """The configs of those models that are in the same repository."""
         found = (self._part(name) for name in names)
         return [dict(each.config) for each in found if each is not None]
 
     def _engine_facts(self) -> ModelFacts:
-        """What an engine in this process would say itself."""
+        """What an in-process engine would report itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
         found = (self._place(key) for key in keys)
         place = next((each for each in found if each is not None), None)
         return ModelFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
 
     def weights(self) -> Path | None:
-        """The folder that vLLM is given, or the name on a hub."""
+        """vLLM's argument `model`: a folder, or a name on a hub."""
         return self._place("model")
 
     def _place(self, argument: str) -> Path | None:
@@ -144,7 +145,7 @@ class ModelDirectory:
 def find(
     name_or_path: str, repositories: Sequence[Path], options: Mapping[str, ModelOptions]
 ) -> ModelDirectory:
-    """A model by its name in a repository or by its path. ModelUnavailable where there is none."""
+    """A model by its name in a repository or by its path. Raises ModelUnavailable."""
     for path in (Path(name_or_path), *(each / name_or_path for each in repositories)):
         if is_model(path):
             return read(path, options)
@@ -154,28 +155,27 @@ def find(
     known = {path.name: path for path in folders(repositories)}
     if (folder := known.get(name_or_path)) is not None:
         raise ModelUnavailable(
-            f"there is no model '{name_or_path}': {folder} has neither a config.pbtxt"
-            " nor the folder of a version"
+            f"no model '{name_or_path}': {folder} has neither a config.pbtxt nor a version folder"
         )
     close = get_close_matches(name_or_path, known, n=1)
     guess = f"; did you mean '{close[0]}'?" if close else ""
-    raise ModelUnavailable(f"there is no model '{name_or_path}'{guess}")
+    raise ModelUnavailable(f"no model '{name_or_path}'{guess}")
 
 
 def folders(repositories: Sequence[Path]) -> Iterator[Path]:
-    """Every folder in which Triton looks for a model, by name."""
+    """Every folder that Triton would load as a model, sorted by name."""
     for repository in repositories:
         if repository.is_dir():
             yield from sorted(path for path in repository.iterdir() if path.is_dir())
 
 
 def is_model(path: Path) -> bool:
-    """Whether there is something of a model's in the folder."""
+    """Whether the folder has a config.pbtxt or a version."""
     return (path / "config.pbtxt").is_file() or bool(_numbers(path))
 
 
 def read(path: Path, options: Mapping[str, ModelOptions]) -> ModelDirectory:
-    """All that the folder says. ModelUnavailable where a file cannot be read, with its name."""
+    """Raises ModelUnavailable with the name of a file that cannot be read."""
     numbers = _numbers(path)
     latest = path / str(numbers[-1]) if numbers else None
     name = path.resolve().name
@@ -198,7 +198,7 @@ def _numbers(path: Path) -> list[int]:
 
 
 def _loaded(numbers: Sequence[int], policy: Mapping[str, Any] | None) -> Sequence[int]:
-    """Those of the policy: unless it says otherwise, the latest."""
+    """The versions that the version policy selects; by default, the latest."""
     policy = policy or {}
     if "all" in policy:
         return numbers

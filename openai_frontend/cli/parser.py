@@ -1,4 +1,4 @@
-"""The command line's commands and options, with their help. Runs none."""
+"""The commands and options of the command line, with their help."""
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
@@ -11,15 +11,15 @@ from openai_frontend.cli.init_repo import command as init_repo_command
 from openai_frontend.cli.top import options as top_options
 from openai_frontend.config.options import Option, options
 
-Commands = Any  # what `add_subparsers` returns: argparse has no public name for it
+Commands = Any  # the result of `add_subparsers`, which has no public name
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the whole command."""
     whole = CommandLineParser(
         prog="openai-frontend",
         description="An OpenAI-compatible gateway with Triton Inference Server in its own process.",
-        epilog="To begin: 'openai-frontend serve ORG/MODEL', or a folder instead of ORG/MODEL.",
+        epilog="To get started, run 'openai-frontend serve MODEL' with a name on Hugging Face's "
+        "hub (ORG/MODEL) or a folder of weights.",
         allow_abbrev=False,
     )
     whole.add_argument(
@@ -31,8 +31,8 @@ def parser() -> argparse.ArgumentParser:
     init_repo = commands.add_parser(
         "init-repo",
         help="write a model repository for a Hugging Face model",
-        description="Write a model repository for a Hugging Face model, every field filled, and "
-        "check it. Nothing is downloaded. Exit code 3: files of NVIDIA's are still missing.",
+        description="Write a complete model repository for a Hugging Face model, and check it. "
+        "Downloads nothing. Exit code 3: files from NVIDIA are still missing.",
         usage="openai-frontend init-repo MODEL [--kind KIND] [--OPTION VALUE ...]",
         allow_abbrev=False,
     )
@@ -41,9 +41,9 @@ def parser() -> argparse.ArgumentParser:
     top_options.add_arguments(
         commands.add_parser(
             "top",
-            help="show how a running gateway is doing",
-            description="Show how a running gateway is doing, model by model, each second. Rates "
-            "and quantiles are of the last ten seconds. Ctrl-C ends it.",
+            help="monitor a running gateway",
+            description="Show requests, tokens, latencies and queues of each model, updated every "
+            "second. Rates and quantiles cover the last ten seconds. Press Ctrl-C to exit.",
             allow_abbrev=False,
         )
     )
@@ -67,18 +67,18 @@ def _add_serve(commands: Commands) -> None:
         nargs="?",
         default=None,
         help="a folder of weights, a name on Hugging Face's hub (ORG/MODEL), or a model "
-        "repository; --model-repository if none",
+        "repository. Default: the models of --model-repository.",
     )
-    serve.advise = flag_hints.here
+    serve.advise = flag_hints.hint
     _add_settings(serve, options())
 
 
 def _add_check(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
-        help="say how a model would be served, and what will not work",
-        description="Say how a model would be served, why, and what will not work, from its files "
-        "alone: nothing is started. Exit code 1: it could not be served.",
+        help="report how a model would be served, and what will not work",
+        description="Report how a model would be served, why, and what will not work, from its "
+        "files alone: nothing is started. Exit code 1: the model cannot be served.",
         epilog=_SOURCES,
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
@@ -88,20 +88,20 @@ def _add_check(commands: Commands) -> None:
         metavar="MODEL",
         nargs="?",
         default=None,
-        help="its name in a repository, or its folder; all models of the repositories if none",
+        help="name of a model in a repository, or its folder. Default: all models.",
     )
     check.add_argument("--json", dest="as_json", action="store_true", help="write JSON")
     _add_settings(check, [option for option in options() if option.name in _CHECKED])
 
 
-_VERSIONS = "print the versions of what runs here"
+_VERSIONS = "print the versions of the gateway, Triton, vLLM and Python"
 
 _SOURCES = (
     "Each option is also an environment variable (OPENAI_FRONTEND_PORT for --port) and a YAML key "
     "(port). A flag wins over the environment, which wins over the file."
 )
 
-# The settings that `check` looks at
+# The settings that `check` uses
 _CHECKED = {
     "model_repository", "model_option", "chat_template", "tool_call_parser", "reasoning_parser",
     "backend_directory",
@@ -128,31 +128,30 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option) -> None:
 
 
 def _help(option: Option) -> str:
-    """The table's help, with the default where there is one."""
     text = option.field.description or ""
     default = option.default_text
     return (f"{text} Default: {default}." if default else text).replace("%", "%%")
 
 
-# Options with values that no message may show: a word that is left over may be one of them
+# Options whose values no message may show: an unexpected argument may be such a value
 _SECRET = frozenset({"--api-key"})
 
 
 class CommandLineParser(argparse.ArgumentParser):
-    """Its commands are of this class too, so that each refuses what is not its own."""
+    """argparse with errors of one line that suggest what was meant. Subcommands use it too."""
 
-    # What to do instead of an option that other programs have
+    # Advises on options of other servers
     advise: Callable[[str], str | None] | None = None
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with code 2."""
+        """Exits with code 2."""
         reason = message.removeprefix("argument ")
         self.exit(2, f"{self.prog}: {reason} (see {self.prog} --help)\n")
 
-    def parse_known_args(  # type: ignore[override]  # a namespace of our own is never given
+    def parse_known_args(  # type: ignore[override]  # never called with a namespace of its own
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Nothing is left over: what is not known is refused by the command that was given it."""
+        """Rejects unknown arguments in the subcommand that received them."""
         known, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(self._unknown(rest[0], args or ()))
@@ -165,14 +164,14 @@ class CommandLineParser(argparse.ArgumentParser):
                 return "one argument too many; repeat --api-key for each key"
             return f"one argument too many: '{word}'"
         if self.advise is not None and (advice := self.advise(name)) is not None:
-            return f"there is no option {name}; {advice}"
-        return f"there is no option {name}{_guess(name, self._option_string_actions)}"
+            return f"unknown option {name}; {advice}"
+        return f"unknown option {name}{_guess(name, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(each) for each in action.choices]
             if guess := _guess(str(value), known):
-                raise argparse.ArgumentError(action, f"there is no '{value}'{guess}")
+                raise argparse.ArgumentError(action, f"unknown value '{value}'{guess}")
             raise argparse.ArgumentError(action, f"'{value}' is not one of {', '.join(known)}")
 
 

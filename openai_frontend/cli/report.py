@@ -1,44 +1,46 @@
-"""What `check` says of a model, as a table, as one line of a list or as JSON. Finds nothing out."""
+"""The report of `check` on a model, and its text."""
 
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-_JOINED = ("aliases", "versions", "serves", "refused", "constraints", "adapters", "parts")
+_JOINED = ("aliases", "versions", "serves", "refused", "constraints", "adapters", "steps")
 _WIDTH = 14
 _LINE = 84
 
 
 @dataclass(kw_only=True)
 class Report:
-    """In the order in which it is said."""
+    """Fields in the order of the output."""
 
     model: str
     aliases: Sequence[str] = ()
-    versions: Sequence[int] = ()  # those that Triton would load; requests may say `model@2`
+    versions: Sequence[int] = ()  # those that Triton would load; requests may name `model@2`
     serves: list[str] = field(default_factory=list)  # kinds of request
     contract: str = ""
     streams: str = ""
-    derived: Sequence[str] = ()  # what of an answer the model does not report, and how it is had
+    derived: Sequence[
+        str
+    ] = ()  # fields of a response that the model does not report, and their source
     refused: Sequence[str] = ()  # request fields
-    parts: Sequence[str] = ()  # the models that this one calls
+    steps: Sequence[str] = ()  # the steps of an ensemble
     ensemble: str = ""
-    expose: bool = False  # requests may name it though another model calls it
+    expose: bool = False  # requests may name it although it is a step of an ensemble
     tokenizer: str = ""
-    max_model_len: int | None = None  # tokens of prompt and answer together; None: not known
+    max_model_len: int | None = None  # tokens of prompt and output together; None: unknown
     chat_template: str = ""
     tool_calls: str = ""
     reasoning: str = ""
-    constraints: list[str] | None = None  # None: not known
-    adapters: Sequence[str] = ()  # names by which requests ask for them
-    why: Sequence[str] = ()  # of tool calls and reasoning
+    constraints: list[str] | None = None  # None: unknown
+    adapters: Sequence[str] = ()  # names that requests use
+    why: Sequence[str] = ()  # evidence for tool_calls and reasoning
     will_not_work: list[str] = field(default_factory=list)
-    problem: str | None = None  # why the model could not be served
-    for_no_request: bool = False  # that alone is the problem
+    problem: str | None = None  # why the model cannot be served
+    no_endpoint: bool = False  # the only problem is that no endpoint matches its tensors
 
 
 def as_text(report: Report) -> str:
-    """A paragraph for each member that says something; several sentences stand below each other."""
+    """One paragraph per field that has a value; several sentences are separate lines."""
     lines = []
     for name, value in asdict(report).items():
         sentences = _sentences(name, value)
@@ -62,11 +64,11 @@ def _sentences(name: str, value: object) -> list[str]:
 
 
 def as_line(report: Report, width: int) -> str:
-    """Its name, whether requests may name it, and what for or why not."""
+    """Name, state, and endpoints or the reason."""
     if report.problem is not None:
         state, reason = "not servable", report.problem
     elif report.ensemble:
-        state, reason = "part", f"of {report.ensemble}"
+        state, reason = "step", f"of {report.ensemble}"
     else:
         names = [*report.aliases, *report.adapters]
         also = f"; also as {', '.join(names)}" if names else ""

@@ -95,7 +95,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         capsys, str(tmp_path / "m"), "--chat-template", "llama3", "--tool-call-parser", "json"
     )
 
-    assert found["chat_template"] == "llama3, built in, by the option chat_template"
+    assert found["chat_template"] == "llama3, built in, set by chat_template"
     assert found["will_not_work"] == [
         "The chat template does not tell the model of tools, so it will call none.",
         "Reasoning, if the model writes any, is not told from the answer.",
@@ -105,7 +105,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        (None, "Without a chat template there is no chat."),
+        (None, "Chat: it needs a chat template."),
         ("{{ messages }}", "No tool calls are recognised."),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["serves"] == ["chat completions", "completions", "embeddings"]
     assert (found["tokenizer"], found["tool_calls"]) == (str(tokenizer), "hermes")
     assert "logit_bias" in found["refused"]
-    assert found["will_not_work"][-1].startswith("Its backend 'vllm' is not on this machine")
+    assert found["will_not_work"][-1].startswith("Backend 'vllm' is not installed")
 
 
 @pytest.mark.parametrize("size", ["many", "[1]"])
@@ -164,7 +164,7 @@ def test_a_size_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str],
 
     found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
 
-    assert found["problem"].endswith("model.yaml: max_batch_size is no number")
+    assert found["problem"].endswith("model.yaml: max_batch_size is not a number")
 
 
 def test_a_program_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ def test_what_the_model_does_not_report(tmp_path: Path, capsys: pytest.CaptureFi
     found = report(capsys, "m", "--model-repository", str(tmp_path))
 
     assert found["contract"] == "python. The model's options say so."
-    assert found["streams"] == "as one chunk at the end: the model answers once"
+    assert found["streams"] == "as one chunk at the end: the model sends one response"
     assert any("first stop text" in sentence for sentence in found["derived"])
     assert {"temperature", "response_format"} <= set(found["refused"])
     assert "stop" not in found["refused"]
@@ -206,7 +206,7 @@ def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
     found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
 
-    assert (found["problem"], found["for_no_request"]) == (
+    assert (found["problem"], found["no_endpoint"]) == (
         "no request of the gateway fits its tensors",
         True,
     )
@@ -220,14 +220,16 @@ def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     found = report(capsys, "m", "--model-repository", str(tmp_path))
 
     assert found["serves"] == ["completions", "embeddings"]
-    assert found["will_not_work"][0] == (
-        "Without a tokenizer there is no chat, so there are no tools."
-    )
+    assert found["will_not_work"][0] == ("Chat and tools: they need a tokenizer.")
 
 
 @pytest.mark.parametrize(
     ("model", "problem"),
-    [("./nothing", "there is no "), ("/nothing", "there is no /nothing"), ("org/m", None)],
+    [
+        ("./nothing", "/nothing does not exist"),
+        ("/nothing", "/nothing does not exist"),
+        ("org/m", None),
+    ],
 )
 def test_weights_that_are_not_here(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, problem: str | None
@@ -238,8 +240,8 @@ def test_weights_that_are_not_here(
 
     found = report(capsys, str(tmp_path / "m"), code=0 if problem is None else 1)
 
-    assert (found["problem"] or "").startswith(problem or "")
-    assert problem or found["tokenizer"] == "org/m, which is not on this machine yet"
+    assert (found["problem"] or "").endswith(problem or "")
+    assert problem or found["tokenizer"] == "org/m, not downloaded yet"
 
 
 def test_what_a_hub_model_does_is_not_known_before_its_files_are_here(
@@ -251,7 +253,7 @@ def test_what_a_hub_model_does_is_not_known_before_its_files_are_here(
 
     found = report(capsys, str(tmp_path / "m"))
 
-    unknown = "unknown until its files are here"
+    unknown = "unknown until its files are downloaded"
     assert (found["serves"], found["tool_calls"], found["reasoning"]) == (
         [unknown], unknown, unknown,
     )  # fmt: skip
@@ -281,7 +283,7 @@ def test_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, str(tmp_path / "r" / "m"))
 
     assert found["adapters"] == ["m:sound"]
-    assert found["will_not_work"][-1].startswith("Its adapter 'large' cannot serve: ")
+    assert found["will_not_work"][-1].startswith("LoRA adapter 'large': ")
 
 
 def test_adapters_of_a_model_that_takes_none(
@@ -299,7 +301,7 @@ def test_adapters_of_a_model_that_takes_none(
 
     said = capsys.readouterr()
     assert (code, said.err) == (0, "")
-    assert "Its adapter 'a' cannot serve: the model takes no adapters" in said.out
+    assert "LoRA adapter 'a': the model takes no adapters" in said.out
 
 
 def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +317,7 @@ def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     assert (found["aliases"], found["max_model_len"]) == (["org/m"], 7)
     assert found["tokenizer"] == str(tokenizer)
-    assert found["chat_template"] == "llama3, built in, by the option chat_template"
+    assert found["chat_template"] == "llama3, built in, set by chat_template"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +356,7 @@ def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
     assert code == 1
     assert capsys.readouterr().out == (
-        "model          lama\nproblem        there is no model 'lama'; did you mean 'llama'?\n"
+        "model          lama\nproblem        no model 'lama'; did you mean 'llama'?\n"
     )
 
 
@@ -364,7 +366,7 @@ def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("config.pbtxt", "parameters { key", "config.pbtxt: line 1, column 17: Expected"),
         ("config.pbtxt", "\nmax_batch: 1", "config.pbtxt: line 2, column 1: Message type"),
         ("config.pbtxt", "max_batch_size: x", "line 1, column 17: Couldn't parse integer: x"),
-        ("config.pbtxt", 'name: "n"', "config.pbtxt: its name is 'n', not its folder's, 'm'"),
+        ("config.pbtxt", 'name: "n"', "config.pbtxt: name is 'n', but the folder is 'm'"),
         ("openai_frontend.yaml", "alias: x", "unknown option 'alias'; did you mean 'aliases'?"),
         ("1/model.json", "{", "model.json: Expecting property name"),
         ("1/model.json", "[]", "model.json: not a JSON object"),

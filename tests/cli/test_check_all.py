@@ -47,7 +47,7 @@ def test_each_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         f"broken not servable {tmp_path}/broken/config.pbtxt: line 1, column 1: "
         "Expected identifier or number, got {.",
         "chat servable chat completions, completions; also as org/chat",
-        "empty not servable it has neither a config.pbtxt nor the folder of a version",
+        "empty not servable it has neither a config.pbtxt nor a version folder",
         "vectors servable embeddings",
     ]
 
@@ -56,15 +56,17 @@ def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     """A part is for no request, unless it is said to stand alone; a whole needs its parts."""
 
     mock_models.write(tmp_path, "whole", config=ENSEMBLE)
-    assert lines(capsys, tmp_path, code=1) == ["whole not servable its part 'inner' is not there"]
+    assert lines(capsys, tmp_path, code=1) == [
+        "whole not servable its ensemble step 'inner' does not exist"
+    ]
 
     mock_models.write(tmp_path, "inner", tasks=["generate"])
-    assert lines(capsys, tmp_path) == ["inner part of whole", "whole servable completions"]
+    assert lines(capsys, tmp_path) == ["inner step of whole", "whole servable completions"]
 
     version = tmp_path / "inner" / "1"
     version.rename(tmp_path / "inner" / "one")
     assert lines(capsys, tmp_path, code=1)[1] == (
-        "whole not servable its part 'inner' cannot be served"
+        "whole not servable its ensemble step 'inner' cannot be served"
     )
     (tmp_path / "inner" / "one").rename(version)
 
@@ -84,7 +86,7 @@ def test_a_name_of_two_models(
     if other != "other":
         alias(tmp_path, other, "other")
 
-    assert "m not servable its alias 'other' is another model's too" in lines(
+    assert "m not servable its alias 'other' belongs to another model too" in lines(
         capsys, tmp_path, code=1
     )
 
@@ -97,14 +99,14 @@ def test_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
     assert (
         lines(capsys, tmp_path / "a", tmp_path / "b", code=1)
-        == ["m not servable there is another model of this name"] * 2
+        == ["m not servable another model has the same name"] * 2
     )
 
 
 def test_no_model_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty repository is said to be empty; one that is not there is a wrong setting."""
 
-    assert lines(capsys, tmp_path, code=1) == [f"{tmp_path}: no model"]
+    assert lines(capsys, tmp_path, code=1) == [f"{tmp_path}: no models"]
     assert lines(capsys, tmp_path / "nowhere", code=2) == []
 
 

@@ -47,7 +47,7 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
         main(["--help"])
     shown = capsys.readouterr().out
     assert ended.value.code == 0
-    assert "'openai-frontend serve ORG/MODEL'" in shown
+    assert "'openai-frontend serve MODEL'" in shown
     for name in ("serve", "check", "init-repo", "keys", "top", "version"):
         assert f"\n    {name}" in shown
 
@@ -70,12 +70,12 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["serv"], "openai-frontend: COMMAND: there is no 'serv'; did you mean serve?"),
-        (["--prot"], "openai-frontend: there is no option --prot"),
+        (["serv"], "openai-frontend: COMMAND: unknown value 'serv'; did you mean serve?"),
+        (["--prot"], "openai-frontend: unknown option --prot"),
         (["foo"], "openai-frontend: COMMAND: 'foo' is not one of serve, check, init-repo, keys,"),
         (
             ["serve", "--prot", "9"],
-            "openai-frontend serve: there is no option --prot; did you mean --port?",
+            "openai-frontend serve: unknown option --prot; did you mean --port?",
         ),
         (["serve", "--port"], "openai-frontend serve: --port: expected one argument"),
         (["check", "a", "b"], "openai-frontend check: one argument too many: 'b'"),
@@ -191,8 +191,7 @@ def test_a_model_to_load_that_is_not_there_is_refused(
 
     assert main(["serve", *options, "--load-model", "dmo"]) == 2
     assert capsys.readouterr().err == (
-        f"openai-frontend: load_model: there is no model 'dmo' in {tmp_path}; "
-        "did you mean 'demo'?\n"
+        f"openai-frontend: load_model: no model 'dmo' in {tmp_path}; did you mean 'demo'?\n"
     )
 
 
@@ -235,7 +234,7 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_line_and_code_1(
     code = main(["serve", "--model-repository", str(tmp_path), "--port", "0"])
     assert (code, capsys.readouterr().err) == (
         1,
-        "openai-frontend: a constraint plug-in cannot be loaded: "
+        "openai-frontend: cannot load a constraint plug-in: "
         "ModuleNotFoundError: No module named 'no_such_package'\n",
     )
 

@@ -13,16 +13,16 @@ FLAGS = {option.flag for option in options()}
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "org/m"], "there is no option --model; give MODEL without a flag: openai-fr"),
+        (["--model", "org/m"], "unknown option --model; pass MODEL without a flag: openai-fr"),
         (["--max-model-len", "9"], "use --engine-arg max_model_len=... (with 'serve MODEL')"),
         (["--max_model_len=9"], "use --engine-arg max_model_len=... (with 'serve MODEL')"),
         (["--no-enable-prefix-caching"], "use --engine-arg enable_prefix_caching=false"),
-        (["-tp", "2"], "there is no option -tp; use --engine-arg tensor_parallel_size=..."),
-        (["-c", "4096"], "there is no option -c; use --engine-arg max_model_len=..."),
-        (["-ngl", "99"], "it is not needed: vLLM puts the whole model on the GPU"),
-        (["--enable-auto-tool-choice"], "it is not needed: tool calls work if"),
-        (["--ssl-keyfile", "x"], "there is no option --ssl-keyfile; use --tls-key"),
-        (["--alias", "x"], "there is no option --alias; use --served-model-name"),
+        (["-tp", "2"], "unknown option -tp; use --engine-arg tensor_parallel_size=..."),
+        (["-c", "4096"], "unknown option -c; use --engine-arg max_model_len=..."),
+        (["-ngl", "99"], "not needed: vLLM puts the whole model on the GPU"),
+        (["--enable-auto-tool-choice"], "not needed: tool calls work if"),
+        (["--ssl-keyfile", "x"], "unknown option --ssl-keyfile; use --tls-key"),
+        (["--alias", "x"], "unknown option --alias; use --served-model-name"),
     ],
 )
 def test_a_flag_of_another_server_is_named_as_it_is_here(

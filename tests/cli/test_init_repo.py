@@ -232,7 +232,7 @@ def test_constraints_that_reach_no_engine(
 
     shown = capsys.readouterr().out
     assert "constraints    none\n" in shown
-    assert "the engine's guided_decoding_backend is not set" in shown
+    assert "guided_decoding_backend of the engine is not set" in shown
 
 
 def test_the_llm_api(tmp_path: Path, programs: Path) -> None:

@@ -16,31 +16,34 @@ from tests.cli.test_init_repo import DEMO, ENGINE, init
         (["~nobody-of-this-name/x"], "MODEL: ~nobody-of-this-name/x is neither a folder nor"),
         (["a/b/c"], "MODEL: a/b/c is neither a folder nor a name on a hub"),
         (["../x"], "MODEL: ../x is neither"),
-        (["tests"], "MODEL: tests holds none of config.json"),
-        (["org/m", "--kind", "vlm"], "--kind: there is no 'vlm'; did you mean 'vllm'?"),
-        (["org/m", "--name", "../m"], "--name: '../m' is no model's name"),
-        (["org/m", "--name", "a/b"], "--name: 'a/b' is no model's name"),
+        (["tests"], "MODEL: tests contains none of config.json"),
+        (["org/m", "--kind", "vlm"], "--kind: unknown value 'vlm'; did you mean 'vllm'?"),
+        (["org/m", "--name", "../m"], "--name: invalid model name '../m'"),
+        (["org/m", "--name", "a/b"], "--name: invalid model name 'a/b'"),
         (["org/m", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, float16"),
         (["org/m", "--max-model-len", "0"], "--max-model-len: must be at least 1, not 0"),
         (["org/m", "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization: must be above"),
-        (["org/m", "--instances", "2"], "--instances: is for --kind vllm or tensorrt_llm"),
-        (["org/m", "--engine-dir", "x"], "--engine-dir: is for --kind tensorrt_llm, not inprocess"),
-        (["org/m", "--kind", "tensorrt_llm"], "--engine-dir: --kind tensorrt_llm needs"),
+        (["org/m", "--instances", "2"], "--instances: only valid for --kind vllm or tensorrt_llm"),
+        (
+            ["org/m", "--engine-dir", "x"],
+            "--engine-dir: only valid for --kind tensorrt_llm, not inprocess",
+        ),
+        (["org/m", "--kind", "tensorrt_llm"], "--engine-dir: required by --kind tensorrt_llm"),
         (
             ["org/m", "--kind", "tensorrt_llm", "--engine-dir", "tests"],
-            "--engine-dir: tests holds no config.json",
+            "--engine-dir: tests contains no config.json",
         ),
         (
             ["org/m", "--kind", "tensorrt_llm", "--tensor-parallel-size", "2"],
-            "--tensor-parallel-size: is for --kind inprocess or vllm or llmapi",
+            "--tensor-parallel-size: only valid for --kind inprocess or vllm or llmapi",
         ),
         (
             ["org/m", "--kind", "vllm", "--instances", "2", "--tensor-parallel-size", "2"],
-            "--instances: of several GPUs each",
+            "--instances: NVIDIA's vLLM backend has no instances",
         ),
         (["org/m", "--tokenizer", "/nowhere"], "--tokenizer: /nowhere is neither a folder"),
         (["org/m", "--lora", "a"], "--lora: 'a' is not of the form NAME=PATH"),
-        (["org/m", "--lora", "../a=tests"], "--lora: '../a' is no model's name"),
+        (["org/m", "--lora", "../a=tests"], "--lora: invalid model name '../a'"),
         (["org/m", "--lora", "a=/nowhere"], "--lora: /nowhere is not a folder"),
         (["org/m", "--lora", "a=tests"], "--lora a: "),
     ],
@@ -69,7 +72,7 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     init(tmp_path, DEMO, "--name", "m", code=2)
     assert capsys.readouterr().err == (
-        f"openai-frontend: {tmp_path}/m exists; --force replaces its files\n"
+        f"openai-frontend: {tmp_path}/m already exists; --force overwrites its files\n"
     )
     assert arguments.read_text() == "mine"
 
@@ -99,8 +102,8 @@ def test_a_hub_name_that_looks_like_a_folder_is_warned_of(
     init(tmp_path / "r", model)
 
     warning = (
-        f"openai-frontend: warning: there is no folder '{model}' here; "
-        "it is taken as a name on Hugging Face's hub\n"
+        f"openai-frontend: warning: folder '{model}' does not exist; "
+        "using it as a name on Hugging Face's hub\n"
     )
     assert capsys.readouterr().err == (warning if warned else "")
 

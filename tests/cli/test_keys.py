@@ -75,7 +75,7 @@ def test_the_list(
     assert head.split() == ["name", "digest", "scopes", "models", "limits", "expires"]
     digest = key("a").digest[:8]
     scopes = "inference,models,metrics,admin"
-    assert first.split() == ["a", digest, scopes, "m", "2", "at", "once", "never"]
+    assert first.split() == ["a", digest, scopes, "m", "2", "concurrent", "never"]
     assert second.split()[3:] == ["all", "none", "never"]
 
 
@@ -83,10 +83,13 @@ def test_the_list(
     ("arguments", "message"),
     [
         (["revoke", "b"], "has no key 'b'"),
-        (["add", "a"], "has a key 'a' already"),
-        (["add", "a b"], "a name is up to 64 letters"),
-        (["add", "../x"], "a name is up to 64 letters"),
-        (["add", "c", "--expires-in-days=99999999999"], "--expires-in-days: no calendar"),
+        (["add", "a"], "already has a key 'a'"),
+        (["add", "a b"], "use up to 64 letters"),
+        (["add", "../x"], "use up to 64 letters"),
+        (
+            ["add", "c", "--expires-in-days=99999999999"],
+            "--expires-in-days: 99999999999 days is too far",
+        ),
         (["add", "c", "--priority=2147483648"], "keys[1].priority: must be below"),
         (
             ["add", "c", "--max-concurrent-requests=9007199254740993"],
@@ -120,7 +123,7 @@ def test_no_file_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
 
     monkeypatch.delenv("OPENAI_FRONTEND_KEYS_FILE", raising=False)
     assert main(["keys", "list"]) == 2
-    assert "which file?" in capsys.readouterr().err
+    assert "no keys file" in capsys.readouterr().err
 
 
 def test_a_server_does_not_start_with_a_broken_file(

@@ -73,7 +73,7 @@ def test_the_printed_examples_name_the_model_and_not_an_alias(talker: GatewayPro
     """The alias is named after it."""
 
     lines = printed(talker)
-    assert any(line.endswith("with m, a. Ask from a shell:") for line in lines)
+    assert any(line.endswith("with m, a. Try it from a shell:") for line in lines)
     assert not any('"a"' in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""`init-repo` from its options to its exit code."""
+"""`init-repo`: writes a model repository and checks it."""
 
 import argparse
 import shlex
@@ -18,10 +18,10 @@ from openai_frontend.cli.init_repo.options import (
 )
 from openai_frontend.cli.init_repo.presets import models
 
-# Exit codes beside the command's own: written, but files of NVIDIA's are still to be put there
+# Exit code: the repository is written, but files from NVIDIA are missing
 INCOMPLETE = 3
 
-# flag -> what argparse is told beside its name and help
+# flag -> further arguments of add_argument
 _VALUES: Mapping[str, Mapping[str, Any]] = {
     "--kind": {"metavar": "|".join(KINDS)},
     "--repository": {"type": Path, "metavar": "PATH", "default": Path("model_repository")},
@@ -40,34 +40,33 @@ _VALUES: Mapping[str, Mapping[str, Any]] = {
     "--force": {"action": "store_true", "default": False},
 }
 _HELP = {
-    "--kind": "What runs it: vLLM in this process (inprocess, the default), NVIDIA's vLLM backend "
-    "(vllm), a TensorRT-LLM engine behind NVIDIA's five models (tensorrt_llm), or TensorRT-LLM's "
-    "LLM API (llmapi).",
-    "--repository": "Folder that the model is put into. Default: model_repository.",
-    "--name": "Name that requests use. Default: the last part of MODEL.",
-    "--tokenizer": "Where the tokenizer is, if not with MODEL.",
-    "--max-model-len": "Tokens of prompt and answer together. Default: what the model has.",
-    "--max-batch-size": "Requests that run at the same time. Default: the backend's, or what the "
-    "TensorRT-LLM engine was built for.",
-    "--tensor-parallel-size": "GPUs that share one model. Default: 1.",
-    "--dtype": "Type of the weights. Default: the backend's choice.",
-    "--gpu-memory-utilization": "Share of a GPU's memory, above 0 and at most 1: all that vLLM may "
-    "take, or what is left for TensorRT-LLM's cache.",
-    "--instances": "Copies of the model, or of the models around a TensorRT-LLM engine. Default: "
-    "1.",
-    "--decoupled": "Whether answers can be streamed, for TensorRT-LLM. Default: they can.",
+    "--kind": "Backend: vLLM in this process (inprocess, default), NVIDIA's vLLM backend (vllm), "
+    "a TensorRT-LLM engine with NVIDIA's five models (tensorrt_llm), or TensorRT-LLM's LLM API "
+    "(llmapi).",
+    "--repository": "Folder of the repository. Default: model_repository.",
+    "--name": "Name in requests. Default: the last component of MODEL.",
+    "--tokenizer": "Folder or name on the hub of the tokenizer. Default: MODEL.",
+    "--max-model-len": "Context length in tokens, prompt and output. Default: the model's.",
+    "--max-batch-size": "Maximum requests per batch. Default: the backend's, or that of the built "
+    "TensorRT-LLM engine.",
+    "--tensor-parallel-size": "Number of GPUs per model. Default: 1.",
+    "--dtype": "Data type of the weights. Default: chosen by the backend.",
+    "--gpu-memory-utilization": "Share of GPU memory, above 0 and at most 1: for vLLM in total, or "
+    "of the free memory for TensorRT-LLM's KV cache.",
+    "--instances": "Instances of the model, or of the models around a TensorRT-LLM engine. "
+    "Default: 1.",
+    "--decoupled": "Allow streaming with TensorRT-LLM. Default: yes.",
     "--engine-dir": "Folder of the TensorRT-LLM engine (--kind tensorrt_llm).",
-    "--nvidia-models": "Folder all_models of NVIDIA's image, with the programs that --kind "
-    f"tensorrt_llm and llmapi need. Default: {nvidia.IMAGE_MODELS}, where that is.",
-    "--lora": "A LoRA adapter's name and folder; may be given again.",
-    "--force": "Replace the files of a model that is there already; others in its folder stay.",
+    "--nvidia-models": "Folder all_models of NVIDIA's image, with the Python files that --kind "
+    f"tensorrt_llm and llmapi need. Default: {nvidia.IMAGE_MODELS}, if it exists.",
+    "--lora": "Name and folder of a LoRA adapter; repeatable.",
+    "--force": "Overwrite the files of an existing model; other files in its folder remain.",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL and the options."""
     parser.add_argument(
-        "model", metavar="MODEL", help="a folder of weights, or a name on Hugging Face's hub"
+        "model", metavar="MODEL", help="folder of weights, or name on Hugging Face's hub"
     )
     for flag, value in _VALUES.items():
         extra = {"default": None} | dict(value)
@@ -75,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
-    """Writes the repository, then has it checked; the exit code. Raises InvalidOption, OSError."""
+    """Returns the exit code; `check` checks the repository. Raises InvalidOption, OSError."""
     asked = wanted(given)
     if asked.folder is None and (warning := mistyped_folder(asked.model)) is not None:
         sys.stderr.write(f"openai-frontend: warning: {warning}\n")
@@ -86,18 +85,18 @@ def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
     lacking = [line for model in made for line in _write(asked, model, programs)]
     if lacking:
         sys.stderr.write(
-            f"openai-frontend: {asked.repository} is incomplete: {programs} lacks NVIDIA's own "
-            f"programs, which {nvidia.IMAGE} has; copy {', '.join(lacking)}\n"
+            f"openai-frontend: {asked.repository} is incomplete: {programs} does not have "
+            f"NVIDIA's Python files. In {nvidia.IMAGE}, copy {', '.join(lacking)}\n"
         )
         return INCOMPLETE
     command = ["openai-frontend", "serve", "--model-repository", str(asked.repository)]
-    sys.stdout.write(f"\nServe it:\n{shlex.join(command)}\n\nAs it stands:\n")
+    sys.stdout.write(f"\nServe it with:\n{shlex.join(command)}\n\nReport:\n")
     sys.stdout.flush()
     return check(asked.name, asked.repository)
 
 
 def _write(asked: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
-    """Which folder is still to be copied to which."""
+    """Returns the folders that are still to be copied, and where to."""
     copied = nvidia.programs(model, programs)
     files = {**writer.contents(model), **copied}
     for path in writer.write(asked.repository, model, files):

@@ -1,4 +1,4 @@
-"""NVIDIA's own programs: copied from where NVIDIA's images have them, never shipped."""
+"""NVIDIA's Python files: copied from NVIDIA's image, never shipped."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _OPEN_VALUE = re.compile(r"\$\{\w+\}")
 
 
 def programs(model: RepositoryModel, models: Path | None) -> dict[str, bytes]:
-    """Path within the model's folder -> NVIDIA's program there, with all that lies beside it."""
+    """Path in the model's folder -> content of NVIDIA's Python file."""
     folder = _folder(model, models)
     if folder is None:
         return {}
@@ -25,13 +25,13 @@ def programs(model: RepositoryModel, models: Path | None) -> dict[str, bytes]:
     }
 
 
-def missing(model: RepositoryModel, here: Sequence[str]) -> list[str]:
-    """The programs that the model cannot be loaded without, of those that are not `here`."""
-    return [name for name in model.nvidia_files if name not in here]
+def missing(model: RepositoryModel, present: Sequence[str]) -> list[str]:
+    """Required Python files that are not among `present`."""
+    return [name for name in model.nvidia_files if name not in present]
 
 
 def differences(model: RepositoryModel, models: Path | None) -> Iterator[str]:
-    """A sentence for each side of the config whose tensors are not those of NVIDIA's template."""
+    """A sentence for inputs and one for outputs that differ from NVIDIA's template."""
     folder = _folder(model, models)
     template = None if folder is None else folder / "config.pbtxt"
     if template is None or not template.is_file():

@@ -1,4 +1,4 @@
-"""What the person at the command line wants of a new model repository, checked. Writes nothing."""
+"""The options of `init-repo`, validated."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _HUB_NAME = re.compile(rf"(?:{_NAME.pattern}/)?{_NAME.pattern}")
 
 _WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
-# Options that not every kind has a use for
+# Options that only some kinds support
 _KINDS_OF: Mapping[str, Sequence[str]] = {
     "engine_dir": ("tensorrt_llm",),
     "nvidia_models": ("tensorrt_llm", "llmapi"),
@@ -28,32 +28,28 @@ _KINDS_OF: Mapping[str, Sequence[str]] = {
 
 
 class InvalidOption(Exception):
-    """An option that cannot be used; the message is one line that names it."""
+    """The message is one line that names the option."""
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
 
 
 class ModelExists(InvalidOption):
-    """A model's folder that is there already."""
-
     def __init__(self, folder: Path) -> None:
-        Exception.__init__(self, f"{folder} exists; --force replaces its files")
+        Exception.__init__(self, f"{folder} already exists; --force overwrites its files")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RepositoryOptions:
-    """One model, and how it is to be served."""
-
-    model: str  # an absolute path, or a name on a hub, which is not looked at
-    folder: Path | None  # of the weights; None where they are on a hub
+    model: str  # an absolute path, or a name on a hub (not checked)
+    folder: Path | None  # of the weights; None if they are on a hub
     kind: str  # one of KINDS
     repository: Path
     name: str
     tokenizer: str  # an absolute path, or a name on a hub
     max_model_len: int | None = None
     tensor_parallel_size: int = 1
-    dtype: str | None = None  # None: the backend's own choice
+    dtype: str | None = None  # None: chosen by the backend
     gpu_memory_utilization: float | None = None
     engine_dir: Path | None = None  # TensorRT-LLM's, absolute
     max_batch_size: int | None = None
@@ -62,22 +58,24 @@ class RepositoryOptions:
     loras: Mapping[str, Path] = field(default_factory=dict)  # adapter -> its folder, absolute
     nvidia_models: Path | None = None
     force: bool = False
-    served_names: Sequence[str] = ()  # `name` and its aliases; () if nobody named them
-    engine_arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of vLLM's
+    served_names: Sequence[str] = ()  # `name` and its aliases; empty by default
+    engine_arguments: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # further engine arguments of vLLM
 
     def engine(self) -> Path:
-        """The folder of the engine, for the kind that has one."""
+        """TensorRT-LLM's engine folder. Raises InvalidOption if it is missing."""
         if self.engine_dir is None:
-            raise InvalidOption("--engine-dir", f"--kind {self.kind} needs the engine's folder")
+            raise InvalidOption("--engine-dir", f"required by --kind {self.kind}")
         return self.engine_dir
 
     def tokenizer_folder(self) -> str | None:
-        """The tokenizer's folder, where it is on this machine."""
+        """The tokenizer's folder, if it is on this machine."""
         return self.tokenizer if Path(self.tokenizer).is_absolute() else None
 
 
 def wanted(given: Mapping[str, Any]) -> RepositoryOptions:
-    """The options as argparse gives them; those that nobody gave are None. Raises InvalidOption."""
+    """From argparse's values; missing options are None. Raises InvalidOption."""
     said = {name: value for name, value in given.items() if value is not None}
     kind = _one_of("--kind", said.pop("kind", "inprocess"), KINDS)
     _refuse_useless(kind, said)
@@ -101,7 +99,7 @@ def wanted(given: Mapping[str, Any]) -> RepositoryOptions:
 
 
 def expanded(path: str) -> Path:
-    """With the home folder for `~`, if that is known."""
+    """Expands `~` if the home folder is known."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -109,27 +107,29 @@ def expanded(path: str) -> Path:
 
 
 def holds_weights(folder: Path) -> bool:
-    """Whether a model of Hugging Face's form is in the folder."""
+    """Whether the folder contains a model in Hugging Face's format."""
     return any((folder / name).is_file() for name in _WEIGHTS)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether Hugging Face's hub could have something of this name; a path it is, if not."""
+    """Whether the name is valid on Hugging Face's hub; otherwise it is a path."""
     return _HUB_NAME.fullmatch(name) is not None
 
 
 def mistyped_folder(model: str) -> str | None:
-    """A warning about a hub name that is more likely a folder which is not there; else None."""
+    """A warning about a hub name that is probably a missing folder; else None."""
     path = Path(model)
     if path.is_dir() or ("/" in model and not path.parent.is_dir()):
         return None
-    return f"there is no folder '{model}' here; it is taken as a name on Hugging Face's hub"
+    return f"folder '{model}' does not exist; using it as a name on Hugging Face's hub"
 
 
 def _refuse_useless(kind: str, said: Mapping[str, Any]) -> None:
     for option, kinds in _KINDS_OF.items():
         if option in said and kind not in kinds:
-            raise InvalidOption(_flag(option), f"is for --kind {' or '.join(kinds)}, not {kind}")
+            raise InvalidOption(
+                _flag(option), f"only valid for --kind {' or '.join(kinds)}, not {kind}"
+            )
 
 
 def _flag(option: str) -> str:
@@ -141,12 +141,11 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
         return value
     close = get_close_matches(value, known, n=1)
     if close:
-        raise InvalidOption(option, f"there is no '{value}'; did you mean '{close[0]}'?")
+        raise InvalidOption(option, f"unknown value '{value}'; did you mean '{close[0]}'?")
     raise InvalidOption(option, f"'{value}' is not one of {', '.join(known)}")
 
 
 def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Counts are at least 1; a share of memory is above 0 and at most 1."""
     for option in ("max_model_len", "tensor_parallel_size", "max_batch_size", "instances"):
         if said.get(option, 1) < 1:
             raise InvalidOption(_flag(option), f"must be at least 1, not {said[option]}")
@@ -157,22 +156,22 @@ def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def model_name(option: str, name: str) -> str:
-    """The name, if a model's folder may have it. Raises InvalidOption."""
+    """The name, if it is valid for a model's folder. Raises InvalidOption."""
     if _NAME.fullmatch(name):
         return name
     raise InvalidOption(
         option,
-        f"'{name}' is no model's name: letters, digits, '.', '_' and '-', 128 at most, a letter or "
-        "digit first",
+        f"invalid model name '{name}': use at most 128 letters, digits, '.', '_' and '-', and "
+        "begin with a letter or digit",
     )
 
 
 def _weights(option: str, model: str) -> tuple[str, Path | None]:
-    """A folder of this machine where there is one, else a name on a hub."""
+    """An existing folder, or else a name on a hub."""
     path = expanded(model)
     if path.is_dir():
         if not holds_weights(path):
-            raise InvalidOption(option, f"{model} holds none of {', '.join(_WEIGHTS)}")
+            raise InvalidOption(option, f"{model} contains none of {', '.join(_WEIGHTS)}")
         return str(path.resolve()), path.resolve()
     if model.startswith((".", "/", "~")) or not is_hub_name(model):
         raise InvalidOption(option, f"{model} is neither a folder nor a name on a hub")
@@ -183,7 +182,7 @@ def _folder(option: str, path: Path, holds: str = "") -> Path:
     if not path.is_dir():
         raise InvalidOption(option, f"{path} is not a folder")
     if not (path / holds).exists():
-        raise InvalidOption(option, f"{path} holds no {holds}")
+        raise InvalidOption(option, f"{path} contains no {holds}")
     return path.resolve()
 
 
@@ -195,7 +194,7 @@ def _lora(text: str) -> tuple[str, Path]:
 
 
 def read_json(option: str, path: Path) -> dict[str, Any]:
-    """A config.json that an option leads to. Raises InvalidOption where it is none."""
+    """A JSON file that an option refers to. Raises InvalidOption if it is invalid."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

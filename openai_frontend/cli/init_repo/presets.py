@@ -1,4 +1,4 @@
-"""The kinds of repository, and what all of them say in openai_frontend.yaml."""
+"""The models of each kind of repository, with their openai_frontend.yaml."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,14 +17,14 @@ _MODELS: Mapping[str, Callable[[RepositoryOptions], list[RepositoryModel]]] = {
 
 
 def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
-    """All models of a kind; the first is what requests are meant to name. Raises InvalidOption."""
+    """All models of the kind; requests name the first. Raises InvalidOption."""
     first, *others = _MODELS[wanted.kind](wanted)
     first = replace(first, options={**_aliases(wanted), **first.options})
     return [_completed(wanted, model) for model in (first, *others)]
 
 
 def _aliases(wanted: RepositoryOptions) -> dict[str, Any]:
-    """The other names that were asked for, or else the one on the hub."""
+    """Further served names, or else the name on the hub."""
     if wanted.served_names:
         others = [name for name in dict.fromkeys(wanted.served_names) if name != wanted.name]
         return {"aliases": others} if others else {}
@@ -33,13 +33,13 @@ def _aliases(wanted: RepositoryOptions) -> dict[str, Any]:
 
 
 def _completed(wanted: RepositoryOptions, model: RepositoryModel) -> RepositoryModel:
-    """An engine in this process tells its tokenizer and context itself; others do not."""
+    """Adds what in-process engines report themselves: tokenizer, context length, LoRA."""
     if not model.serves or wanted.kind == "inprocess":
         return model
     said: dict[str, Any] = {"contract": wanted.kind}
     if (folder := wanted.tokenizer_folder()) is not None:
         said["tokenizer"] = folder
-    if wanted.loras and wanted.kind != "vllm":  # which has a file of its own for them
+    if wanted.loras and wanted.kind != "vllm":  # it reads multi_lora.json
         said["adapters"] = {name: str(path) for name, path in wanted.loras.items()}
     if wanted.max_model_len is not None:
         said["max_model_len"] = wanted.max_model_len

@@ -1,4 +1,4 @@
-"""What TensorRT-LLM needs of an engine's config.json and of a tokenizer."""
+"""Reads TensorRT-LLM's engine config and prepares the tokenizer file of guided decoding."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.prompting import tokenizer
 from openai_frontend.prompting.tokenizer import Tokenizer
 
-MAX_LORA_RANK = 64  # TensorRT-LLM's own, where an engine does not say
+MAX_LORA_RANK = 64  # TensorRT-LLM's default
 
 _DATATYPES = {"float16": "FP16", "bfloat16": "BF16", "float32": "FP32"}
 
 
 class EngineConfig:
-    """What an engine's own config.json says of it."""
+    """config.json of a built engine."""
 
     def __init__(self, folder: Path) -> None:
         config = read_json("--engine-dir", folder / "config.json")
@@ -24,19 +24,19 @@ class EngineConfig:
         self._model = _member(config, "pretrained_config")
 
     def count(self, name: str) -> int | None:
-        """A limit that the engine was built with."""
+        """A limit the engine was built with."""
         value = self._build.get(name)
         return value if type(value) is int and value > 0 else None
 
     def max_lora_rank(self) -> int | None:
-        """Of the adapters that it takes; None where it was built to take none."""
+        """Maximum rank of LoRA adapters; None if the engine was built without LoRA."""
         if _member(self._build, "plugin_config").get("lora_plugin") is None:
             return None
         rank = _member(self._build, "lora_config").get("max_lora_rank")
         return rank if type(rank) is int else MAX_LORA_RANK
 
     def datatypes(self) -> dict[str, str]:
-        """Of the tensors that have the engine's own."""
+        """Datatypes of tensors that depend on the engine."""
         return {
             "$LOGITS": self._datatype("logits_dtype", "float32"),
             "$EMBEDDINGS": self._datatype("dtype", "float16"),
@@ -52,9 +52,9 @@ def _member(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def tokenizer_info(folder: Path) -> str | None:
-    """The file's text: the vocabulary by id, tokenizer.json, and what ends an answer.
+    """The file that xgrammar reads: vocabulary by id, tokenizer.json and stop tokens.
 
-    None where the folder has no tokenizer.json, of which alone it can be made.
+    None if the folder has no tokenizer.json, which it needs.
     """
     if not (folder / "tokenizer.json").is_file():
         return None
@@ -72,7 +72,7 @@ def tokenizer_info(folder: Path) -> str | None:
 
 def _vocabulary(loaded: Tokenizer) -> list[str]:
     ids = loaded.fast.get_vocab(with_added_tokens=True)
-    tokens = [""] * (max(ids.values()) + 1)  # an id that nothing has is a token of no text
+    tokens = [""] * (max(ids.values()) + 1)  # unused ids have no text
     for token, number in ids.items():
         tokens[number] = token
     return tokens

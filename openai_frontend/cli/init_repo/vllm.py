@@ -1,4 +1,4 @@
-"""vLLM, in this process or in NVIDIA's backend: model.json holds its engine arguments."""
+"""vLLM in this process or in NVIDIA's backend: model.json contains its engine arguments."""
 
 import importlib
 import json
@@ -31,11 +31,11 @@ num_input_tokens UINT32 1
 num_output_tokens UINT32 -1
 """
 
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes for max_lora_rank
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # valid values of max_lora_rank in vLLM
 
 
 def inprocess(wanted: RepositoryOptions) -> list[RepositoryModel]:
-    """The engine runs in the gateway's process, and knows more tensors than NVIDIA's."""
+    """The engine runs in the gateway's process and has more tensors than NVIDIA's backend."""
     config = {
         "name": wanted.name,
         "backend": "inprocess",
@@ -60,7 +60,7 @@ def nvidias(wanted: RepositoryOptions) -> list[RepositoryModel]:
 
 
 def completed_inprocess(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with all tensors that an in-process model takes and gives."""
+    """The config with all tensors of an in-process model."""
     # by name, as the backend itself does: nothing depends on engines
     module = importlib.import_module("openai_frontend.engines.tensors")
     completed: dict[str, Any] = module.completed_config(dict(config))
@@ -68,7 +68,7 @@ def completed_inprocess(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed_nvidias(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config with all tensors that NVIDIA's backend adds when it loads the model."""
+    """The config with the tensors that NVIDIA's backend adds on load."""
     return {
         **config,
         "max_batch_size": 0,
@@ -84,12 +84,12 @@ def _with(declared: list[dict[str, Any]], table: list[dict[str, Any]]) -> list[d
 
 
 def _instances(wanted: RepositoryOptions) -> dict[str, Any]:
-    """One that takes all GPUs it sees, or several of one GPU each."""
+    """One instance on all visible GPUs, or several with one GPU each."""
     if wanted.instances == 1:
         return {"count": 1, "kind": "KIND_MODEL"}
     if wanted.tensor_parallel_size > 1:
         raise InvalidOption(
-            "--instances", "of several GPUs each are what NVIDIA's vLLM backend does not have"
+            "--instances", "NVIDIA's vLLM backend has no instances with several GPUs each"
         )
     return {"count": 1, "kind": "KIND_GPU", "gpus": list(range(wanted.instances))}
 
@@ -103,7 +103,7 @@ def _model(wanted: RepositoryOptions, config: dict[str, Any]) -> RepositoryModel
 
 
 def engine_arguments(wanted: RepositoryOptions) -> dict[str, Any]:
-    """vLLM's, by its own names."""
+    """For model.json, with vLLM's names."""
     arguments: dict[str, Any] = {
         "model": wanted.model,
         "tokenizer": wanted.tokenizer,
@@ -116,7 +116,7 @@ def engine_arguments(wanted: RepositoryOptions) -> dict[str, Any]:
         "max_num_seqs": wanted.max_batch_size,
     }
     arguments |= {name: value for name, value in optional.items() if value is not None}
-    if wanted.kind == "vllm":  # its metrics are made of them
+    if wanted.kind == "vllm":  # the source of its metrics
         arguments["disable_log_stats"] = False
     if wanted.loras:
         rank = min(each for each in (*_RANKS, 10**6) if each >= highest_rank(wanted))
@@ -129,12 +129,12 @@ def engine_arguments(wanted: RepositoryOptions) -> dict[str, Any]:
 
 
 def highest_rank(wanted: RepositoryOptions) -> int:
-    """Of the adapters, as PEFT's adapter_config.json says them."""
+    """The highest rank in the adapters' PEFT adapter_config.json."""
     ranks = []
     for name, path in wanted.loras.items():
         rank = read_json(f"--lora {name}", path / "adapter_config.json").get("r")
         if not isinstance(rank, int) or rank < 1:
-            raise InvalidOption(f"--lora {name}", f"{path}/adapter_config.json says no rank 'r'")
+            raise InvalidOption(f"--lora {name}", f"{path}/adapter_config.json has no rank 'r'")
         ranks.append(rank)
     return max(ranks)
 

@@ -1,6 +1,4 @@
-"""A repository's models as files. Replaces what is there only where it is told to, and removes
-nothing.
-"""
+"""Writes the files of a repository. Removes nothing."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,20 +11,20 @@ from openai_frontend.cli.init_repo.model import RepositoryModel
 from openai_frontend.cli.init_repo.options import ModelExists
 
 FILE = "openai_frontend.yaml"
-_WRITTEN_BY = "# Written by `openai-frontend init-repo`; yours to change.\n"
+_WRITTEN_BY = "# Written by `openai-frontend init-repo`; edit as you like.\n"
 
 
 def refuse_existing(repository: Path, models: Sequence[RepositoryModel]) -> None:
-    """Raises ModelExists if a model's folder is there already."""
+    """Raises ModelExists if a model's folder exists."""
     for model in models:
         if (repository / model.name).exists():
             raise ModelExists(repository / model.name)
 
 
 def write(repository: Path, model: RepositoryModel, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Each file that has been written. OSError where one cannot be."""
+    """Yields each path after writing it. Raises OSError."""
     folder = repository / model.name
-    (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton loads no model without a version
+    (folder / "1").mkdir(parents=True, exist_ok=True)  # Triton ignores models without a version
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +33,7 @@ def write(repository: Path, model: RepositoryModel, files: Mapping[str, bytes]) 
 
 
 def contents(model: RepositoryModel, *, written_by: str = _WRITTEN_BY) -> dict[str, bytes]:
-    """What is ours in the model's folder, by path; `written_by` is the first line of each file."""
+    """Path in the model's folder -> content; `written_by` is the first line of each file."""
     texts = {"config.pbtxt": written_by + pbtxt.write(model.config), **model.files}
     if model.options:
         options = yaml.safe_dump(dict(model.options), sort_keys=False, allow_unicode=True)
@@ -44,7 +42,7 @@ def contents(model: RepositoryModel, *, written_by: str = _WRITTEN_BY) -> dict[s
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Whole or not at all, and not if it is there: a server may be polling the repository."""
+    """Atomic, and only if the content differs: a server may be polling the repository."""
     if path.is_file() and path.read_bytes() == content:
         return
     # Containers that share a volume may share process ids.

@@ -1,1 +1,1 @@
-"""Messages and texts become token ids. Synchronous: callers run it in the bounded pool."""
+"""Messages and texts to token ids. Synchronous: callers run it in the bounded thread pool."""

@@ -1,7 +1,7 @@
-"""Renders messages with a model's own template, in the shape that the template expects of them.
+"""Renders messages with a model's own template, in the form that the template expects.
 
-OpenAI's messages say some things in several ways: content as text or as a list of parts, arguments
-as text, a developer role. A template knows one way; which one is tried out once, when it is loaded.
+OpenAI's messages allow several forms: content as text or as a list of parts, arguments as text, a
+developer role. A template supports one of them, which is detected when it is loaded.
 """
 
 import json
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 
-# What evaluating a template may raise; its own raise_exception is a TemplateError
+# What rendering a template may raise; its own raise_exception is a TemplateError
 _TEMPLATE_FAILURES = (
     TemplateError,
     TypeError,
@@ -33,7 +33,7 @@ _TEMPLATE_FAILURES = (
     RecursionError,
 )
 
-# Names that templates get from the gateway, which no request may set
+# Variables that the gateway sets and requests may not override
 _RESERVED = frozenset(
     {
         "messages",
@@ -50,7 +50,7 @@ _RESERVED = frozenset(
 
 
 def read(name_or_path: str) -> str:
-    """A built-in template by its name, or else the text of a file."""
+    """A built-in template by name, otherwise the text of a file."""
     try:
         return chat_templates.read(name_or_path)
     except KeyError:
@@ -61,38 +61,38 @@ def _read_file(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ModelUnavailable(error.strerror or "it cannot be read") from error
+        raise ModelUnavailable(error.strerror or "reading it failed") from error
     except ValueError as error:
-        raise ModelUnavailable("it is no text in UTF-8") from error
+        raise ModelUnavailable("it is not UTF-8 text") from error
 
 
 class TemplateArguments(TypedDict, total=False):
-    """What a template is given with the messages."""
+    """What a template gets in addition to the messages."""
 
     tools: Sequence[Mapping[str, Any]] | None
     documents: Sequence[Mapping[str, Any]] | None
     add_generation_prompt: bool  # default: true
-    continue_final_message: bool  # the last message is left open; default: false
-    template_kwargs: Mapping[str, Any] | None  # the template's own switches
+    continue_final_message: bool  # leave the last message open; default: false
+    template_kwargs: Mapping[str, Any] | None  # the template's own variables
 
 
 class ChatTemplate:
-    """One template with what it expects of messages."""
+    """A template and the message format that it expects."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._source = source
         self._special_tokens = dict(special_tokens)
         self._names = _names(source)
-        self._shape = _try_out(source, self._render)
+        self._shape = _detect_shape(source, self._render)
         self._warned = False
         self._accepted: dict[tuple[str, str], bool] = {}
 
     def knows(self, name: str) -> bool:
-        """Whether the template takes something of this name."""
+        """Whether the template uses this variable."""
         return name in self._names
 
     def accepts(self, name: str, value: str) -> bool:
-        """Whether a small chat renders with this value of a variable, as it does without any."""
+        """Whether a small chat renders with this value of a variable, if it renders without any."""
         tried = self._accepted.get((name, value))
         if tried is None:
             tried = self._renders(**{name: value}) or not self._renders()
@@ -116,7 +116,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text; what the template refuses is the caller's error."""
+        """The prompt's text. If the template refuses the messages, the request is invalid."""
         variables = dict(template_kwargs or {})
         self._refuse_reserved(variables)
         if documents and not self.knows("documents"):
@@ -134,9 +134,9 @@ class ChatTemplate:
         try:
             text = self._render(opened, **variables)
         except _TEMPLATE_FAILURES as error:
-            message = f"The model's chat template refused the messages: {error}"
+            message = f"The model's chat template rejected the messages: {error}"
             refusal = InvalidRequest(message, param="messages")
-            refusal.foreign = True  # a failure's words may show an object
+            refusal.foreign = True  # the message may contain internal objects
             raise refusal from error
         return cut_at_prefill(text, shaped[-1]) if continue_final_message else text
 
@@ -144,7 +144,7 @@ class ChatTemplate:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "%s is not a JSON object; the template gets {} (logged once for each template)",
+                "%s is not a JSON object; the template gets {} (logged once per template)",
                 where,
             )
 
@@ -152,7 +152,7 @@ class ChatTemplate:
         reserved = sorted(variables.keys() & (_RESERVED | self._special_tokens.keys()))
         if reserved:
             raise InvalidRequest(
-                f"The gateway sets '{reserved[0]}' itself.", param="chat_template_kwargs"
+                f"'{reserved[0]}' is set by the gateway. Remove it.", param="chat_template_kwargs"
             )
 
     def _render(self, messages: Sequence[Message], **variables: Any) -> str:
@@ -164,7 +164,7 @@ class ChatTemplate:
 def _names(source: str) -> frozenset[str]:
     try:
         return template_environment.variables_of(source)
-    except TemplateSyntaxError as error:  # no chat will ever render
+    except TemplateSyntaxError as error:  # no chat can render
         message = f"line {error.lineno} of the chat template: {error.message}"
         raise ModelUnavailable(message) from error
 
@@ -176,12 +176,12 @@ def _unsupported(field: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a template wants its messages."""
+    """The message format that a template expects."""
 
     content_as_parts: bool
-    null_content: bool  # an assistant that only calls tools says null; else an empty text
+    null_content: bool  # content of an assistant that only calls tools; otherwise an empty text
     arguments_as_mapping: bool
-    developer: bool  # else a developer is a system
+    developer: bool  # otherwise a developer becomes a system message
 
     def message(self, message: Message, index: int, warn: Callable[[str], None]) -> dict[str, Any]:
         """`warn` gets the path of arguments that are not a JSON object."""
@@ -204,10 +204,10 @@ class _Shape:
     def _call(
         self, call: Mapping[str, Any], where: str, warn: Callable[[str], None]
     ) -> dict[str, Any]:
-        """The call with its arguments parsed, or as text. Templates print parsed ones as JSON.
+        """The call with arguments parsed or as text. Templates print parsed ones as JSON.
 
-        A model may have written no JSON object, or been cut off in one: a request that failed for
-        that would fail in each later turn of the conversation too.
+        The model may have written invalid or truncated JSON. Failing would break every later turn
+        of the conversation too.
         """
         function = dict(call.get("function") or {})
         given = function.get("arguments") or "{}"
@@ -230,16 +230,16 @@ class _Shape:
 
 
 def _text(part: Mapping[str, Any], where: str) -> str:
-    """The text of a content part; `text` and `refusal` parts keep theirs under their own name."""
+    """The text of a content part; `text` and `refusal` parts have it under their own name."""
     kind = part.get("type")
     text = part.get(kind) if kind in ("text", "refusal") else None
     if not isinstance(text, str):
-        raise InvalidRequest(f"{where}: this model takes text parts only.", param=where)
+        raise InvalidRequest(f"{where}: this model supports only text parts.", param=where)
     return text
 
 
 def _mapping(arguments: str | dict[str, Any]) -> dict[str, Any] | None:
-    """Arguments as an object; None where they are none."""
+    """Arguments as an object; None if they are not one."""
     if isinstance(arguments, dict):
         return arguments
     try:
@@ -253,8 +253,8 @@ _PROBE = "probe-7f3a"
 _QUESTION = {"role": "user", "content": _PROBE}
 
 
-def _try_out(source: str, render: Callable[..., str]) -> _Shape:
-    """Renders small chats and looks at what comes out."""
+def _detect_shape(source: str, render: Callable[..., str]) -> _Shape:
+    """Renders small chats and inspects the results."""
 
     def attempt(*messages: Message) -> str | None:
         try:

@@ -1,35 +1,35 @@
-"""How families of code models want the text before and after a gap: a table of their tokens.
+"""Fill-in-the-middle formats of code models, by their special tokens.
 
-Never tokenizes. A family is known by its special tokens, which are names that no other token has.
+Never tokenizes. A format is recognised by its special tokens, which no other model has.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Where the texts stand in a form
+# Placeholders in a format
 PREFIX = "prefix"
 SUFFIX = "suffix"
 
 
 @dataclass(frozen=True, slots=True)
 class InfillFormat:
-    """Models that were trained to fill a gap in one form; they go on behind its end."""
+    """Models that were trained on one format; they generate after its end."""
 
     names: str
-    form: tuple[str, ...]  # special tokens, PREFIX and SUFFIX
+    parts: tuple[str, ...]  # special tokens, PREFIX and SUFFIX
 
     @property
     def tokens(self) -> list[str]:
-        """All of them stand in the vocabulary of such a model."""
-        return [part for part in self.form if part not in (PREFIX, SUFFIX)]
+        """The special tokens; the vocabulary of such a model has all of them."""
+        return [part for part in self.parts if part not in (PREFIX, SUFFIX)]
 
     def prompt(self, prefix: str, suffix: str) -> str:
-        """The form with both texts in their places."""
+        """The format with both texts filled in."""
         texts = {PREFIX: prefix, SUFFIX: suffix}
-        return "".join(texts.get(part, part) for part in self.form)
+        return "".join(texts.get(part, part) for part in self.parts)
 
 
-# From the families' model cards, reports and tokenizers. The first one that fits is taken.
+# From model cards, papers and tokenizers. The first match is used.
 FORMATS = (
     InfillFormat(
         "Qwen2.5-Coder, Qwen3-Coder, CodeGemma, Yi-Coder, Granite 4",
@@ -62,6 +62,6 @@ FORMATS = (
 )
 
 
-def family(holds: Callable[[str], bool]) -> InfillFormat | None:
-    """The family whose tokens a vocabulary holds; `holds` says whether it holds one."""
-    return next((family for family in FORMATS if all(map(holds, family.tokens))), None)
+def detect(has_token: Callable[[str], bool]) -> InfillFormat | None:
+    """The format whose tokens are all in the vocabulary."""
+    return next((each for each in FORMATS if all(map(has_token, each.tokens))), None)

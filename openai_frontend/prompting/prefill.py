@@ -1,7 +1,7 @@
-"""The assistant's last message left open, so that the model goes on in it (a prefill).
+"""Leaves the assistant's last message open, so that the model continues it (a prefill).
 
-Templates close every turn. So a mark is set where the message's text ends, and the rendered prompt
-is cut there. Where a template trims contents, the space before the mark goes as well.
+Templates close every turn. So a mark is added where the message's text ends, and the rendered
+prompt is cut there. If a template trims contents, the space before the mark is cut too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ from openai_frontend.errors import InvalidRequest
 Message = dict[str, Any]
 
 _WORD = "left-open-5e1c"
-_MARK = _WORD + " "  # the space tells whether the template trims
+_MARK = _WORD + " "  # the space shows whether the template trims
 
 
 def open_prefill(messages: Sequence[Message]) -> list[Message]:
-    """The messages, the last one with the mark behind its text."""
+    """The messages, with the mark after the text of the last one."""
     if not messages or not isinstance(_final_text(messages[-1]), str):
-        message = "The last message has no text that could be continued."
+        message = "The last message has no text to continue."
         raise InvalidRequest(message, param="continue_final_message")
     *before, last = messages
     content = last["content"]
@@ -30,10 +30,10 @@ def open_prefill(messages: Sequence[Message]) -> list[Message]:
 
 
 def cut_at_prefill(rendered: str, last: Message) -> str:
-    """The prompt up to the end of the last message's text; `last` is without the mark."""
+    """The prompt up to the end of the last message's text. `last` is without the mark."""
     at = rendered.rfind(_WORD)
     if at < 0 or (_final_text(last) or "").strip() not in rendered:
-        message = "The model's chat template drops the last message, which so cannot be continued."
+        message = "The model's chat template drops the last message, so it cannot be continued."
         raise InvalidRequest(message, param="continue_final_message")
     return rendered[:at] if rendered.startswith(_MARK, at) else rendered[:at].rstrip()
 
@@ -47,5 +47,5 @@ def _final_text(message: Mapping[str, Any]) -> str | None:
 
 
 def _last_text_part(parts: Sequence[Mapping[str, Any]]) -> int:
-    """Its index; -1 where there is none."""
+    """Its index; -1 if there is none."""
     return max((i for i, part in enumerate(parts) if "text" in part), default=-1)

@@ -1,4 +1,4 @@
-"""Builds prompts: messages or text in, text and token ids out. Blocks: run it in the pool."""
+"""Builds prompts: messages or text in, text and token ids out. Blocking: run it in the pool."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,19 +16,21 @@ from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-_TOGETHER = 128  # texts, whose encodings are kept until they are prompts
+_BATCH = 128  # texts per batch, whose encodings stay in memory until they are prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is asked, as text and as the ids of its tokens."""
+    """A model's input, as text and as token ids."""
 
-    text: str | None  # None where the client sent token ids, or the text was cut
-    token_ids: Sequence[int]  # a list; an array where they are many, which is as good as a tensor
+    text: str | None  # None if the client sent token ids, or the text was truncated
+    token_ids: Sequence[
+        int
+    ]  # a list; a long prompt is an array, which converts to a tensor for free
 
 
 class TokenizeKwargs(TypedDict, total=False):
-    """What of a `TokenizeOptions` may be left out."""
+    """The optional fields of `TokenizeOptions`."""
 
     add_special_tokens: bool
     truncation: Truncation | None
@@ -37,19 +39,19 @@ class TokenizeKwargs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeOptions:
-    """How a text becomes tokens."""
+    """How a text is tokenized."""
 
-    param: str  # the field that the text is from
+    param: str  # the request's field, for errors
     add_special_tokens: bool = True
-    truncation: Truncation | None = None  # None: a text that is too long is refused
-    within_context: bool = True  # False: up to MAX_COUNTED_TOKENS tokens, which no model is to read
+    truncation: Truncation | None = None  # None: a text that is too long is an error
+    within_context: bool = True  # False: up to MAX_COUNTED_TOKENS, for counting only
 
 
-# Of a text that no model reads: a million ids hold the event loop for 20 ms when they are written
+# Limit for counting only: writing a million ids blocks the event loop for 20 ms.
 MAX_COUNTED_TOKENS = 1_000_000
 
-_AS_RENDERED = TokenizeOptions(add_special_tokens=False, param="messages")
-_AS_WRITTEN = TokenizeOptions(add_special_tokens=True, param="prompt")
+_CHAT_OPTIONS = TokenizeOptions(add_special_tokens=False, param="messages")
+_TEXT_OPTIONS = TokenizeOptions(add_special_tokens=True, param="prompt")
 
 
 class PromptBuilder:
@@ -59,15 +61,15 @@ class PromptBuilder:
         self,
         tokenizer: Tokenizer,
         *,
-        chat_template: str | None = None,  # replaces the tokenizer's own
+        chat_template: str | None = None,  # overrides the tokenizer's own
         max_model_len: int | None = None,
-        allow_special_tokens: bool = False,  # in what clients write; else they stay text
+        allow_special_tokens: bool = False,  # in clients' text; if False they stay text
     ) -> None:
         sources = {"default": chat_template} if chat_template else tokenizer.chat_templates
         self._tokenizer = tokenizer
         self._token_bytes = TokenBytes(tokenizer.fast)
         guarded = () if allow_special_tokens else tokenizer.all_special_tokens()
-        self._foreign = SpecialTokenEscaper(guarded)
+        self._escaper = SpecialTokenEscaper(guarded)
         self._templates = {
             purpose: ChatTemplate(source, tokenizer.special_tokens)
             for purpose, source in sources.items()
@@ -76,93 +78,92 @@ class PromptBuilder:
 
     @property
     def can_chat(self) -> bool:
-        """Whether there is a template for any chat, not for those of one purpose alone."""
+        """Whether there is a general chat template, not only ones for a single purpose."""
         return "default" in self._templates
 
     @property
     def document_start(self) -> int | None:
-        """The token that stands before a text, or else between two; None where there is neither."""
+        """The BOS token, or else EOS; None if there is neither."""
         names = self._tokenizer.special_tokens
         token = names.get("bos_token") or names.get("eos_token")
         return None if token is None else self._tokenizer.fast.token_to_id(token)
 
     def template_knows(self, name: str) -> bool:
-        """Whether one of the templates takes something of this name."""
+        """Whether one of the templates uses this variable."""
         return any(template.knows(name) for template in self._templates.values())
 
     def template_accepts(self, name: str, value: str) -> bool:
-        """Whether each of the templates that take something of this name renders with the value."""
+        """Whether every template that uses this variable renders with the value."""
         known = [template for template in self._templates.values() if template.knows(name)]
         return all(template.accepts(name, value) for template in known)
 
     def chat(
         self,
         messages: Sequence[Message],
-        reading: TokenizeOptions = _AS_RENDERED,
+        options: TokenizeOptions = _CHAT_OPTIONS,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
         """Rendered with the model's template, which writes the special tokens itself."""
         template = self._template(
             tools=bool(rendering.get("tools")), documents=bool(rendering.get("documents"))
         )
-        mark = self._foreign.mark([messages, rendering])
+        mark = self._escaper.mark([messages, rendering])
         if mark is None:
-            return self.completion(template.render(messages, **rendering), reading)
+            return self.completion(template.render(messages, **rendering), options)
         marked = template.render(
-            self._foreign.marked(messages, mark),
-            **cast("TemplateArguments", self._foreign.marked(rendering, mark)),
+            self._escaper.marked(messages, mark),
+            **cast("TemplateArguments", self._escaper.marked(rendering, mark)),
         )
-        return self._pieces(marked.split(mark), reading)
+        return self._pieces(marked.split(mark), options)
 
-    def _pieces(self, pieces: Sequence[str], reading: TokenizeOptions) -> Prompt:
-        special = reading.add_special_tokens
+    def _pieces(self, pieces: Sequence[str], options: TokenizeOptions) -> Prompt:
+        special = options.add_special_tokens
         encoding = self._tokenizer.encode_pieces(pieces, add_special_tokens=special)
-        return self._prompt(pieces, encoding, reading)
+        return self._prompt(pieces, encoding, options)
 
-    def completion(self, text: str, reading: TokenizeOptions = _AS_WRITTEN) -> Prompt:
-        """The text as it is, with the special tokens that the tokenizer adds (such as BOS)."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=reading.add_special_tokens)
-        return self._prompt([text], encoding, reading)
+    def completion(self, text: str, options: TokenizeOptions = _TEXT_OPTIONS) -> Prompt:
+        """The text as is, with the special tokens that the tokenizer adds (such as BOS)."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=options.add_special_tokens)
+        return self._prompt([text], encoding, options)
 
     def completions(
-        self, texts: Sequence[str], readings: Sequence[TokenizeOptions]
+        self, texts: Sequence[str], options_list: Sequence[TokenizeOptions]
     ) -> list[Prompt]:
-        """A prompt for each text; their readings differ in what they call it alone."""
-        special = readings[0].add_special_tokens
+        """A prompt for each text. Their options differ only in `param`."""
+        special = options_list[0].add_special_tokens
         prompts = []
-        for start in range(0, len(texts), _TOGETHER):
-            some = texts[start : start + _TOGETHER]
+        for start in range(0, len(texts), _BATCH):
+            some = texts[start : start + _BATCH]
             encodings = self._tokenizer.encode_all(some, add_special_tokens=special)
-            each = zip(some, encodings, readings[start:], strict=False)
-            prompts += [self._prompt([text], encoding, reading) for text, encoding, reading in each]
+            each = zip(some, encodings, options_list[start:], strict=False)
+            prompts += [self._prompt([text], encoding, options) for text, encoding, options in each]
         return prompts
 
     def _prompt(
-        self, pieces: Sequence[str], encoding: "Encoding", reading: TokenizeOptions
+        self, pieces: Sequence[str], encoding: "Encoding", options: TokenizeOptions
     ) -> Prompt:
-        special, cut = reading.add_special_tokens, reading.truncation
+        special, cut = options.add_special_tokens, options.truncation
         if cut is not None and len(encoding) > cut.tokens:
             return Prompt(
                 None, _packed(self._tokenizer.cut(pieces, cut, add_special_tokens=special))
             )
         text = pieces[0] if len(pieces) == 1 else "".join(pieces)
-        if reading.within_context:
-            self._check_length(len(encoding), reading.param)
+        if options.within_context:
+            self._check_length(len(encoding), options.param)
         elif len(encoding) > MAX_COUNTED_TOKENS:
-            message = f"Invalid '{reading.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
-            raise InvalidRequest(message, param=reading.param, code="string_above_max_length")
+            message = f"Invalid '{options.param}': it has more than {MAX_COUNTED_TOKENS} tokens."
+            raise InvalidRequest(message, param=options.param, code="string_above_max_length")
         else:
-            return Prompt(text, encoding.ids)  # it goes back as JSON, which has no arrays of C's
+            return Prompt(text, encoding.ids)  # returned as JSON, which needs a list
         return Prompt(text, _packed(encoding.ids))
 
     def pair(self, first: str, second: str, *, param: str) -> tuple[list[int], list[int]]:
-        """Both in one sequence, as a cross-encoder reads them: ids, and each token's part."""
+        """Both texts in one sequence, for a cross-encoder: ids, and each token's type."""
         encoding = self._tokenizer.encode_pair(first, second)
         self._check_length(len(encoding), param)
         return encoding.ids, encoding.type_ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids."""
         return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def vocabulary_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
@@ -170,7 +171,7 @@ class PromptBuilder:
         return [self._tokenizer.fast.id_to_token(token_id) for token_id in token_ids]
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The bytes of one token. None for an id that the vocabulary does not hold."""
+        """The bytes of one token; None for an unknown id."""
         return self._token_bytes.get(token_id)
 
     def ids(self, text: str) -> Sequence[int]:
@@ -178,9 +179,7 @@ class PromptBuilder:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def token_text(self, token_id: int) -> str | None:
-        """The text of one token; None where it is a part of a character, or there is no such
-        token.
-        """
+        """The text of one token; None for an incomplete character or an unknown id."""
         raw = self._token_bytes.get(token_id)
         try:
             return None if raw is None else raw.decode()
@@ -188,28 +187,28 @@ class PromptBuilder:
             return None
 
     def unprefixed(self, text: str) -> str:
-        """The text without the special tokens at its start that the tokenizer adds by itself."""
+        """The text without the special tokens that the tokenizer itself adds at its start."""
         return text.removeprefix(self._own_prefix)
 
     def plain(self, text: str) -> str:
-        """The text without the special tokens in it."""
+        """The text without special tokens."""
         return self.decode(self.ids(text), skip_special_tokens=True)
 
     @cached_property
     def _own_prefix(self) -> str:
-        """What the tokenizer puts before any text."""
+        """What the tokenizer adds before any text."""
         bare = self._tokenizer.encode("a", add_special_tokens=False).ids
         whole = self._tokenizer.encode("a", add_special_tokens=True).ids
         added = whole[: whole.index(bare[0])] if bare else []
         return "".join(self._tokenizer.fast.id_to_token(token_id) or "" for token_id in added)
 
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
-        """The prompt by which a code model fills the gap. Raises where it is no such model."""
-        family = fill_in_the_middle.family(self._tokenizer.holds)
-        if family is None:
+        """The prompt for a code model to fill the gap. Raises InvalidRequest for other models."""
+        infill = fill_in_the_middle.detect(self._tokenizer.has_token)
+        if infill is None:
             message = "Unsupported parameter: 'suffix' is not supported with this model."
             raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
-        return family.prompt(prefix, suffix)
+        return infill.prompt(prefix, suffix)
 
     def _template(self, *, tools: bool, documents: bool) -> ChatTemplate:
         """By purpose, as `transformers` names the templates of models that have several."""
@@ -221,7 +220,7 @@ class PromptBuilder:
         raise InvalidRequest(message, param="model", code="unsupported_model")
 
     def _check_length(self, tokens: int, param: str) -> None:
-        """Before ids become a list, which takes 20 ns each with the GIL held."""
+        """Runs before ids become a list, which costs 20 ns per id, holding the GIL."""
         limit = self._max_model_len
         if limit is not None and tokens > limit:
             raise ContextLengthExceeded(
@@ -236,9 +235,9 @@ _MANY_IDS = 8192
 
 
 def _packed(token_ids: list[int]) -> Sequence[int]:
-    """Many ids as int32: 13 ns each that the event loop would else take to make a tensor of them.
+    """Many ids as int32: this saves the event loop 13 ns per id when it makes a tensor of them.
 
-    In steps, for each one holds the GIL.
+    In steps, because each step holds the GIL.
     """
     if len(token_ids) < _MANY_IDS:
         return token_ids

@@ -1,8 +1,8 @@
-"""Special tokens that stand in what a client wrote. They stay text: the turns of a conversation,
-its roles and its placeholders are the template's to write.
+"""Escapes special tokens in what a client wrote. They stay text: only the template may write the
+turns of a conversation, its roles and its placeholders.
 
-A tokenizer reads `<|im_end|>` as one token wherever it stands. So each one in a message is cut into
-its characters by a mark, and what lies between marks is tokenized by itself.
+A tokenizer reads `<|im_end|>` as one token wherever it appears. So a mark is inserted after each of
+its characters, and the text between marks is tokenized separately.
 """
 
 import re
@@ -15,27 +15,29 @@ import orjson
 
 from openai_frontend.errors import InvalidRequest
 
-MAX_FOUND = 1024  # in one request: each character of theirs is tokenized by itself
+MAX_SPECIAL_TOKENS = 1024  # per request: each of their characters is tokenized separately
 
 
 class SpecialTokenEscaper:
-    """Finds the special tokens of one tokenizer in values of JSON."""
+    """Finds and marks the special tokens of one tokenizer in JSON values."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         spelled = sorted({token for token in tokens if len(token) > 1})
         self._pattern = re.compile(_one_of(spelled)) if spelled else None
-        # how they begin, as JSON spells it: to look for that takes 1 us for each KB
+        # their first two characters as JSON: searching for these takes 1 us per KB
         self._beginnings = {orjson.dumps(token[:2])[1:-1] for token in spelled}
 
     def mark(self, values: Any) -> str | None:
-        """A text that `values` do not hold, for `marked`; None where there is nothing to mark."""
+        """Return a mark for `marked` that does not occur in `values`; None if there is nothing to
+        escape.
+        """
         if self._pattern is None or not self._may_hold(values):
             return None
         found = sum(1 for text in _texts(values) for _ in self._pattern.finditer(text))
-        if found > MAX_FOUND:
+        if found > MAX_SPECIAL_TOKENS:
             message = (
-                f"Invalid 'messages': at most {MAX_FOUND} special tokens of the model may stand in "
-                f"a request as text, not {found}."
+                f"Invalid 'messages': at most {MAX_SPECIAL_TOKENS} of the model's special tokens "
+                f"may appear as text in a request, not {found}."
             )
             raise InvalidRequest(message, param="messages")
         return f"cut-{secrets.token_hex(8)}-" if found else None
@@ -43,12 +45,12 @@ class SpecialTokenEscaper:
     def _may_hold(self, values: Any) -> bool:
         try:
             written = orjson.dumps(values)
-        except TypeError:  # a number of more than 64 bits
+        except TypeError:  # an integer of more than 64 bits
             return True
         return any(beginning in written for beginning in self._beginnings)
 
     def marked(self, values: Any, mark: str) -> Any:
-        """The same values, with the mark behind each character of a special token."""
+        """Return the values with the mark after each character of a special token."""
         if isinstance(values, str):
             return self._cut(values, mark)
         if isinstance(values, Mapping):
@@ -64,10 +66,10 @@ class SpecialTokenEscaper:
 
 
 def _one_of(texts: Sequence[str], at: int = 0) -> str:
-    """An expression for the longest of the texts, which are sorted and alike up to `at`.
+    """A regex for the longest of the texts, which are sorted and equal up to `at`.
 
-    It branches where they differ. An alternation of Mistral's thousand would try each of them
-    wherever one may begin: 1 s for 300 KB, with the GIL held.
+    It branches where they differ. An alternation of Mistral's thousand tokens would try each of
+    them at every possible start: 1 s for 300 KB, holding the GIL.
     """
     pairs = zip(texts[0][at:], texts[-1][at:], strict=False)
     start = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

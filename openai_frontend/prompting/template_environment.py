@@ -1,7 +1,7 @@
 """The sandbox in which chat templates run: Hugging Face's dialect of Jinja, with limits.
 
-Never sees a template of a request: sources are the model's files or the operator's. A template may
-come from a stranger's repository all the same, so it can reach nothing, and has a budget.
+Templates never come from requests, only from the model's files or the operator. They may still come
+from an untrusted repository, so the sandbox gives no access to anything and limits resources.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-MAX_CHARACTERS = 8 * 1024 * 1024  # of a prompt, and of any value on the way to it
+MAX_CHARACTERS = 8 * 1024 * 1024  # limit of the prompt and of any intermediate value
 MAX_CPU_S = 1.0
-_MAX_BITS = 4096  # of a whole number
+_MAX_BITS = 4096  # limit of integers
 
-_STEPS_BETWEEN_LOOKS = 512  # at the clock, which takes 0.3 us
+_STEPS_PER_CHECK = 512  # of the clock, which takes 0.3 us
 
 
 class TemplateLimit(TemplateError):
-    """The template took more than its budget."""
+    """The template exceeded a limit."""
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
-    """The template's text. Raises whatever evaluating a template may, TemplateLimit among it."""
+    """Render a template. Raises whatever a template may raise, including TemplateLimit."""
     _running.budget = _Budget()
     try:
         return _compiled(source).render(variables)
@@ -43,20 +43,20 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
 
 
 def variables_of(source: str) -> frozenset[str]:
-    """The names that the template takes from outside. Raises TemplateSyntaxError."""
+    """The undeclared variables of the template. Raises TemplateSyntaxError."""
     return frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(source)))
 
 
 @lru_cache(maxsize=256)
 def _compiled(source: str) -> Template:
     template = _ENVIRONMENT.from_string(source)
-    # Each rendering copies them: 7 us from the ChainMap that Jinja makes, 1 us from a plain dict.
+    # Each rendering copies the globals: 7 us from Jinja's ChainMap, 1 us from a plain dict.
     template.globals = dict(template.globals)
     return template
 
 
 class _Budget:
-    """The time of one rendering: its thread's, as a busy machine is not the template's fault."""
+    """CPU time of one rendering. It is the thread's time, so a busy machine does not count."""
 
     __slots__ = ("_ends", "_steps")
 
@@ -66,7 +66,7 @@ class _Budget:
 
     def step(self) -> None:
         self._steps += 1
-        if self._steps % _STEPS_BETWEEN_LOOKS == 0 and time.thread_time() > self._ends:
+        if self._steps % _STEPS_PER_CHECK == 0 and time.thread_time() > self._ends:
             raise TemplateLimit(f"rendering took longer than {MAX_CPU_S:g} s")
 
 
@@ -85,7 +85,7 @@ def _step() -> None:
 
 
 def _counted(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of a loop, each a step."""
+    """Yields the items of a loop, counting a step for each."""
     budget = _running.budget or _Budget()
     for item in items:
         budget.step()
@@ -93,7 +93,7 @@ def _counted(items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _sized(value: Any) -> Any:
-    """Looked at after each operation: one alone can at most double what there was."""
+    """Checked after each operation: a single one can at most double a value."""
     if isinstance(value, str | list | tuple) and len(value) > MAX_CHARACTERS:
         raise TemplateLimit(f"a value is longer than {MAX_CHARACTERS} characters")
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
@@ -129,7 +129,7 @@ def _power(left: Any, right: Any) -> Any:
 
 
 class _Limiting(NodeTransformer):
-    """Puts the budget into every loop and every `~`, as filters: they cost a plain call each."""
+    """Adds the budget to every loop and every `~`, as filters that cost a plain call each."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
@@ -149,9 +149,9 @@ def _filtered(node: nodes.Node, name: str) -> nodes.Filter:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the assistant said, for training; here its body is all."""
+    """`{% generation %}` marks the assistant's text for training; here it only outputs its body."""
 
-    tags = {"generation"}  # noqa: RUF012  as Jinja declares it
+    tags = {"generation"}  # noqa: RUF012  as in Jinja's base class
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -163,7 +163,7 @@ _DICT_NAMES = frozenset(dir(dict))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    intercepted_binops = frozenset({"+", "*", "**"})  # those that can make a value large
+    intercepted_binops = frozenset({"+", "*", "**"})  # operators that can create large values
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """What the sandbox does, but for `message.role` without the exception on the way there.
@@ -175,16 +175,16 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(self, context: Context, /, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """A macro may call itself, and twice."""
+        """Macros count too: they can call themselves, even twice."""
         _step()
         return super().call(context, obj, *args, **kwargs)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
-        """Refused at once; Jinja's own would print as nothing until it is used."""
+        """Raises immediately; Jinja's own version would render as nothing until it is used."""
         raise SecurityError(f"access to '{attribute}' is unsafe")
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """The text of a macro, of a block that is set, and of the whole."""
+        """Joins the text of a macro, of a `set` block, and of the whole template."""
         return _concat(list(pieces))
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -199,11 +199,11 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Jinja's own escapes what HTML would misread."""
+    """Jinja's own filter escapes for HTML."""
     form = (ensure_ascii, indent, separators, sort_keys)
-    if type(value) is dict and (key := _kept_under(value)) is not None:
+    if type(value) is dict and (key := _cache_key(value)) is not None:
         with contextlib.suppress(TypeError):  # a template's own word that has no hash
-            return _kept_json(key, form)
+            return _cached_json(key, form)
     return _json(value, form)
 
 
@@ -221,19 +221,21 @@ def _json(value: Any, form: _Form) -> str:
     )
 
 
-_KEPT_BYTES = range(256, 16 * 1024)
+_CACHED_BYTES = range(256, 16 * 1024)
 
 
-def _kept_under(value: dict[str, Any]) -> bytes | None:
-    """The same value as orjson writes it, which takes 0.6 us where `json` takes 12: the schemas of
-    tools come again with each request of a conversation. None where it is not worth it or not the
-    same: orjson's null may stand for a number that JSON does not have.
+def _cache_key(value: dict[str, Any]) -> bytes | None:
+    """The value as orjson writes it, which takes 0.6 us instead of 12 with `json`: the schemas of
+    tools repeat with each request of a conversation.
+
+    None if caching is not worth it or the results could differ: orjson's null may stand for a
+    number that JSON does not have.
     """
     try:
         key = orjson.dumps(value, option=_AS_JSON)
     except TypeError:
         return None
-    return key if len(key) in _KEPT_BYTES and b"null" not in key else None
+    return key if len(key) in _CACHED_BYTES and b"null" not in key else None
 
 
 _AS_JSON = (
@@ -243,8 +245,8 @@ _AS_JSON = (
 )
 
 
-@lru_cache(maxsize=512)  # 16 MB at most
-def _kept_json(key: bytes, form: _Form) -> str:
+@lru_cache(maxsize=512)  # at most 16 MB
+def _cached_json(key: bytes, form: _Form) -> str:
     return _json(orjson.loads(key), form)
 
 

@@ -1,5 +1,5 @@
-"""The texts behind OpenAI's token ids, by a vocabulary file of tiktoken's. Never encodes, never
-downloads; for clients that send such ids to models with another tokenizer.
+"""Decodes OpenAI's token ids with a tiktoken vocabulary file, for clients that send such ids to
+models with another tokenizer. Never encodes, never downloads.
 """
 
 import base64
@@ -11,23 +11,25 @@ from openai_frontend.errors import InvalidRequest
 
 
 class TiktokenDecoder:
-    """Token ids to text. Ids of special tokens, which the files do not hold, are refused."""
+    """Token ids to text. Ids of special tokens, which the files do not contain, are refused."""
 
     def __init__(self, tokens: Mapping[int, bytes]) -> None:
         self._tokens = tokens
 
     def decode(self, token_ids: Sequence[int], *, param: str) -> str:
-        """The text; where a client cut it within a character, that one is U+FFFD."""
+        """The text; a character that the client cut becomes U+FFFD."""
         try:
             text = b"".join([self._tokens[token_id] for token_id in token_ids])
         except KeyError as error:
-            message = f"Invalid '{param}': the tiktoken vocabulary has no token {error.args[0]}."
+            message = (
+                f"Invalid '{param}': unknown token {error.args[0]} in the tiktoken vocabulary."
+            )
             raise InvalidRequest(message, param=param) from None
         return text.decode("utf-8", "replace")
 
 
 def read(path: Path) -> TiktokenDecoder:
-    """A file such as cl100k_base.tiktoken: a line for each token, its bytes in base64 and its id.
+    """Read a file such as cl100k_base.tiktoken: per line a token's bytes in base64 and its id.
 
     Raises OSError, or ValueError with a message that names the line.
     """
@@ -37,7 +39,7 @@ def read(path: Path) -> TiktokenDecoder:
             text, token_id = line.split()
             tokens[int(token_id)] = base64.b64decode(text, validate=True)
         except (ValueError, binascii.Error):
-            raise ValueError(f"line {number} is not a token of a tiktoken vocabulary") from None
+            raise ValueError(f"line {number} is not a valid tiktoken entry") from None
     if not tokens:
         raise ValueError("it holds no tokens")
     return TiktokenDecoder(tokens)

@@ -1,4 +1,4 @@
-"""The bytes that each token of a vocabulary stands for, read from the tokenizer's own decoder.
+"""The bytes of each token of a vocabulary, derived from the tokenizer's decoder.
 
 Never decodes sequences: what a decoder does to a whole text (it drops the space that sentencepiece
 puts before the first word) is not done here.
@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
 
-# One step of a decoder on one token: a text for the next step, or bytes, which are the end
+# One step of a decoder on one token: returns text for the next step, or bytes, which are final
 _Step = Callable[[str], str | bytes]
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes:
-    """Token id -> bytes; each id is worked out once."""
+    """Token id -> bytes, cached."""
 
     def __init__(self, tokenizer: "FastTokenizer") -> None:
         self._tokenizer = tokenizer
         self._steps = tuple(_steps(_declared(tokenizer.decoder)))
-        # an added token stands for its own text, whatever letters the vocabulary is written in
+        # an added token is its own text, in any alphabet
         self._known: dict[int, bytes | None] = {
             token_id: _utf8(token.content)
             for token_id, token in tokenizer.get_added_tokens_decoder().items()
         }
 
     def get(self, token_id: int) -> bytes | None:
-        """None for an id that the vocabulary does not hold."""
+        """None for an unknown id."""
         try:
             return self._known[token_id]
         except KeyError:
@@ -40,7 +40,7 @@ class TokenBytes:
 
     def _find(self, token_id: int) -> bytes | None:
         token = self._tokenizer.id_to_token(token_id)
-        if token is None:  # not kept: there are more such ids than tokens
+        if token is None:  # not cached: there are more unknown ids than tokens
             return None
         return self._known.setdefault(token_id, self._walk(token))
 
@@ -54,12 +54,12 @@ class TokenBytes:
 
 
 def _declared(decoder: Any) -> Mapping[str, Any]:
-    """The decoder as tokenizer.json has it."""
+    """The decoder as in tokenizer.json."""
     return {} if decoder is None else dict(json.loads(decoder.__getstate__()))
 
 
 def _steps(decoder: Mapping[str, Any]) -> Iterator[_Step]:
-    """What the decoder does to single tokens; what it does to the joined text is left out."""
+    """The decoder's steps for single tokens; steps for joined text are left out."""
     for inner in decoder.get("decoders", [decoder]):
         if inner.get("type") in _STEPS:
             yield partial(_STEPS[inner["type"]], inner)
@@ -68,7 +68,7 @@ def _steps(decoder: Mapping[str, Any]) -> Iterator[_Step]:
 def _byte_level(decoder: Mapping[str, Any], token: str) -> bytes:
     try:
         return bytes(_BYTES[letter] for letter in token)
-    except KeyError:  # a token that was not written in the alphabet stands for itself
+    except KeyError:  # a token outside of the alphabet is its own text
         return _utf8(token)
 
 
@@ -78,7 +78,7 @@ def _byte_fallback(decoder: Mapping[str, Any], token: str) -> str | bytes:
 
 
 def _replace(decoder: Mapping[str, Any], token: str) -> str:
-    text = decoder["pattern"].get("String")  # a pattern that is an expression spans tokens
+    text = decoder["pattern"].get("String")  # a regex pattern can span tokens
     return token if text is None else token.replace(text, decoder["content"])
 
 
@@ -95,7 +95,7 @@ def _end_of_word(decoder: Mapping[str, Any], token: str) -> str:
     return token.replace(decoder["suffix"], " ")
 
 
-# Decoder of tokenizer.json -> its step
+# Decoder type in tokenizer.json -> its step
 _STEPS: Mapping[str, Callable[[Mapping[str, Any], str], str | bytes]] = {
     "ByteLevel": _byte_level,
     "ByteFallback": _byte_fallback,
@@ -111,7 +111,7 @@ def _utf8(text: str) -> bytes:
 
 
 def _alphabet() -> dict[str, int]:
-    """GPT-2's letters for bytes: a printable byte of Latin-1 is itself, the others follow 255."""
+    """GPT-2's byte alphabet: printable Latin-1 bytes are themselves, the others follow 255."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(0x100) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}

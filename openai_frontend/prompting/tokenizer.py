@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many tokens of a prompt are kept, and on which side the others are cut."""
+    """How many tokens of a prompt are kept, and on which side the rest is cut (vLLM's
+    `truncate_prompt_tokens`).
+    """
 
     tokens: int
     side: Literal["left", "right"]
 
     def kept(self, token_ids: Sequence[int]) -> list[int]:
-        """The tokens that are left; a prompt that is short enough stays as it is."""
+        """The remaining tokens; a shorter prompt stays unchanged."""
         if len(token_ids) <= self.tokens:
             return list(token_ids)
         cut = token_ids[-self.tokens :] if self.side == "left" else token_ids[: self.tokens]
@@ -29,26 +31,27 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
-    """Text to token ids, and what the folder says about chats."""
+    """A fast tokenizer and the chat settings of its folder."""
 
     fast: "FastTokenizer"
-    chat_templates: Mapping[str, str]  # "default", and by purpose, such as "tool_use"
-    special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: what templates may name
+    chat_templates: Mapping[str, str]  # by purpose: "default", "tool_use", ...
+    special_tokens: Mapping[str, str]  # bos_token, eos_token, ...: variables of templates
 
     def encode(self, text: str, *, add_special_tokens: bool) -> "Encoding":
-        """Its length is the count of tokens, its `ids` the list of them.
+        """Its length is the number of tokens, its `ids` their list.
 
         `encode_batch_fast` releases the GIL, keeps no offsets, and its result is freed 20 times
-        faster than that of `encode`: 0.6 ms against 13 to 60 ms, GIL held, for a text of 1 MB.
+        faster than that of `encode`: 0.6 ms against 13 to 60 ms, holding the GIL, for a text of 1
+        MB.
         """
         return self.encode_all([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_all(self, texts: Sequence[str], *, add_special_tokens: bool) -> "list[Encoding]":
-        """Each by itself, with the GIL given back once for all."""
+        """Encodes each text separately, releasing the GIL once for all of them."""
         return self.fast.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
 
     def encode_pieces(self, pieces: Sequence[str], *, add_special_tokens: bool) -> "Encoding":
-        """A text in pieces, over whose ends no token reaches; as `encode` otherwise."""
+        """Encodes a text in pieces, so that no token crosses a boundary."""
         if len(pieces) == 1:
             return self.encode(pieces[0], add_special_tokens=add_special_tokens)
         from tokenizers import Encoding
@@ -60,7 +63,7 @@ class Tokenizer:
     def cut(
         self, pieces: Sequence[str], truncation: Truncation, *, add_special_tokens: bool
     ) -> list[int]:
-        """The ids that are kept; special tokens are among them, not cut off."""
+        """The ids that are kept. Special tokens count and are not cut off."""
         encoding = self.encode_pieces(pieces, add_special_tokens=False)
         special = self.fast.num_special_tokens_to_add(False) if add_special_tokens else 0
         encoding.truncate(max(0, truncation.tokens - special), direction=truncation.side)
@@ -68,32 +71,31 @@ class Tokenizer:
         return list(whole.ids)
 
     def encode_pair(self, first: str, second: str) -> "Encoding":
-        """Both texts in one sequence, with the special tokens between them."""
+        """Both texts in one sequence, separated by special tokens."""
         return self.fast.encode_batch_fast([(first, second)])[0]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of the ids; ids that the vocabulary does not hold add nothing."""
-        given = [list(token_ids)]  # `decode_batch` releases the GIL, `decode` does not
+        """The text of the ids. Unknown ids add nothing."""
+        given = [list(token_ids)]  # only `decode_batch` releases the GIL
         return str(self.fast.decode_batch(given, skip_special_tokens=skip_special_tokens)[0])
 
     def all_special_tokens(self) -> list[str]:
-        """Every text that is one token of control, not of text."""
         return [
             token.content
             for token in self.fast.get_added_tokens_decoder().values()
             if token.special
         ]
 
-    def holds(self, token: str) -> bool:
-        """Whether the vocabulary has this token."""
+    def has_token(self, token: str) -> bool:
+        """Whether the vocabulary contains this token."""
         return self.fast.token_to_id(token) is not None
 
 
 def load(folder: Path) -> Tokenizer:
-    """Reads tokenizer.json as it is, as Hugging Face's own servers do.
+    """Reads tokenizer.json as is, like Hugging Face's own servers.
 
-    `transformers` is imported here and to render, nowhere else: it costs 1.2 s of CPU the first
-    time. Its AutoTokenizer would import torch as well, 5.4 s in all, for the same tokens.
+    `transformers` is imported only here and for rendering: the first import costs 1.2 s of CPU. Its
+    AutoTokenizer would import torch too, 5.4 s in total, for the same tokens.
     """
     from transformers import PreTrainedTokenizerFast
 
@@ -105,7 +107,7 @@ def load(folder: Path) -> Tokenizer:
         reason = str(error).strip().partition("\n")[0]
         raise ModelUnavailable(f"its tokenizer cannot be loaded: {reason}") from error
     fast = tokenizer.backend_tokenizer
-    fast.no_truncation()  # files of encoders cut and pad by themselves; here length is checked
+    fast.no_truncation()  # encoder models configure truncation; the gateway checks lengths
     fast.no_padding()
     return Tokenizer(
         fast=fast,

@@ -1,4 +1,4 @@
-"""The bounded threads in which prompts are built, off the event loop."""
+"""Bounded threads that build prompts off the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from openai_frontend.errors import ServerOverloaded
 Result = TypeVar("Result")
 
 
-# A prompt of up to so many characters is built on the event loop: it takes 0.1 to 0.5 ms there, and
-# the way into a thread and back costs 0.1 ms of CPU more (docs/decisions/0008).
+# Shorter prompts are built on the event loop, where they take 0.1 to 0.5 ms; a thread adds 0.1 ms
+# of CPU (docs/decisions/0008).
 INLINE_CHARACTERS = 2048
 
 
 class TokenizerPool:
-    """At most `threads` prompts at work and `queue` waiting; one more is refused."""
+    """Runs at most `threads` tasks, with `queue` more waiting. Further ones are refused."""
 
     def __init__(self, *, threads: int, queue: int) -> None:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="prompt")
@@ -24,9 +24,9 @@ class TokenizerPool:
         self._pending = 0
 
     async def run(self, work: Callable[[], Result], *, characters: int | None = None) -> Result:
-        """The result of `work`; a caller that goes away takes waiting work with it.
+        """Return the result of `work`. If the caller is cancelled, waiting work is dropped.
 
-        `characters` is the prompt's length where it is known to be all that the work takes.
+        `characters` is the prompt's length, if all of the work depends on it.
         """
         if characters is not None and characters <= INLINE_CHARACTERS:
             return work()
@@ -39,5 +39,5 @@ class TokenizerPool:
             self._pending -= 1
 
     def close(self) -> None:
-        """Drops what waits; what runs ends by itself."""
+        """Drop waiting work; running work finishes."""
         self._executor.shutdown(wait=False, cancel_futures=True)

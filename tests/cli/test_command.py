@@ -162,7 +162,7 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
         ),
         (
             ["--model-repository", ".", "--tiktoken-vocabulary", "README.md"],
-            "tiktoken_vocabulary: README.md: line 1 is not a token of a tiktoken vocabulary",
+            "tiktoken_vocabulary: README.md: line 1 is not a valid tiktoken entry",
         ),
         (
             ["--model-repository", ".", "--chat-template", "demo="],

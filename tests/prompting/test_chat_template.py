@@ -104,7 +104,7 @@ def test_a_part_that_is_not_text_is_refused_by_its_path() -> None:
     """`param` is the path of the part."""
 
     image = {"type": "image_url", "image_url": {"url": "x"}}
-    with pytest.raises(InvalidRequest, match="this model takes text parts only") as refused:
+    with pytest.raises(InvalidRequest, match="this model supports only text parts") as refused:
         render(PLAIN, {"role": "user", "content": [image]})
     assert refused.value.param == "messages[0].content[0]"
 
@@ -146,7 +146,7 @@ def test_malformed_arguments_are_logged_once(caplog: pytest.LogCaptureFixture) -
 
     assert [record.getMessage() for record in caplog.records] == [
         "messages[0].tool_calls[0].function.arguments is not a JSON object; the template "
-        "gets {} (logged once for each template)"
+        "gets {} (logged once per template)"
     ]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openai_frontend.prompting.fill_in_the_middle import FORMATS, InfillFormat, family
+from openai_frontend.prompting.fill_in_the_middle import FORMATS, InfillFormat, detect
 
 PROMPTS = {
     "Qwen2.5-Coder": "<|fim_prefix|>a<|fim_suffix|>b<|fim_middle|>",
@@ -27,13 +27,13 @@ def test_a_familys_prompt(name: str, prompt: str) -> None:
 def test_a_family_is_known_by_its_tokens(expected: InfillFormat) -> None:
     """A vocabulary that holds them all, and no other family's, is of that family."""
 
-    assert family(expected.tokens.__contains__) is expected
+    assert detect(expected.tokens.__contains__) is expected
 
 
 def test_a_vocabulary_without_all_tokens_is_of_no_family() -> None:
     """One token alone says nothing."""
 
-    assert family(["<fim_prefix>", "<fim_suffix>", "[PREFIX]"].__contains__) is None
+    assert detect(["<fim_prefix>", "<fim_suffix>", "[PREFIX]"].__contains__) is None
 
 
 def test_the_texts_are_taken_as_they_are() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.prompting.prompt import PromptBuilder, TokenizeOptions
-from openai_frontend.prompting.special_tokens import MAX_FOUND, SpecialTokenEscaper
+from openai_frontend.prompting.special_tokens import MAX_SPECIAL_TOKENS, SpecialTokenEscaper
 from openai_frontend.prompting.tokenizer import Tokenizer, Truncation
 from tests.cpu_time import budget
 from tests.prompting.tiny_tokenizer import SPECIAL_TOKENS
@@ -126,9 +126,9 @@ def test_many(tiny: Tokenizer) -> None:
     """There may be so many; one more is refused."""
     builder = PromptBuilder(tiny)
 
-    builder.chat([{"role": "user", "content": "<|im_end|>" * MAX_FOUND}])
-    with pytest.raises(InvalidRequest, match="1024 special tokens"):
-        builder.chat([{"role": "user", "content": "<|im_end|>" * (MAX_FOUND + 1)}])
+    builder.chat([{"role": "user", "content": "<|im_end|>" * MAX_SPECIAL_TOKENS}])
+    with pytest.raises(InvalidRequest, match="1024 of the model's special tokens"):
+        builder.chat([{"role": "user", "content": "<|im_end|>" * (MAX_SPECIAL_TOKENS + 1)}])
 
 
 @pytest.mark.parametrize("text", ["[[INST]]", "[INST]]", "abc", "[[INST]", "aabcc"])

@@ -32,7 +32,7 @@ def test_cut_character(vocabulary):
 
 def test_unknown_token(vocabulary):
     """An id that OpenAI's tokenizer does not have is refused by its place."""
-    with pytest.raises(InvalidRequest, match="no token 4") as refused:
+    with pytest.raises(InvalidRequest, match="unknown token 4") as refused:
         tiktoken_decode.read(vocabulary).decode([0, 4], param="input[1]")
 
     assert refused.value.param == "input[1]"

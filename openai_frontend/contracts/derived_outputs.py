@@ -20,7 +20,7 @@ from openai_frontend.generation import (
 # What may be derived -> how
 DERIVED: Mapping[str, str] = {
     "deltas": "Each response tells the whole text so far: what is new of it is the delta.",
-    "prompt": "A prompt that stands before the answer is cut off.",
+    "prompt": "A prompt at the start of the answer is removed.",
     "stop": "The text is cut at the first stop text, and the request is ended there.",
     "finish_reason": (
         "`stop` where a stop text was found, `length` where the answer has `max_tokens` tokens, "

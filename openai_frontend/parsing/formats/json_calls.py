@@ -326,7 +326,7 @@ COMMAND_R7B = Family(
 )
 GENERIC_JSON = Family(
     name="json",
-    models="any other that is told to answer with JSON",
+    models="any other that is prompted to answer with JSON",
     reasoning=THINK,
     tools=JsonCalls(
         summary='`{"name": "f", "arguments": {"a": 1}}` on its own line, in a fence or tags',

@@ -188,7 +188,7 @@ FUNCTION_GEMMA = Family(
 )
 LLAMA_FUNCTION_TAG = Family(
     name="llama3_function_tag",
-    models="Llama 3.1 told to use `<function=...>`, Functionary 3.1",
+    models="Llama 3.1 prompted to use `<function=...>`, Functionary 3.1",
     tools=NamedJson(
         summary='`<function=f>{"a": 1}</function>`',
         section=Section(call_starts=("<function=",), call_ends=("</function>",)),

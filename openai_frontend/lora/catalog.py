@@ -1,4 +1,4 @@
-"""Which adapters each model has. Looks at folders; never at requests."""
+"""The LoRA adapters of each model, as its folders have them now. Knows no requests."""
 
 import itertools
 import logging
@@ -14,35 +14,36 @@ from openai_frontend.lora.sources import MULTI_LORA, LoRASource, LoRASources
 logger = logging.getLogger(__name__)
 
 NO_ADAPTERS = (
-    'the model takes no adapters: of vLLM\'s models it is model.json that says "enable_lora": true'
+    'the model does not support LoRA adapters; for a vLLM model, set "enable_lora": true in '
+    "model.json"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """The adapters of a model at one moment."""
+    """The adapters of a model, as one scan found them."""
 
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)  # name -> why it cannot serve
-    clashes: frozenset[str] = frozenset()  # the problems of two adapters with one name
-    unloaded: frozenset[str] = frozenset()  # could serve, and somebody has unloaded them
-    possible: bool = False  # the model takes adapters, whether or not there are any
+    clashes: frozenset[str] = frozenset()  # problems: two adapters with the same name
+    unloaded: frozenset[str] = frozenset()  # valid, but unloaded by request
+    possible: bool = False  # the model supports adapters, even if it has none
 
     def names(self, name: str) -> bool:
-        """Whether there is, or should be, an adapter of this name."""
+        """Whether an adapter has this name, be it valid, invalid or unloaded."""
         return name in self.adapters or name in self.problems or name in self.unloaded
 
 
 class _NameClash(InvalidLoRA):
-    """Two adapters of one name."""
+    """Two adapters have the same name."""
 
 
 class LoRACatalog:
-    """What was found, by model. `look` reads the disk: off the event loop, one at a time."""
+    """The adapters of all models. `scan` reads the disk: call it off the loop, one at a time."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
-        # What makes an adapter another one: model, name, folder, content
+        # Keyed by what identifies an adapter: model, name, folder, content
         self._adapters: dict[tuple[object, ...], Adapter] = {}
         self._checked: dict[tuple[object, ...], str | None] = {}
         self._unloaded: dict[str, frozenset[str]] = {}
@@ -51,8 +52,8 @@ class LoRACatalog:
     def scan(
         self, model: str, sources: LoRASources, requirements: LoRARequirements | None
     ) -> ScanResult:
-        """The model's adapters as they are now; what is wrong is logged once."""
-        if requirements is None:  # a folder may be every model's, and is none of this one's
+        """Scan the model's folders. Each problem is logged once."""
+        if requirements is None:  # adapter_folder may be set for all models (*); ignore it here
             sources = replace(sources, watched=None)
         found, problems = sources.found()
         adapters = {}
@@ -75,11 +76,11 @@ class LoRACatalog:
         )
 
     def unload(self, model: str, name: str) -> None:
-        """Leave it out from the next look on."""
+        """Leave the adapter out of the following scans."""
         self._unloaded[model] = self._unloaded.get(model, frozenset()) | {name}
 
     def load(self, model: str, name: str) -> None:
-        """Take it up again."""
+        """Undo `unload` from the next scan on."""
         self._unloaded[model] = self._unloaded.get(model, frozenset()) - {name}
 
     def _adapter(
@@ -89,14 +90,14 @@ class LoRACatalog:
             raise InvalidLoRA(NO_ADAPTERS)
         if requirements.kind is None:
             if source.origin != MULTI_LORA:
-                raise InvalidLoRA("the model's backend knows those of multi_lora.json alone")
+                raise InvalidLoRA("the model's backend serves only the adapters in multi_lora.json")
             return self._known((model, source.name), source.name, None)
         stamp = files.stamp(source.path, requirements.kind)
         self._check(source.path, stamp, requirements)
         return self._known((model, source.name, source.path, stamp), source.name, source.path)
 
     def _check(self, path: Path, stamp: files.Stamp, requirements: LoRARequirements) -> None:
-        """Once for each content."""
+        """Validate the files, once for each content."""
         key = path, stamp, requirements
         if key not in self._checked:
             self._checked[key] = None
@@ -128,11 +129,11 @@ def _by_name(sources: Iterable[LoRASource]) -> dict[str, list[LoRASource]]:
 
 
 def _only(sources: list[LoRASource]) -> LoRASource:
-    """The one folder that all of them mean."""
+    """The folder that all sources name, if it is the same one."""
     first, *others = sources
     for other in others:
         if other.path.resolve() != first.path.resolve():
             raise _NameClash(
-                f"two adapters have this name: one of {first.origin}, and one of {other.origin}"
+                f"two adapters have this name: one from {first.origin}, one from {other.origin}"
             )
     return first

@@ -1,5 +1,6 @@
-"""One adapter's folder: whether it can serve, and how it is told from what lay there before. Reads
-headers and configs, never weights.
+"""Validates an adapter's files and detects that they changed.
+
+Reads configs and headers, never weights.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import numpy
 
-# Also the last part of a path: no separators, no dot at the start. ":" and "@" end a model's name.
+# Names are also path components: no separators, no leading dot. ":" and "@" delimit model names.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 
 Kind = Literal["peft", "tensorrt_llm"]
@@ -21,30 +22,30 @@ FILES: dict[Kind, tuple[str, str]] = {
     "tensorrt_llm": ("model.lora_config.npy", "model.lora_weights.npy"),
 }
 
-# Size, change and inode of each file: whoever writes an adapter changes one of them
+# Size, modification time and inode of each file: writing an adapter changes at least one
 Stamp = tuple[tuple[int, int, int], ...]
 
 _LONGEST_HEADER = 100 * 1024 * 1024  # safetensors' own limit
 
-# Their input is as wide as the model's hidden state.
+# The input dimension of these modules is the model's hidden size.
 _READ_HIDDEN_STATE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 
 
 class InvalidLoRA(Exception):
-    """Why a folder is no adapter that can serve; without a path of this machine."""
+    """An adapter that cannot serve. The message has no paths of this machine: clients see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoRARequirements:
-    """What adapters a model takes."""
+    """What an adapter must satisfy to serve with a model."""
 
-    kind: Kind | None  # None: the backend has them by name, and reads no folder of ours
+    kind: Kind | None  # None: the backend knows its adapters by name and needs no files
     max_rank: int | None = None
     hidden_size: int | None = None
 
 
 def stamp(folder: Path, kind: Kind) -> Stamp:
-    """Tells the folder's content from any other. Raises InvalidLoRA where a file is missing."""
+    """Identify the folder's content. Raises InvalidLoRA if a file is missing."""
     return tuple(_stamp(folder / name) for name in FILES[kind])
 
 
@@ -52,12 +53,12 @@ def _stamp(file: Path) -> tuple[int, int, int]:
     try:
         status = file.stat()
     except OSError:
-        raise InvalidLoRA(f"it has no {file.name}") from None
+        raise InvalidLoRA(f"{file.name} is missing") from None
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def check(folder: Path, requirements: LoRARequirements) -> None:
-    """Raise InvalidLoRA where the adapter cannot serve a model that takes these."""
+    """Raise InvalidLoRA if the adapter does not meet the model's requirements."""
     try:
         if requirements.kind == "peft":
             _check_config(_read_json(folder / FILES["peft"][0]), requirements)
@@ -84,12 +85,12 @@ def _check_config(config: dict[str, Any], requirements: LoRARequirements) -> Non
         raise InvalidLoRA(f"adapter_config.json: peft_type is {kind!r}, not 'LORA'")
     ranks = [rank, *_values(config.get("rank_pattern"))]
     if any(type(each) is not int or each < 1 for each in ranks):
-        raise InvalidLoRA("adapter_config.json: r, the rank, is not a positive number")
+        raise InvalidLoRA("adapter_config.json: the rank r must be a positive integer")
     highest = max(ranks)
     if requirements.max_rank is not None and highest > requirements.max_rank:
         raise InvalidLoRA(
-            f"its rank is {highest}, and the model takes up to {requirements.max_rank} "
-            "(max_lora_rank in model.json)"
+            f"its rank of {highest} exceeds the model's max_lora_rank of {requirements.max_rank} "
+            "(model.json)"
         )
 
 
@@ -98,10 +99,10 @@ def _values(pattern: Any) -> list[Any]:
 
 
 def _check_weights(file: Path, requirements: LoRARequirements) -> None:
-    """The file is whole, and made for a model as wide as this one."""
+    """Check that the file is complete and that its hidden size is the model's."""
     shapes, size = _safetensors(file)
     if file.stat().st_size != size:
-        raise InvalidLoRA(f"{file.name} is not whole: it may still be on its way")
+        raise InvalidLoRA(f"{file.name} is incomplete; it may still be uploading")
     for name, shape in shapes.items():
         module, found, _ = name.partition(".lora_A.")
         width = shape[-1] if shape else None
@@ -114,7 +115,7 @@ def _check_weights(file: Path, requirements: LoRARequirements) -> None:
 
 
 def _safetensors(file: Path) -> tuple[dict[str, list[int]], int]:
-    """Tensor -> its shape, and the bytes that the whole file has, by its header."""
+    """Tensor shapes by name and the size of the complete file in bytes, as the header says."""
     with file.open("rb") as opened:
         start = opened.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
@@ -125,7 +126,7 @@ def _safetensors(file: Path) -> tuple[dict[str, list[int]], int]:
         ends = [int(end) for _, end in (each["data_offsets"] for each in tensors.values())]
         shapes = {name: list(map(int, each["shape"])) for name, each in tensors.items()}
     except (ValueError, AttributeError, KeyError, TypeError):
-        raise InvalidLoRA(f"{file.name} is not of the form safetensors") from None
+        raise InvalidLoRA(f"{file.name} is not a valid safetensors file") from None
     return shapes, 8 + length + max(ends, default=0)
 
 
@@ -143,9 +144,9 @@ def _check_arrays(folder: Path) -> None:
 
 
 def read_array(file: Path) -> numpy.ndarray[Any, Any]:
-    """An array, not read but mapped into memory. Raises InvalidLoRA; never unpickles."""
+    """Map an array into memory without reading it. Never unpickles. Raises InvalidLoRA."""
     try:
         array: numpy.ndarray[Any, Any] = numpy.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise InvalidLoRA(f"{file.name} is not of numpy's form: {error}") from error
+        raise InvalidLoRA(f"{file.name} is not a valid .npy file: {error}") from error
     return array

@@ -1,6 +1,6 @@
-"""Loads and unloads adapters where a client asks for it, and an operator lets it. No HTTP.
+"""Loads and unloads adapters at a client's request, if the operator allows it. No HTTP.
 
-A client says a name; where the adapter lies, the operator has said.
+Clients name an adapter; only the operator decides where its files are.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from openai_frontend.lora.models import SEPARATOR
 from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.models.served_model import ModelCard, ServedModel
 
-MayName = Callable[[str], bool]  # whether the caller's key allows a model
+MayName = Callable[[str], bool]  # whether the caller's key allows the model
 
 
 class LoRAManagement:
-    """What the requests of vLLM's clients mean here."""
+    """vLLM's load_lora_adapter and unload_lora_adapter."""
 
     def __init__(self, registry: ModelRegistry, *, enabled: bool) -> None:
         self._registry = registry
@@ -34,17 +34,17 @@ class LoRAManagement:
     async def load(
         self, name: str, base: str | None, path: str | None, *, may_name: MayName
     ) -> ModelCard:
-        """Look at the folders now, and try the adapter with a token. One that is loaded already is
-        looked at and tried again. Nothing is told of models that the caller may not name.
+        """Scan the folders and try the adapter by generating one token, even if it is loaded.
 
-        Raises NotPermitted, InvalidRequest, ModelNotFound, Conflict (two of one name) and
+        Errors reveal nothing about models that the caller may not name. Raises NotPermitted,
+        InvalidRequest, ModelNotFound, Conflict (two adapters with the same name) and
         ModelUnavailable with the reason.
         """
         base, name = self._checked(name, base)
         if path not in (None, name):
             raise InvalidRequest(
-                "Invalid 'lora_path': adapters are loaded by name alone, from the folders that the "
-                "server's operator has named; leave it out, or repeat the name.",
+                "Invalid 'lora_path': adapters are loaded by name from the folders that the "
+                "operator configured. Leave it out, or repeat the name.",
                 param="lora_path",
             )
         base = await self._base(name, base, may_name)
@@ -60,7 +60,7 @@ class LoRAManagement:
         return model.card()
 
     async def unload(self, name: str, base: str | None, *, may_name: MayName) -> str:
-        """Leave the adapter out from now on; requests in flight keep it. Returns the model's name.
+        """Unload the adapter; running requests keep it. Returns the name of its model.
 
         Raises as `load`.
         """
@@ -72,7 +72,7 @@ class LoRAManagement:
         return _full(base, name)
 
     def _checked(self, name: str, base: str | None) -> tuple[str | None, str]:
-        """Base, where one is named, and adapter."""
+        """Return the base model, if the request names one, and the adapter."""
         if not self._enabled:
             raise NotPermitted(
                 "Clients may not load or unload adapters of this server: the setting "
@@ -83,27 +83,28 @@ class LoRAManagement:
             base, _, name = name.rpartition(SEPARATOR)
         if not NAME.fullmatch(name):
             raise InvalidRequest(
-                "Invalid 'lora_name': this is no adapter's name.", param="lora_name"
+                "Invalid 'lora_name': not a valid adapter name.", param="lora_name"
             )
         return base, name
 
     async def _base(self, name: str, base: str | None, may_name: MayName) -> str:
-        """The model whose adapter is meant, by its own name."""
+        """The name of the base model, not an alias of it."""
         if base is not None:
             if not may_name(_full(base, name)):
                 raise ModelHidden(_full(base, name), param="lora_name")
             model = self._registry.get(base)
             if model.adapter is not None or model.model_name not in self._registry.adapter_bases():
-                raise InvalidRequest(f"The model '{model.name}' takes no adapters.", param="model")
+                message = f"The model '{model.name}' does not support LoRA adapters."
+                raise InvalidRequest(message, param="model")
             return model.model_name
         bases = [each for each in self._registry.adapter_bases() if may_name(_full(each, name))]
         if len(bases) > 1:
             await self._registry.refresh_adapters()
             bases = [each for each in bases if self._registry.adapters(each).names(name)]
         if not bases:
-            raise ModelNotFound(f"No model has an adapter '{name}'.", param="lora_name")
+            raise ModelNotFound(f"The adapter '{name}' does not exist.", param="lora_name")
         if len(bases) > 1:
-            message = f"Missing required parameter: 'model', one of {', '.join(bases)}."
+            message = f"Missing required parameter: 'model'. Use one of {', '.join(bases)}."
             raise InvalidRequest(message, param="model", code="missing_required_parameter")
         return bases[0]
 
@@ -128,7 +129,7 @@ def _missing(base: str, name: str) -> ModelNotFound:
 
 
 async def _try(model: ServedModel) -> None:
-    """Its backend may find wrong what nobody sees in the files."""
+    """Generate one token: the backend may reject what the files do not show."""
     request = GenerationRequest(
         request_id="adapter-load",
         prompt="a",

@@ -1,5 +1,6 @@
-"""Adapters as models: `base:adapter`, by every name of the base, and the adapter's name alone where
-it is nobody else's.
+"""Adapters as served models, named `base:adapter` for each name of the base.
+
+The adapter's name alone also works if no other model or adapter has it.
 """
 
 import json
@@ -24,19 +25,19 @@ SEPARATOR = ":"
 
 @dataclass(frozen=True, slots=True)
 class LoRASnapshot:
-    """What adapters there are at one moment."""
+    """All adapters of a server at one moment."""
 
     found: Mapping[str, ScanResult] = field(default_factory=dict)  # by the base's name in Triton
-    unique: Mapping[str, str] = field(default_factory=dict)  # adapter -> the one base that has it
+    unique: Mapping[str, str] = field(default_factory=dict)  # adapter -> its only base
 
     @property
     def bases(self) -> list[str]:
-        """The models that take adapters."""
+        """The models that support adapters."""
         return sorted(name for name, found in self.found.items() if found.possible)
 
 
 class LoRAModels:
-    """Finds the adapters of a server's models, and makes models of them."""
+    """Finds the adapters of a server's models and serves each as a model."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -44,7 +45,7 @@ class LoRAModels:
         self._uploaders: dict[str, WeightsUploader] = {}
 
     def scan(self, snapshot: Snapshot) -> LoRASnapshot:
-        """Read every base's folders: off the event loop, one look at a time."""
+        """Scan the folders of all bases: call it off the event loop, one scan at a time."""
         found = {
             name: self._table.scan(name, self._sources(loaded), _requirements(loaded.model))
             for name, loaded in _latest(snapshot).items()
@@ -53,14 +54,14 @@ class LoRAModels:
         return LoRASnapshot(found, _unique(found, known))
 
     def publish(self, adapters: LoRASnapshot) -> None:
-        """Let the engines of this process know."""
+        """Pass the adapters to the engines of this process."""
         for name, found in adapters.found.items():
             self._server.set_adapters(name, found.adapters)
 
     def find(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ServedModel | None:
-        """The model of this name; None where no adapter could be meant.
+        """The model with this name; None if the name cannot be an adapter's.
 
-        Raises ModelNotFound where the base has no such adapter, ModelUnavailable where the adapter
+        Raises ModelNotFound if the base has no such adapter, ModelUnavailable if the adapter
         cannot serve.
         """
         base, adapter = _split(name, adapters)
@@ -76,7 +77,7 @@ class LoRAModels:
         raise ModelNotFound(f"The model '{base}' has no adapter '{adapter[:128]}'.", param="model")
 
     def card(self, name: str, snapshot: Snapshot, adapters: LoRASnapshot) -> ModelCard | None:
-        """What is known of an adapter; of one that cannot serve, why. None as of `find`."""
+        """The adapter's card, with the reason if it cannot serve. None as for `find`."""
         base, adapter = _split(name, adapters)
         model = snapshot.models.get(base)
         if (
@@ -91,7 +92,7 @@ class LoRAModels:
         return None if found is None else found.card()
 
     def listed(self, snapshot: Snapshot, adapters: LoRASnapshot) -> list[ServedModel]:
-        """One for each adapter, by its base's own name."""
+        """One model for each adapter, under its base's own name."""
         return [
             self._adapted_model(f"{base}{SEPARATOR}{name}", snapshot.models[base], adapter)
             for base, found in sorted(adapters.found.items())
@@ -100,23 +101,23 @@ class LoRAModels:
         ]
 
     def unload(self, base: str, adapter: str) -> None:
-        """Leave the adapter out from the next look on."""
+        """Leave the adapter out of the following scans."""
         self._table.unload(base, adapter)
 
     def load(self, base: str, adapter: str) -> None:
-        """Take it up again at the next look."""
+        """Undo `unload` from the next scan on."""
         self._table.load(base, adapter)
 
     def _adapted_model(self, name: str, base: ServedModel, adapter: Adapter) -> ServedModel:
-        told = None
+        uploader = None
         if base.supports("adapter_weights"):
-            told = self._uploaders.setdefault(base.model_name, WeightsUploader())
+            uploader = self._uploaders.setdefault(base.model_name, WeightsUploader())
         full = f"{base.model_name}{SEPARATOR}{adapter.name}"
         return replace(
             base,
             name=name,
             adapter=adapter,
-            weights_uploader=told,
+            weights_uploader=uploader,
             alias_of=None if name == full else full,
             embedding_contract=None,
             score_contract=None,
@@ -134,7 +135,7 @@ class LoRAModels:
 
 
 def _latest(snapshot: Snapshot) -> dict[str, LoadedModel]:
-    """The version of each model that goes by its name."""
+    """The version of each model that its name stands for: the latest."""
     return {
         name: snapshot.loaded_models[name, version]
         for name, version in sorted(snapshot.loaded_models)
@@ -153,7 +154,7 @@ def _unique(found: Mapping[str, ScanResult], known: Collection[str]) -> dict[str
 
 
 def _split(name: str, adapters: LoRASnapshot) -> tuple[str, str]:
-    """Base and adapter. A name without a base is that of the base that alone has the adapter."""
+    """Split a name into base and adapter. A name without a base must be a unique adapter."""
     if name in adapters.unique:
         return adapters.unique[name], name
     base, _, adapter = name.rpartition(SEPARATOR)
@@ -161,17 +162,17 @@ def _split(name: str, adapters: LoRASnapshot) -> tuple[str, str]:
 
 
 def _check_base(name: str, base: str, snapshot: Snapshot) -> None:
-    """Raise ModelUnavailable where the base of an adapter cannot serve."""
+    """Raise ModelUnavailable if the adapter's base cannot serve."""
     if name != base and base in snapshot.failures:
-        reason = f"its base cannot: {snapshot.failures[base]}"
+        reason = f"its base model cannot serve: {snapshot.failures[base]}"
         raise ModelFailed(name, reason)
 
 
 def _requirements(model: ServedModel) -> LoRARequirements | None:
-    """What adapters the model takes; None where it takes none."""
+    """What the model's adapters must satisfy; None if it supports none."""
     if not model.supports("adapter"):
         return None
-    if "max_lora_rank" in model.facts:  # an engine of this process says it
+    if "max_lora_rank" in model.facts:  # reported by an engine of this process
         rank = model.facts["max_lora_rank"]
         size = _hidden_size(model)
         return (
@@ -183,11 +184,11 @@ def _requirements(model: ServedModel) -> LoRARequirements | None:
 
 
 def _hidden_size(model: ServedModel) -> int | None:
-    """As the config beside the tokenizer says it."""
+    """From the config.json next to the tokenizer; None if it cannot be read."""
     folder = model.facts.get("tokenizer")
     try:
         config = folder and json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # then the engine finds out
+    except (OSError, ValueError):  # the engine will check it
         return None
     size = config.get("hidden_size") if isinstance(config, dict) else None
     return size if isinstance(size, int) else None

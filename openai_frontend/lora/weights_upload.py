@@ -1,5 +1,6 @@
-"""Tells TensorRT-LLM an adapter's weights, which it caches under the adapter's id: with the first
-request, and again where it has evicted them.
+"""Sends an adapter's weights to TensorRT-LLM, which caches them under the adapter's id.
+
+The first request carries them, and a later one if TensorRT-LLM has evicted them.
 """
 
 import asyncio
@@ -19,12 +20,12 @@ from openai_frontend.lora.files import FILES, InvalidLoRA, read_array
 
 Bursts = AsyncGenerator[list[CompletionDelta], None]
 
-# What its batch manager says (PeftCacheManager::addRequestPeft); backends put words around it
+# From PeftCacheManager::addRequestPeft in its batch manager; backends embed it in their own text
 _EVICTED = re.compile(r"LoRA task \d+ not found in cache")
 
 
 class WeightsUploader:
-    """The adapters whose weights one backend has been told. Used on the event loop."""
+    """Tracks which adapters one backend has the weights of. Used on the event loop."""
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
@@ -32,37 +33,35 @@ class WeightsUploader:
     async def generate(
         self, request: GenerationRequest, generate: Callable[[GenerationRequest], Bursts]
     ) -> Bursts:
-        """What `generate` gives for the request and its adapter. A request that fails for want of
-        weights before it has said anything is sent a second time, with them.
-        """
+        """Run `generate`. If it fails for lack of weights before any output, retry with weights."""
         adapter = request.adapter
         if adapter is None:
             raise ValueError("the request has no adapter")
         if adapter.id in self._ids:
-            said = False
+            has_output = False
             try:
                 async with aclosing(generate(request)) as bursts:
                     async for burst in bursts:
-                        said = said or any(map(_says_something, burst))
+                        has_output = has_output or any(map(_is_output, burst))
                         yield burst
                     return
             except GatewayError as error:
-                if said or not _EVICTED.search(error.message):
+                if has_output or not _EVICTED.search(error.message):
                     raise
                 self._ids.discard(adapter.id)
-        told = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))
-        async with aclosing(generate(told)) as bursts:
+        with_weights = replace(request, adapter_weights=await asyncio.to_thread(_read, adapter))
+        async with aclosing(generate(with_weights)) as bursts:
             async for burst in bursts:
-                self._ids.add(adapter.id)  # by now it has them
+                self._ids.add(adapter.id)  # a response proves that the backend has the weights
                 yield burst
 
 
-def _says_something(delta: CompletionDelta) -> bool:
+def _is_output(delta: CompletionDelta) -> bool:
     return bool(delta.text or delta.token_ids or delta.finish_reason)
 
 
 def _read(adapter: Adapter) -> AdapterWeights:
-    """Both arrays, whole: what becomes of the files while the request waits is no matter."""
+    """Read both arrays completely: the files may change while the request waits."""
     if adapter.path is None:
         raise ModelUnavailable(f"The adapter '{adapter.name}' has no files.")
     config, weights = FILES["tensorrt_llm"]
@@ -72,4 +71,4 @@ def _read(adapter: Adapter) -> AdapterWeights:
             config=read_array(adapter.path / config).copy(),
         )
     except (OSError, InvalidLoRA) as error:
-        raise ModelUnavailable(f"The adapter '{adapter.name}' cannot be read.") from error
+        raise ModelUnavailable(f"Cannot read the files of adapter '{adapter.name}'.") from error

@@ -1,61 +1,63 @@
-"""How much each Triton model has to do, which decides when it may go. Knows no requests."""
+"""Counts the requests of each Triton model, which decides when it may be unloaded."""
 
 import time
 from typing import Protocol
 
 
 class OnDemand(Protocol):
-    """What brings models that are asked for, and takes idle ones away."""
+    """Loads models on demand and unloads idle ones."""
 
     async def ensure_loaded(self, model_name: str) -> None:
-        """Returns once the model is loaded: at once where it is. Raises ModelUnavailable."""
+        """Return once the model is loaded. Raises ModelUnavailable."""
 
     def notify_idle(self) -> None:
-        """Some model has nothing to do any more."""
+        """Report that a model has become idle."""
 
 
 class ModelLease:
-    """A model of Triton's, whatever names it has and however often it is loaded.
+    """Keeps a Triton model loaded; one for all names and all loads of the model.
 
-    `async with` it while a request is at work in the model: it is loaded then, and stays.
+    Enter it (`async with`) while a request runs in the model: it loads the model if necessary.
     """
 
     def __init__(self, model_name: str, leases: "ModelLeases") -> None:
         self.model_name = model_name
-        self.running = 0  # requests at work in the model, also those that their clients left
-        self.pins = 0  # requests that wait for the model, or have found it and are not at an end
+        self.running = (
+            0  # requests running in the model, including those whose clients disconnected
+        )
+        self.pins = 0  # requests that wait for the model, or looked it up and have not ended
         self.last_used = time.monotonic()  # seconds
         self._leases = leases
 
     async def __aenter__(self) -> None:
         if (demand := self._leases.demand) is not None:
             await demand.ensure_loaded(self.model_name)
-        self.begin()  # nothing else runs between a model's being there and this line
+        self.begin()  # no await after ensure_loaded: the model cannot be unloaded in between
 
     async def __aexit__(self, *_: object) -> None:
         self.end()
 
     def begin(self) -> None:
-        """One more request is at work in the model, until `end`."""
+        """Count a running request until `end`."""
         self.running += 1
 
     def end(self) -> None:
-        """As often as `begin`."""
+        """Once for each `begin`."""
         self.running -= 1
         self._used()
 
     def pin(self) -> None:
-        """Keeps the model where it is, until `release`."""
+        """Keep the model loaded until `unpin`."""
         self.pins += 1
 
     def unpin(self) -> None:
-        """As often as `pin`."""
+        """Once for each `pin`."""
         self.pins -= 1
         self._used()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has to do with the model."""
+        """Whether no request runs in the model or has it pinned."""
         return not (self.running or self.pins)
 
     def _used(self) -> None:
@@ -65,18 +67,18 @@ class ModelLease:
 
 
 class ModelLeases(dict[str, ModelLease]):
-    """By model; each is made when it is first asked for, and stays."""
+    """Leases by Triton model name, created at first use and never removed."""
 
-    demand: OnDemand | None = None  # None: models come and go by hand alone
+    demand: OnDemand | None = None  # None: models are not loaded on demand
 
     def __missing__(self, model_name: str) -> ModelLease:
         lease = self[model_name] = ModelLease(model_name, self)
         return lease
 
     def retain(self, model_name: str, input_bytes: int) -> None:
-        """A cancelled request is at work until Triton releases it: the model may go on."""
+        """Count a cancelled request until Triton releases it: the model may still run it."""
         self[model_name].begin()
 
     def release(self, model_name: str, input_bytes: int) -> None:
-        """Triton has released it."""
+        """Triton has released the request."""
         self[model_name].end()

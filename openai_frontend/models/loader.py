@@ -1,4 +1,4 @@
-"""Makes the served model of a Triton model: its config, its files and the operator's word, joined.
+"""Builds a served model from a Triton model's config, its files and the operator's options.
 
 Reads files, so it runs in a thread.
 """
@@ -39,12 +39,12 @@ Facts = Mapping[str, Any]
 
 
 class Unservable(ModelUnavailable):
-    """Nothing is wrong with the model, but no request here is for it; the message says why."""
+    """The model works, but no endpoint serves it; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A served model, and what it was made of: unchanged, it need not be made again."""
+    """A served model with its inputs: if those are unchanged, it is reused."""
 
     config: Mapping[str, Any]
     engine_facts: Facts
@@ -54,13 +54,13 @@ class LoadedModel:
     def is_unchanged(
         self, config: Mapping[str, Any], engine_facts: Facts, options: ModelOptions
     ) -> bool:
-        """Each load of an engine makes new facts, though they may be equal."""
+        """Facts are compared by identity: each load of an engine creates new ones, maybe equal."""
         same_load = self.engine_facts is engine_facts
         return same_load and self.config == config and self.options == options
 
 
 class ModelLoader:
-    """Makes served models of a server's models."""
+    """Builds the served models of a server."""
 
     def __init__(
         self, server: Server, pool: TokenizerPool, leases: ModelLeases, metrics: GatewayMetrics
@@ -73,9 +73,9 @@ class ModelLoader:
     def load(
         self, name: str, version: int, options: ModelOptions, before: LoadedModel | None
     ) -> LoadedModel:
-        """The model, or that of before where nothing has changed.
+        """Build the model, or return `before` if nothing has changed.
 
-        Raises ModelUnavailable with the reason where the model cannot serve.
+        Raises ModelUnavailable with the reason if the model cannot serve.
         """
         config = self._server.model_config(name, version)
         said = self._server.model_facts(name, version)
@@ -110,7 +110,7 @@ class ModelLoader:
 
     @property
     def repositories(self) -> Sequence[Path]:
-        """The folders that models lie in."""
+        """The model repositories."""
         return self._server.options.model_repositories
 
     def _read_facts(
@@ -121,7 +121,7 @@ class ModelLoader:
         said: Facts,
         options: ModelOptions,
     ) -> Facts:
-        """What the engine says; of another backend's model, what its files say."""
+        """Facts from the engine; for another backend's model, from its files."""
         if said:
             _check_context(options, said)
             return said
@@ -132,16 +132,16 @@ class ModelLoader:
         return {fact: value for fact, value in given.items() if value is not None}
 
     def _source(self, name: str) -> ModelSource | None:
-        """The latest version of a part of another model."""
+        """The latest version of a composing model; None if it is missing."""
         try:
             config = self._server.model_config(name)
-        except GatewayError:  # a part that is not there; the core would not load the whole
+        except GatewayError:  # missing: the core would not load the ensemble
             return None
         return ModelSource(config=config, folder=None)
 
 
 def _operators(options: ModelOptions) -> Facts:
-    """The facts that an operator gives."""
+    """Facts from the operator's options."""
     given = {
         "tokenizer": options.tokenizer,
         "max_model_len": options.max_model_len,
@@ -153,12 +153,16 @@ def _operators(options: ModelOptions) -> Facts:
 def _check_context(options: ModelOptions, said: Facts) -> None:
     wanted, possible = options.max_model_len, said.get("max_model_len")
     if wanted is not None and possible is not None and wanted > possible:
-        raise ModelUnavailable(f"its max_model_len of {wanted} is above its engine's of {possible}")
+        raise ModelUnavailable(
+            f"its max_model_len of {wanted} exceeds the engine's limit of {possible}"
+        )
 
 
 def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
-    """The model's. One that only another backend's files name may be out of reach here: then there
-    is none, and the log says so.
+    """Load the model's tokenizer.
+
+    One that only another backend's files name may not exist on this machine: then log a warning and
+    return None.
     """
     folder = facts.get("tokenizer")
     if folder is None:
@@ -168,7 +172,7 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
     except ModelUnavailable as error:
         if certain:
             raise
-        logger.warning("model %s: it serves without a tokenizer: %s", name, error.message)
+        logger.warning("model %s: serving without a tokenizer: %s", name, error.message)
         return None
 
 
@@ -180,7 +184,7 @@ def _chosen(
     *,
     decoupled: bool,
 ) -> SelectedContracts:
-    """The model's contracts; Unservable where none fits that nobody asked for."""
+    """Select the model's contracts. Raises Unservable if none fits and none is configured."""
     try:
         return select_contracts(
             config,
@@ -204,9 +208,7 @@ def _chosen(
 def _prompts(
     loaded: Tokenizer | None, facts: Facts, options: ModelOptions
 ) -> tuple[PromptBuilder | None, ModelFiles | None]:
-    """How the model is asked, and what its files say of its answers; None where no tokenizer is
-    known.
-    """
+    """The prompt builder and the files that show the output format; None without a tokenizer."""
     if loaded is None:
         return None, None
     template = _chat_template(options)
@@ -221,7 +223,7 @@ def _prompts(
 
 
 def _chat_template(options: ModelOptions) -> str | None:
-    """The template that the operator gives the model; None: the tokenizer's own."""
+    """The chat template in the options; None for the tokenizer's own."""
     if options.chat_template is None:
         return None
     try:
@@ -233,11 +235,11 @@ def _chat_template(options: ModelOptions) -> str | None:
 
 def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:
     if files is None or files.chat_template is None:
-        return PLAIN  # it does not chat, and texts that it completes are not read
+        return PLAIN  # no chat, and completions are not parsed
     named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}
     reading = select_parser(files, named)
     because = " ".join(reading.because)
-    logger.info("model %s: answers are read as %s. %s", name, reading.name, because)
+    logger.info("model %s: output is parsed as %s. %s", name, reading.name, because)
     if lacking := warning(reading, files):
         logger.warning("model %s: %s", name, lacking)
     return reading

@@ -1,4 +1,4 @@
-"""Loads and unloads models where a client asks for it, and an operator lets it. No HTTP."""
+"""Loads and unloads models at a client's request, if the operator allows it. No HTTP."""
 
 import asyncio
 import time
@@ -23,17 +23,17 @@ _POLL_S = 0.1  # short against any load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeProgress:
-    """Where a change stands."""
+    """The state of a load or unload."""
 
     model: str
     state: str  # Triton's word: LOADING, UNLOADING, READY, ...
-    running: int  # requests at work in the model, which an unload waits for
+    running: int  # requests running in the model; an unload waits for them
     elapsed_s: float
     done: bool
 
 
 class ModelChange:
-    """A load or an unload that is under way. It goes on though nobody waits for it."""
+    """A running load or unload. It continues if its client disconnects."""
 
     def __init__(
         self, model: str, registry: ModelRegistry, work: Coroutine[Any, Any, None]
@@ -45,16 +45,16 @@ class ModelChange:
         self._task.add_done_callback(_seen)
 
     async def done(self) -> None:
-        """Returns once it is done. Raises ModelUnavailable with Triton's reason where it fails."""
+        """Wait for the end. Raises ModelUnavailable with Triton's reason if it failed."""
         await asyncio.shield(self._task)
 
     async def progress(self) -> AsyncGenerator[ChangeProgress, None]:
-        """Each new state, the same one again each second, and the end; raises as `done` does."""
-        told: ChangeProgress | None = None
+        """Yield each new state, an unchanged one every second, and the end. Raises as `done`."""
+        last: ChangeProgress | None = None
         while not self._task.done():
             now = self._now()
-            if told is None or told.state != now.state or now.elapsed_s - told.elapsed_s >= 1:
-                told = now
+            if last is None or last.state != now.state or now.elapsed_s - last.elapsed_s >= 1:
+                last = now
                 yield now
             await asyncio.wait([self._task], timeout=_POLL_S)
         await self.done()
@@ -71,20 +71,20 @@ class ModelChange:
 
 
 class ModelManagement:
-    """One set of checks for every way to ask."""
+    """Checks requests of all endpoints that load and unload models."""
 
     def __init__(
         self, server: Server, registry: ModelRegistry, *, enabled: bool, overrides: bool = False
     ) -> None:
-        """`overrides`: whoever loads a model may send its config and files too."""
+        """`overrides`: clients may send a config and files with a load."""
         self._server = server
         self._registry = registry
         self._enabled = enabled
         self._overrides = overrides
 
     def index(self, *, ready_only: bool = False) -> list[ModelIndexEntry]:
-        """Every model of the repositories, one entry a version. It changes nothing, so it is not
-        checked.
+        """All models of the repositories, one entry per version. Always allowed: it changes
+        nothing.
         """
         entries = self._server.model_index()
         return [entry for entry in entries if entry.state == "READY" or not ready_only]
@@ -96,15 +96,15 @@ class ModelManagement:
         config: str | None = None,
         model_files: Mapping[str, bytes] | None = None,
     ) -> ModelChange:
-        """Begins to load a model, or to load it again; with a config (JSON) and files that go
-        before the repository's, where an operator lets clients send them.
+        """Start to load or reload a model.
 
-        Raises NotPermitted, InvalidRequest (no name), ModelNotFound, Conflict.
+        `config` (JSON) and `model_files` override the repository's, if the operator allows it.
+        Raises NotPermitted, InvalidRequest (invalid name), ModelNotFound, Conflict.
         """
         await self._check(name)
         if (config is not None or model_files) and not self._overrides:
             raise NotPermitted(
-                "Clients may not send a model's config or files to this server: the setting "
+                "This server does not accept a model's config or files from clients: the setting "
                 "'allow_model_override' is off.",
                 code="model_override_off",
             )
@@ -112,9 +112,10 @@ class ModelManagement:
         return ModelChange(name, self._registry, _told(name, "loaded", work))
 
     async def unload(self, name: str, *, dependents: bool = True) -> ModelChange:
-        """Begins to unload a model, with `dependents` those of an ensemble that no other one has.
+        """Start to unload a model.
 
-        Raises as `load`; a model that is not loaded is no error.
+        `dependents`: also unload an ensemble's composing models, unless another ensemble has them.
+        Raises as `load`; unloading a model that is not loaded succeeds.
         """
         await self._check(name)
         work = self._registry.unload(name, dependents=dependents)
@@ -123,22 +124,22 @@ class ModelManagement:
     async def _check(self, name: str) -> None:
         if not self._enabled:
             raise NotPermitted(
-                "Clients may not load or unload models of this server: the setting "
+                "This server does not load or unload models at a client's request: the setting "
                 "'enable_model_management' is off.",
                 code="model_management_off",
             )
         if not is_name(name):
-            raise InvalidRequest("Invalid 'model': this is no model's name.", param="model")
+            raise InvalidRequest("Invalid 'model': not a valid model name.", param="model")
         if self._server.options.model_control_mode != "explicit":
             raise Conflict(
-                "Models are loaded and unloaded by request only where the setting "
-                "'model_control_mode' is 'explicit'.",
+                "This server does not load or unload models at a client's request: the setting "
+                "'model_control_mode' is not 'explicit'.",
                 code="model_control_mode",
             )
         if not self._is_in_a_repository(name):
-            await self._server.refresh()  # its folder may be newer than the snapshot
+            await self._server.refresh()  # the folder may be newer than the snapshot
         if not self._is_in_a_repository(name):
-            message = f"The model '{name}' is in no repository."
+            message = f"The model '{name}' is not in a model repository."
             raise ModelNotFound(message, param="model")
         self._registry.locks.check(name)
 
@@ -161,6 +162,6 @@ async def _told(name: str, done: str, work: Coroutine[Any, Any, None]) -> None:
 
 
 def _seen(task: asyncio.Task[None]) -> None:
-    """Whoever waits is told; where nobody does, the registry has logged the reason."""
+    """Mark the exception as retrieved: the registry has logged it, and clients may have left."""
     if not task.cancelled():
         task.exception()

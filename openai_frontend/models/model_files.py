@@ -1,6 +1,6 @@
-"""What a model's files say of its tokenizer and context, where no engine of this process does.
+"""Reads a model's files: tokenizer and context length of other backends' models, prompt tables.
 
-Reads files that the backends themselves read; runs nothing.
+Reads the files that the backends themselves read; runs nothing.
 """
 
 import json
@@ -17,31 +17,31 @@ from openai_frontend.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known; None where the files do not say."""
+    """Facts from a model's files; None if they do not contain them."""
 
-    tokenizer: Path | None = None  # a folder, or a name that Hugging Face's cache may have
-    max_model_len: int | None = None  # tokens of prompt and answer together
+    tokenizer: Path | None = None  # a folder, or a name in Hugging Face's cache
+    max_model_len: int | None = None  # prompt and completion together, in tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """Where to read."""
+    """The files of one model."""
 
-    config: Mapping[str, Any]  # Triton's, as it prints it in JSON
-    folder: Path | None  # of the version that serves; None where the repository has none
+    config: Mapping[str, Any]  # Triton's model config as JSON
+    folder: Path | None  # of the version that serves; None if not in a repository
 
 
-Look = Callable[[str], ModelSource | None]  # by model; None where there is no such model
+Look = Callable[[str], ModelSource | None]  # by model name; None if the model does not exist
 
-# What TensorRT-LLM's BLS model calls; it takes no other names for the first and the last
+# The models that TensorRT-LLM's BLS model calls; only the engine's name is configurable
 _BLS_ENGINE = "tensorrt_llm_model_name"
 _BLS_AROUND = ("preprocessing", "postprocessing")
 
 
 def read_facts(source: ModelSource, look: Look) -> ModelFacts:
-    """The facts of a model; `look` finds the models that it is made of.
+    """Read the facts of a model; `look` finds its composing models.
 
-    Raises ModelUnavailable with the file where one cannot be read.
+    Raises ModelUnavailable with the path of a file that cannot be read.
     """
     if source.config.get("backend") == "vllm":
         return _of_vllm(source)
@@ -56,7 +56,7 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
 
 
 def composing_models(config: Mapping[str, Any]) -> list[str]:
-    """The models that an ensemble, or TensorRT-LLM's BLS model, is made of; none for others."""
+    """The composing models of an ensemble or of TensorRT-LLM's BLS model; empty for others."""
     steps = config.get("ensemble_scheduling", {}).get("step", ())
     engine = parameter(config, _BLS_ENGINE)
     called = [*_BLS_AROUND, engine] if engine else []
@@ -64,13 +64,13 @@ def composing_models(config: Mapping[str, Any]) -> list[str]:
 
 
 def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
-    """The folder of a model that Triton's index names; None where it was loaded from memory."""
+    """The folder of a model in Triton's index; None if it was loaded from memory."""
     folders = (repository / name for repository in repositories)
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _of_vllm(source: ModelSource) -> ModelFacts:
-    """`model.json` of NVIDIA's vLLM backend holds vLLM's engine arguments."""
+    """Read `model.json` of NVIDIA's vLLM backend: vLLM's engine arguments."""
     arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_model_len")
@@ -78,7 +78,7 @@ def _of_vllm(source: ModelSource) -> ModelFacts:
 
 
 def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
-    """`model.yaml` of TensorRT-LLM's LLM-API model holds the arguments of its `LLM`."""
+    """Read `model.yaml` of TensorRT-LLM's LLM-API model: the arguments of its `LLM`."""
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
@@ -94,7 +94,7 @@ def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
 
 
 def parameter(config: Mapping[str, Any], name: str) -> str | None:
-    """A parameter that is set; one that a template left open ("${...}") is none."""
+    """The parameter's value; None if unset or still a placeholder ("${...}")."""
     value = config.get("parameters", {}).get(name, {}).get("string_value")
     return value if isinstance(value, str) and value and not value.startswith("${") else None
 
@@ -105,7 +105,7 @@ def _parameter_folder(source: ModelSource, name: str) -> Path | None:
 
 
 def _engine_length(source: ModelSource) -> int | None:
-    """The context that a TensorRT-LLM engine was built for."""
+    """The context length that a TensorRT-LLM engine was built for."""
     folder = _parameter_folder(source, "gpt_model_path")
     config = _read_mapping(folder, "config.json", json.loads) or {}
     build = config.get("build_config")
@@ -124,7 +124,7 @@ def _first(found: Any) -> Any:
 def _read_mapping(
     folder: Path | None, name: str, parse: Callable[[str], Any]
 ) -> Mapping[str, Any] | None:
-    """None where there is no such file."""
+    """None if the file does not exist."""
     if folder is None:
         return None
     path = folder / name
@@ -140,9 +140,9 @@ def _read_mapping(
 
 
 def load_prompt_tables(files: Mapping[str, str]) -> dict[str, Any]:
-    """Name -> numpy array [tokens, hidden size], left on the disk until it is sent.
+    """Map TensorRT-LLM's prompt embedding tables: name -> array [tokens, hidden size].
 
-    Raises ModelUnavailable with the file that is none.
+    The data stays on disk until it is sent. Raises ModelUnavailable with the invalid file.
     """
     return {name: _table(name, Path(path)) for name, path in files.items()}
 
@@ -156,5 +156,7 @@ def _table(name: str, path: Path) -> Any:
         array = array[0]
     if array.ndim != 2:
         shape = list(array.shape)
-        raise ModelUnavailable(f"its prompt table '{name}' is {shape}, not [tokens, hidden size]")
+        raise ModelUnavailable(
+            f"its prompt table '{name}' has shape {shape}, not [tokens, hidden size]"
+        )
     return array

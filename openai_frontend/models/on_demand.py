@@ -1,4 +1,4 @@
-"""Loads models when a request asks for one, and unloads those that were not asked for longest."""
+"""Loads models on demand and unloads the least recently used ones to make room."""
 
 import asyncio
 import logging
@@ -16,18 +16,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDemandLimits:
-    """How much may be loaded at a time; None sets no limit."""
+    """How much may be loaded at the same time; None means no limit."""
 
     models: int | None = None
     memory_bytes: int | None = None
-    wait_s: float = 300.0  # that a request waits for its model
-    retry_s: float = 10.0  # between a load that failed and the next attempt
+    wait_s: float = 300.0  # how long a request waits for its model
+    retry_s: float = 10.0  # backoff after a failed load
 
 
 class OnDemandLoader:
-    """One load at a time: what it adds to the process's memory is then its model's.
+    """Loads one model at a time, so that the growth of memory can be attributed to it.
 
-    A model counts as large as its options say, or else as large as it was when it was last loaded.
+    A model's size is its `memory_bytes` option, or else the largest growth measured at its loads.
     """
 
     def __init__(
@@ -35,7 +35,8 @@ class OnDemandLoader:
         registry: ModelRegistry,
         limits: OnDemandLimits,
         *,
-        used_bytes: Callable[[], int] | None = None,  # of all models; the processes' memory
+        used_bytes: Callable[[], int]
+        | None = None,  # of all models; by default the memory of this process and its children
     ) -> None:
         self._registry = registry
         self._limits = limits
@@ -47,37 +48,37 @@ class OnDemandLoader:
         self._idle_event = asyncio.Event()
 
     async def ensure_loaded(self, model_name: str) -> None:
-        """Returns once the model is loaded; all that wait for it wait for one load.
+        """Return once the model is loaded. Concurrent requests share one load.
 
-        Raises ModelUnavailable where it does not load, finds no room, or takes too long.
+        Raises ModelUnavailable if the load fails or times out, or if there is no room.
         """
         if self._registry.is_loaded(model_name):
             return
         lease = self._registry.lease(model_name)
-        lease.pin()  # once it is there, until the caller goes on: nothing else runs in between
+        lease.pin()  # from the end of the load until the caller continues, without an await between
         try:
             async with asyncio.timeout(self._limits.wait_s):
                 while not self._registry.is_loaded(model_name):
                     await asyncio.shield(self._load_task(model_name))
         except TimeoutError:
-            message = f"The model '{model_name}' is still loading; try again later."
+            message = f"The model '{model_name}' is still loading. Retry later."
             raise ModelUnavailable(message) from None
         finally:
             lease.unpin()
 
     def notify_idle(self) -> None:
-        """Some model may go now."""
+        """Wake the load that waits for an idle model."""
         self._idle_event.set()
 
     async def close(self) -> None:
-        """End what waits."""
+        """Cancel all loads."""
         for task in self._loads.values():
             task.cancel()
         if self._loads:
             await asyncio.wait(list(self._loads.values()))
 
     def _load_task(self, name: str) -> asyncio.Task[None]:
-        """The load that is under way, or a new one, unless one has failed a moment ago."""
+        """The current load, or a new one unless the last one has just failed."""
         when, why = self._failures.get(name, (0.0, ""))
         if why and time.monotonic() - when < self._limits.retry_s:
             raise ModelFailed(name, why)
@@ -91,7 +92,7 @@ class OnDemandLoader:
     def _forget(self, name: str, task: asyncio.Task[None]) -> None:
         del self._loads[name]
         if not task.cancelled():
-            task.exception()  # told to those who wait; nobody may have waited so long
+            task.exception()  # mark as retrieved: every waiter may have left
 
     async def _load(self, name: str) -> None:
         async with self._load_lock:
@@ -110,28 +111,30 @@ class OnDemandLoader:
             added = await asyncio.to_thread(self._used_bytes) - before
             self._measured_bytes[name] = max(added, self._measured_bytes.get(name, 0))
             logger.info("model %s: loaded on demand, %d bytes", name, self._size_bytes(name))
-            await self._evict_until_fits(0, name=name, wait=False)  # its size is only known now
+            await self._evict_until_fits(
+                0, name=name, wait=False
+            )  # the load has only now shown its size
 
     def _size_bytes(self, name: str) -> int:
-        """In bytes; 0 of a model that says nothing and was never loaded on demand."""
+        """The model's size; 0 if it has no option and was never loaded on demand."""
         declared = self._registry.options(name).memory_bytes
         return self._measured_bytes.get(name, 0) if declared is None else declared
 
     async def _evict_until_fits(self, wanted: int, *, name: str, wait: bool = True) -> None:
-        """Unloads idle models until there is room, and waits for some to be idle."""
+        """Unload idle models until `wanted` bytes fit; wait for models to become idle."""
         limit = self._limits.memory_bytes
         if limit is not None and wanted > limit:
-            message = f"The model '{name}' takes {wanted} bytes, and models may take {limit}."
+            message = f"The model '{name}' needs {wanted} bytes; all models may use {limit}."
             raise ModelUnavailable(message)
         deadline = asyncio.get_running_loop().time() + self._limits.wait_s
         while self._is_full(wanted, name):
             self._idle_event.clear()
             victim = self._least_recently_used(but=name)
             if victim is not None:
-                logger.info("model %s: unloaded, to make room for %s", victim, name)
+                logger.info("model %s: unloading to make room for %s", victim, name)
                 await self._registry.unload(victim)
             elif not wait:
-                return  # the next load finds that there is too much
+                return  # the next load will evict
             else:
                 await self._wait_for_idle(deadline, name)
 
@@ -140,7 +143,7 @@ class OnDemandLoader:
             async with asyncio.timeout_at(deadline):
                 await self._idle_event.wait()
         except TimeoutError:
-            message = f"There is no room for the model '{name}': those that are loaded are at work."
+            message = f"No room for the model '{name}': all loaded models are in use. Retry later."
             raise ModelUnavailable(message) from None
 
     def _is_full(self, wanted: int, name: str) -> bool:
@@ -165,7 +168,7 @@ class OnDemandLoader:
 
 
 def process_memory_bytes() -> int:
-    """Bytes of main memory that this process and those that it started hold."""
+    """Resident memory of this process and its descendants."""
     this = psutil.Process()
     return sum(_rss_bytes(process) for process in [this, *this.children(recursive=True)])
 
@@ -173,5 +176,5 @@ def process_memory_bytes() -> int:
 def _rss_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:  # it ended a moment ago
+    except psutil.NoSuchProcess:  # it has ended
         return 0

@@ -1,5 +1,6 @@
-"""Chooses how a model's answers are read: what the settings name, else what the model's own files
-show. Knows no requests.
+"""Selects the parser of a model's output: the one in the settings, else the one for its files.
+
+Knows no requests.
 """
 
 import importlib
@@ -34,48 +35,51 @@ from openai_frontend.parsing.registry import (
 
 SETTINGS = ("tool_call_parser", "reasoning_parser")
 
-_VLLM = "openai_frontend.engines.vllm.parsers"  # by name: without vLLM nothing of it is imported
+_VLLM = "openai_frontend.engines.vllm.parsers"  # imported only if needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """What a model's files say of its answers."""
+    """The files of a model that determine the format of its output."""
 
     folder: Path  # of the tokenizer
-    chat_template: str | None  # the one in use, be it the operator's own
+    chat_template: str | None  # the one in use: the operator's or the tokenizer's
 
     def model_type(self) -> str | None:
-        """As the config names it, where there is one."""
+        """The config's model_type; None if there is no config."""
         try:
             config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise ModelUnavailable(f"its config.json cannot be read: {error}") from error
+            raise ModelUnavailable(f"cannot read its config.json: {error}") from error
         return config.get("model_type") if isinstance(config, dict) else None
 
 
 def template_for_tools(chat_templates: Mapping[str, str]) -> str | None:
-    """Of a model's templates by purpose, the one that requests with tools take."""
+    """The template for requests with tools."""
     return chat_templates.get("tool_use", chat_templates.get("default"))
 
 
 class CustomParser(Protocol):
-    """A user's own class, which a setting names. Its instances are `parsing.parser.Parser`s. A
-    class attribute `special_tokens = False` says that it needs none in the text.
+    """A user's class, named in a setting, whose instances are `parsing.parser.Parser`s.
+
+    The class attribute `special_tokens = False` declares that it needs no special tokens in the
+    text.
     """
 
     def __call__(
         self, tools: Mapping[str, Mapping[str, Any]], *, prompt: str | None, tokenizer: Path
     ) -> Parser:
-        """A new answer's parser. `tools`: the functions that the request offers, each with the
-        schema of its arguments. `prompt`: the rendered prompt, where its text is known.
-        `tokenizer`: the folder of the model's tokenizer.
+        """Create the parser of one completion.
+
+        `tools` maps the request's functions to the schemas of their arguments, `prompt` is the
+        rendered prompt if its text is known, `tokenizer` is the folder of the model's tokenizer.
         """
 
 
 def select_parser(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
-    """Each setting goes before the files. ModelUnavailable for a parser that cannot be had."""
+    """Select by settings first, then by files. Raises ModelUnavailable if a parser cannot load."""
     found = family_for(files.chat_template, files.model_type())
     if not named:
         return OutputFormat(family=found.family, because=found.because)
@@ -92,21 +96,22 @@ def select_parser(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
 
 
 def _other_half(half: Family, found: Family) -> Family:
-    """What the files show goes with what a setting says, unless one of them is a whole."""
+    """Complete one setting with the detected family, unless either parses tools and reasoning."""
     if is_whole(half):
         return half
     return TEXT if is_whole(found) else found
 
 
 def limitations(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
-    """What will not work with this model, one sentence each: of calls first, then of reasoning."""
+    """What will not work with this model, one sentence each: tool calls first, then reasoning."""
     calls = missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
     return tuple(filter(None, (calls, missing_reasoning_support(recognised=reading.reasoning))))
 
 
 def warning(reading: OutputFormat, files: ModelFiles) -> str:
-    """What an operator may not expect: something is to be read, and calls will not work. That a
-    model does not reason is no trouble, nor that it only writes text.
+    """Why tool calls will not work with a model whose output is parsed; "" if they will.
+
+    A model that does not reason, or only writes text, needs no warning.
     """
     if not (reading.tools or reading.reasoning):
         return ""
@@ -117,7 +122,7 @@ _Load = Callable[[Mapping[str, str], Path], tuple[MakeParser, bool]]
 
 
 def _external(named: Mapping[str, str], folder: Path) -> ExternalParser | None:
-    """What is named for both is one parser, and so are two of vLLM's."""
+    """The external parsers. One named for both settings is one parser, as are two of vLLM's."""
     groups: dict[str, dict[str, str]] = {}
     for setting, parser in named.items():
         if parser not in BY_NAME:
@@ -134,7 +139,7 @@ def _loaded(load: _Load, parsers: Mapping[str, str], folder: Path) -> ExternalPa
     name = "+".join(dict.fromkeys(parsers.values()))
     try:
         make, special_tokens = load(parsers, folder)
-    except Exception as error:  # a module of others may raise anything
+    except Exception as error:  # third-party code may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ModelUnavailable(f"its {' and '.join(parsers)} {name}: {reason}") from error
     return ExternalParser(
@@ -170,7 +175,7 @@ def _vllm(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]:
         known: list[str] = module.names(setting)
         if name not in known:
             close = get_close_matches(name, known, n=3, cutoff=0.5) or known
-            raise LookupError(f"vLLM has no '{name}', but {', '.join(close)}")
+            raise LookupError(f"vLLM has no parser '{name}'; did you mean {', '.join(close)}?")
     loaded: tuple[MakeParser, bool] = module.load(folder, **names)
     return loaded
 
@@ -179,7 +184,7 @@ def _custom(parsers: Mapping[str, str], folder: Path) -> tuple[MakeParser, bool]
     module, _, name = next(iter(parsers.values())).partition(":")
     custom: CustomParser = getattr(importlib.import_module(module), name)
     if not callable(custom):
-        raise TypeError("it is no class")
+        raise TypeError("not a class")
 
     def make(tools: Schemas, prompt: str | None, variables: Variables) -> Parser:
         return custom(tools, prompt=prompt, tokenizer=folder)

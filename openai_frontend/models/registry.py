@@ -1,4 +1,4 @@
-"""Names to served models. What clients see of the repository; replaced whole, never edited."""
+"""Maps names to served models: what clients see of the model repository."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ _NO_OPTIONS = ModelOptions()
 
 
 def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
-    """Of a model that the first request loads: what its operator says is all that is known."""
+    """The card of a model that is loaded on demand: only its options are known."""
     model_name = snapshot.canonical(name)
     options = snapshot.options[model_name]
     return ModelCard(
@@ -44,17 +44,17 @@ def _card_of_unloaded(name: str, snapshot: Snapshot) -> ModelCard:
 
 
 class ModelRegistry:
-    """The models of a running server. `refresh` reads the server's index and swaps the snapshot."""
+    """The models of a running server. `refresh` replaces the snapshot; it is never edited."""
 
     def __init__(
         self,
         server: Server,
         *,
-        options: Mapping[str, ModelOptions] | None = None,  # the settings', by model; "*" for all
+        options: Mapping[str, ModelOptions] | None = None,  # settings by model; "*": all
         tokenizer_threads: int = 2,
         tokenizer_queue: int = 256,
-        strict_readiness: bool = True,  # one model that cannot serve makes the server unready
-        metrics: GatewayMetrics | None = None,  # what counts the models' work; None: of its own
+        strict_readiness: bool = True,  # one unready model makes the server unready
+        metrics: GatewayMetrics | None = None,  # None creates its own
     ) -> None:
         self._server = server
         self._options = dict(options or {})
@@ -70,9 +70,9 @@ class ModelRegistry:
         self._adapters = LoRASnapshot()
 
     async def refresh(self, *, anew: str | None = None) -> None:
-        """Follow the server's index; tokenizers are read in a thread, the loop goes on.
+        """Read the server's index. Tokenizers are loaded in a thread.
 
-        `anew` names a model whose files are read again, though nothing tells that they changed.
+        `anew` names a model whose files are read again even if they seem unchanged.
         """
         async with self._lock:
             before = self._snapshot
@@ -84,30 +84,30 @@ class ModelRegistry:
             self._snapshot = now
 
     async def refresh_adapters(self) -> None:
-        """Look at the adapters' folders; requests in flight keep what they have."""
+        """Scan the adapters' folders. Running requests keep their adapters."""
         async with self._lock:
             await self._scan_adapters(self._current())
 
     async def load_adapter(self, base: str, adapter: str) -> None:
-        """Take up an adapter that was unloaded, or that has come since the last look."""
+        """Load an adapter that was unloaded, or that is new since the last scan."""
         self._lora_models.load(base, adapter)
         await self.refresh_adapters()
 
     async def unload_adapter(self, base: str, adapter: str) -> None:
-        """Leave an adapter out; requests in flight keep it."""
+        """Unload an adapter. Running requests keep it."""
         self._lora_models.unload(base, adapter)
         await self.refresh_adapters()
 
     def adapters(self, base: str) -> ScanResult:
-        """What the last look found of a model's adapters."""
+        """The model's adapters at the last scan."""
         return self._adapters.found.get(base, ScanResult())
 
     def adapter_bases(self) -> list[str]:
-        """The models that take adapters, by name."""
+        """The names of the models that support adapters."""
         return self._adapters.bases
 
     async def watch_adapters(self, every_s: float) -> None:
-        """As `follow`: adapters come and go in every mode."""
+        """Scan forever: adapters may change in every model control mode."""
         while True:
             await asyncio.sleep(every_s)
             await self.refresh_adapters()
@@ -115,18 +115,18 @@ class ModelRegistry:
     async def _scan_adapters(self, snapshot: Snapshot) -> None:
         try:
             self._adapters = await asyncio.to_thread(self._lora_models.scan, snapshot)
-        except OSError as error:  # a folder that is away comes back
-            logger.warning("the adapters could not be looked at: %s", error)
+        except OSError as error:  # the folder may come back
+            logger.warning("scanning the adapters failed: %s", error)
         self._lora_models.publish(self._adapters)
 
     async def watch(self, every_s: float) -> None:
-        """Refreshes for ever: where the server polls its repository, models come and go."""
+        """Refresh forever, for servers that poll their repository."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.refresh()
-            except GatewayError as error:  # a repository that is away comes back
-                logger.warning("the models could not be looked at: %s", error.message)
+            except GatewayError as error:  # the repository may come back
+                logger.warning("refreshing the models failed: %s", error.message)
 
     async def load(
         self,
@@ -135,10 +135,10 @@ class ModelRegistry:
         config: str | None = None,
         model_files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Load or reload a model; raises Triton's reason where it fails (explicit mode only).
-        `config` and `model_files` go before what lies in the repository.
+        """Load or reload a model (explicit mode only). Raises Triton's reason if it fails.
 
-        Requests go on meanwhile, on the model as it was. Raises Conflict where it is changing.
+        `config` and `model_files` override the repository's. Meanwhile the old model serves
+        requests. Raises Conflict if the model is being loaded or unloaded.
         """
         with self.locks.hold(name):
             try:
@@ -147,7 +147,7 @@ class ModelRegistry:
                 await self.refresh(anew=name)
 
     async def unload(self, name: str, *, dependents: bool = True) -> None:
-        """Unload a model and wait until it is gone, after its requests (explicit mode only).
+        """Unload a model after its requests, and wait until it is gone (explicit mode only).
 
         `dependents`: also unload an ensemble's composing models, unless another ensemble has them.
         Raises Conflict if the model is being loaded or unloaded.
@@ -163,10 +163,9 @@ class ModelRegistry:
                 await self.refresh()
 
     async def ensure_loaded(self, name: str) -> None:
-        """Loads the model that a request names, where models are loaded on demand; of an adapter's
-        name, its base.
+        """Load the named model, or the base of a named adapter, if models are loaded on demand.
 
-        Names that are unknown, or not for requests, are `get`'s to refuse.
+        Unknown and unserved names are ignored: `get` rejects them.
         """
         if self.leases.demand is None:
             return
@@ -178,37 +177,37 @@ class ModelRegistry:
             await self.leases.demand.ensure_loaded(model_name)
 
     def enable_on_demand(self, demand: OnDemand) -> None:
-        """From now on `demand` brings the models that requests name."""
+        """Load models on demand from now on."""
         self.leases.demand = demand
 
     def is_loaded(self, name: str) -> bool:
-        """Whether Triton has the model, and nobody is about to unload it."""
+        """Whether the model is loaded and not being unloaded."""
         return name in self._current().loaded and not self.locks.is_unloading(name)
 
     def loaded(self) -> frozenset[str]:
-        """The models that are loaded, without those that others brought as their parts."""
+        """The loaded models, without composing models of loaded ensembles."""
         snapshot = self._current()
         return snapshot.loaded - snapshot.ensembles_of.keys()
 
     def loaded_in_core(self) -> frozenset[str]:
-        """The models that are loaded, whatever for; none before the first refresh."""
+        """All models loaded in Triton's core; empty before the first refresh."""
         return frozenset() if self._snapshot is None else self._snapshot.loaded
 
     def ensembles_of(self, name: str) -> Sequence[str]:
-        """The ensembles that a model is a part of."""
+        """The loaded ensembles that contain the model."""
         return () if self._snapshot is None else self._snapshot.ensembles_of.get(name, ())
 
     def composing_models_of(self, name: str) -> Sequence[str]:
-        """The models that an ensemble is made of; none for any other model."""
+        """The composing models of a loaded ensemble; empty for other models."""
         parts = {} if self._snapshot is None else self._snapshot.ensembles_of
         return [part for part, wholes in parts.items() if name in wholes]
 
     def snapshot_id(self) -> object:
-        """Another object after each refresh; None before the first."""
+        """An object that is replaced by each refresh; None before the first."""
         return self._snapshot
 
     def options(self, name: str) -> ModelOptions:
-        """What the operator says of a model."""
+        """The operator's options for a model."""
         return self._current().options.get(name, _NO_OPTIONS)
 
     def concurrency_limits(self, name: str) -> ConcurrencyLimits:
@@ -216,7 +215,7 @@ class ModelRegistry:
         return self.options(name).concurrency_limits
 
     def state(self, name: str) -> str:
-        """Triton's word for the model: LOADING or UNLOADING where a version of it is."""
+        """The model's state in Triton: LOADING or UNLOADING if one of its versions is."""
         states = {entry.state for entry in self._server.model_index() if entry.name == name}
         order = ("LOADING", "UNLOADING", "READY", "UNAVAILABLE")
         return next((state for state in order if state in states), "UNKNOWN")
@@ -226,7 +225,7 @@ class ModelRegistry:
         return self.leases[name]
 
     def get(self, name: str) -> ServedModel:
-        """The model, ready to serve. The only place that says that a model does not exist."""
+        """The model, ready to serve. The only place that reports unknown models."""
         model = self._known(name)
         if not model.is_ready():
             self._server.health.check(model.model_name, called=name)
@@ -234,7 +233,7 @@ class ModelRegistry:
         return model
 
     def card(self, name: str) -> ModelCard:
-        """What is known of a model; of one that cannot serve, why."""
+        """The model's card, with the reason if it cannot serve."""
         snapshot = self._current()
         canonical = snapshot.canonical(name)
         for reasons in (snapshot.failures, snapshot.refused):
@@ -247,10 +246,10 @@ class ModelRegistry:
         return self._known(name).card()
 
     def cards(self) -> list[ModelCard]:
-        """The models that requests can name, by name.
+        """The models that requests can name, sorted by name.
 
-        Not among them: what failed to load, what has no task of ours, the parts of an ensemble.
-        Where models are loaded on demand, those that are not loaded are.
+        Without models that failed to load, that no endpoint serves, and composing models. With
+        unloaded models if models are loaded on demand.
         """
         snapshot = self._current()
         models = [snapshot.models[name] for name in snapshot.listed]
@@ -261,7 +260,7 @@ class ModelRegistry:
         return cards
 
     def vllm_models(self) -> list[VLLMModel]:
-        """The models of our own vLLM engine, for their metrics."""
+        """The models of the in-process vLLM engine, with their metrics."""
         snapshot = self._snapshot or Snapshot()
         return [
             VLLMModel(
@@ -275,17 +274,17 @@ class ModelRegistry:
         ]
 
     def has_loaded(self) -> bool:
-        """True once the models are known, whether or not each of them can serve."""
+        """True once the models are known, even if some cannot serve."""
         return self._snapshot is not None
 
     def is_ready(self) -> bool:
-        """True once the models are known and the server, with all its engines, is ready."""
+        """True once the models are known and the server and all engines are ready."""
         if not self.has_loaded() or not self._server.is_ready():
             return False
         return not self._strict_readiness or not self.unready()
 
     def unready(self) -> dict[str, str]:
-        """Model -> why it cannot serve; a model that nobody asked to load is no trouble."""
+        """Model -> why it cannot serve. Models that were not loaded are not included."""
         if self._snapshot is None:
             return {}
         failures = {
@@ -296,7 +295,7 @@ class ModelRegistry:
         return failures | self._server.unready_models()
 
     def close(self) -> None:
-        """End the threads that build prompts."""
+        """Stop the tokenizer threads."""
         self._pool.close()
 
     def _current(self) -> Snapshot:
@@ -327,4 +326,4 @@ class ModelRegistry:
         known = {EVERY_MODEL} | snapshot.options.keys() | snapshot.failures.keys()
         for name in self._options.keys() - known:
             for option in sorted(self._options[name].model_fields_set):
-                logger.warning("%s: there is no model '%s'", option, name)
+                logger.warning("%s: the model '%s' does not exist", option, name)

@@ -1,4 +1,4 @@
-"""One Triton model as the gateway serves it: its contract, tokenizer and templates in one place."""
+"""A model as the gateway serves it: its contracts, tokenizer, templates and card."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -35,7 +35,7 @@ from openai_frontend.triton import ResponseStream
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What requests can ask of a model."""
+    """Which requests a model supports."""
 
     chat: bool = False
     completions: bool = False
@@ -47,15 +47,15 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What clients are told of a model."""
+    """What clients see of a model. Plain data, created for each request."""
 
     name: str
     created: int  # Unix time at which it became ready
     owned_by: str
     ready: bool
-    max_model_len: int | None = None  # prompt and answer together, in tokens
-    root: str | None = None  # the model whose weights it has; its own name unless it says
-    parent: str | None = None  # the model that an adapter adapts
+    max_model_len: int | None = None  # prompt and completion together, in tokens
+    root: str | None = None  # the model's name in Triton, or the adapter's name
+    parent: str | None = None  # the base model of an adapter
     alias_of: str | None = None  # the listed model whose alias or version this is
     capabilities: Capabilities = Capabilities()
     description: str | None = None
@@ -64,40 +64,38 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel(TritonModel):
-    """Prompts and generations of one model. Never knows of HTTP or of OpenAI's fields."""
+    """Renders prompts and generates with one model. Knows neither HTTP nor OpenAI's fields."""
 
-    version_label: str  # in metrics: the version's number, where `version` is the latest too
+    version_label: str  # in metrics: the version's number, even if `version` is -1 (latest)
     created: int  # Unix time at which it became ready
-    facts: Mapping[str, Any]  # what its engine, its files and its operator say
-    contract: Contract | None  # None where the model's tensors are no text generation
-    prompts: PromptBuilder | None  # None where no tokenizer is known
+    facts: Mapping[str, Any]  # from its engine, its files and its operator
+    contract: Contract | None  # None if the model does not generate text
+    prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
     embedding_contract: EmbeddingContract | GenericEmbeddingContract | None = (
-        None  # None where the model makes no vectors
+        None  # None if the model makes no embeddings
     )
-    score_contract: ScoreContract | None = None  # None where it is no cross-encoder
-    reading: OutputFormat = PLAIN  # how its answers are read
+    score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
+    reading: OutputFormat = PLAIN  # the format of its output
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
-    max_output_tokens: int | None = None  # of one answer, by its operator's word
-    adapter: Adapter | None = None  # that its answers are made with
-    weights_uploader: WeightsUploader | None = (
-        None  # where the backend is told the adapter's weights
-    )
+    max_output_tokens: int | None = None  # the operator's limit for one completion
+    adapter: Adapter | None = None  # used for all its generations
+    weights_uploader: WeightsUploader | None = None  # if the backend needs the adapter's weights
 
     @property
     def max_model_len(self) -> int | None:
-        """The context: prompt and answer together, in tokens. None where the model does not say."""
+        """Context length: prompt and completion together, in tokens. None if unknown."""
         return self.facts.get("max_model_len")
 
     @property
     def vocab_size(self) -> int | None:
-        """Token ids are below it. None where the model does not say."""
+        """Upper bound (exclusive) of token ids. None if unknown."""
         return self.facts.get("vocab_size")
 
     @property
     def tasks(self) -> frozenset[str]:
-        """What the model can do: "generate", "embed", "score"."""
+        """The model's tasks: "generate", "embed", "score"."""
         contracts = {
             "generate": self.contract,
             "embed": self.embedding_contract,
@@ -107,12 +105,12 @@ class ServedModel(TritonModel):
 
     @property
     def dimensions(self) -> int | None:
-        """The length of the model's vectors. None where it makes none, or does not say."""
+        """The length of the model's embeddings. None if unknown."""
         return self.facts.get("dimensions")
 
     @property
     def matryoshka(self) -> bool | None:
-        """Whether shorter vectors may be asked for. None where the model does not say."""
+        """Whether requests may ask for shorter embeddings. None if unknown."""
         return self.facts.get("matryoshka")
 
     async def render_chat(
@@ -124,7 +122,9 @@ class ServedModel(TritonModel):
         within_context: bool = True,
         **rendering: Unpack[TemplateArguments],
     ) -> Prompt:
-        """Messages as the model's template renders them. Raises InvalidRequest where it refuses."""
+        """Render messages with the chat template. Raises InvalidRequest if the template rejects
+        them.
+        """
         reading = TokenizeOptions(
             add_special_tokens=add_special_tokens,
             param="messages",
@@ -133,20 +133,20 @@ class ServedModel(TritonModel):
         )
         chat = partial(self._builder().chat, messages, reading, **rendering)
         plain = not (rendering.get("tools") or rendering.get("documents"))
-        told = [*messages, rendering.get("template_kwargs") or {}]
-        return await self.pool.run(chat, characters=_characters(told) if plain else None)
+        arguments = [*messages, rendering.get("template_kwargs") or {}]
+        return await self.pool.run(chat, characters=_characters(arguments) if plain else None)
 
     async def tokenize(
         self, text: str, *, param: str = "prompt", **how: Unpack[TokenizeKwargs]
     ) -> Prompt:
-        """A raw prompt, with the special tokens that the model's tokenizer adds by itself."""
+        """Tokenize a raw prompt, with the special tokens that the tokenizer adds by default."""
         work = partial(self._builder().completion, text, TokenizeOptions(param=param, **how))
         return await self.pool.run(work, characters=len(text))
 
     async def tokenize_all(
         self, texts: Sequence[str], *, params: Sequence[str], **how: Unpack[TokenizeKwargs]
     ) -> list[Prompt]:
-        """As `tokenize` each of them, but all on one way off the loop; `params` are their names."""
+        """Tokenize several texts in one thread call; `params` name them in errors."""
         readings = [TokenizeOptions(param=param, **how) for param in params]
         work = partial(self._builder().completions, texts, readings)
         return await self.pool.run(work, characters=sum(map(len, texts)))
@@ -154,42 +154,42 @@ class ServedModel(TritonModel):
     async def tokenize_pair(
         self, first: str, second: str, *, param: str = "documents"
     ) -> tuple[list[int], list[int]]:
-        """Both texts in one sequence, as a cross-encoder reads them: ids, and each one's part."""
+        """Tokenize a pair for a cross-encoder: token ids and token type ids."""
         work = partial(self._builder().pair, first, second, param=param)
         return await self.pool.run(work, characters=len(first) + len(second))
 
     def document_start(self) -> int | None:
-        """The token from which the model begins a text of its own; None where it has none."""
+        """The token that starts a new document; None if the model has none."""
         return None if self.prompts is None else self.prompts.document_start
 
     def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of token ids, on the loop: no more than a context of them, 0.25 us each."""
+        """Decode at most a context of token ids on the event loop: 0.25 us each."""
         return self._builder().decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of any number of token ids, special tokens included."""
+        """Decode any number of token ids in a thread, including special tokens."""
         work = partial(self._builder().decode, token_ids, skip_special_tokens=False)
         return await self.pool.run(work, characters=len(token_ids))
 
     async def vocabulary_tokens(self, token_ids: Sequence[int]) -> list[str | None]:
-        """The tokens as the vocabulary spells them."""
+        """The tokens as in the vocabulary."""
         work = partial(self._builder().vocabulary_tokens, token_ids)
         return await self.pool.run(work, characters=len(token_ids))
 
     def token_bytes(self, token_id: int) -> bytes | None:
-        """The bytes of one token, which may be a part of a character; None where nobody knows."""
+        """The bytes of one token, maybe part of a character; None if unknown."""
         return None if self.prompts is None else self.prompts.token_bytes(token_id)
 
     def template_knows(self, name: str) -> bool:
-        """Whether the model's chat template takes something of this name."""
+        """Whether the chat template uses a variable of this name."""
         return self.prompts is not None and self.prompts.template_knows(name)
 
     def template_accepts(self, name: str, value: str) -> bool:
-        """Whether the model's chat template renders with this value of a variable."""
+        """Whether the chat template renders with this value of a variable."""
         return self.prompts is None or self.prompts.template_accepts(name, value)
 
     def fill_in_the_middle(self, prefix: str, suffix: str) -> str:
-        """The prompt by which the model fills the gap between two texts, if it was made for it."""
+        """The prompt that makes the model fill the gap between two texts, if it supports that."""
         return self._builder().fill_in_the_middle(prefix, suffix)
 
     def turn(self, priority: int) -> QueueKey:
@@ -197,11 +197,12 @@ class ServedModel(TritonModel):
         return QueueKey(priority=priority) if priority else ANONYMOUS
 
     def reserve(self, first: GenerationRequest | EmbedRequest | ScorePairRequest) -> None:
-        """Called with a request's first work before it waits for a place; nobody is charged."""
+        """Called before a request waits for admission; without a caller nothing is charged."""
 
     def supports(self, field: str) -> bool:
-        """True where the model can honour this field of GenerationRequest or SamplingParams; a
-        priority, where Triton's queue in front of it has levels.
+        """Whether the model honours this field of GenerationRequest or SamplingParams.
+
+        `priority` also works if Triton's own queue before the model has priority levels.
         """
         if self.contract is None:
             return False
@@ -210,7 +211,7 @@ class ServedModel(TritonModel):
         )
 
     def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta], None]:
-        """Bursts of deltas, as they come; closing the generator ends the request in Triton."""
+        """Yield deltas in bursts, as they arrive. Closing the generator cancels the request."""
         if self.adapter is None:
             return self._generate(request)
         adapted = replace(request, adapter=self.adapter)
@@ -224,13 +225,13 @@ class ServedModel(TritonModel):
         contract = self.contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' does not generate text.", param="model")
-        decoders = [  # each reads its own sequence of the same responses
+        decoders = [  # one for each sequence in the same responses
             contract.decoder(replace(request, sequence=at) if at else request)
             for at in range(request.sequences)
         ]
         cut = _may_be_cut(request, contract)
         record = request_record.current.get()
-        told = None if record is None else record.generation(self.model_name, request)
+        generation_record = None if record is None else record.generation(self.model_name, request)
         async with self.lease:
             stream = self.infer(
                 contract.encode(request),
@@ -247,7 +248,7 @@ class ServedModel(TritonModel):
                     watched.add(deltas)
                     yield deltas
                     if cut and any(delta.finish_reason is not None for delta in deltas):
-                        break  # whatever the model goes on to say; it is told to stop
+                        break  # the model may continue; `finally` cancels the request
             except InvalidRequest as refused:
                 watched.failed()
                 raise _named(refused, request) from refused
@@ -256,12 +257,12 @@ class ServedModel(TritonModel):
                 raise
             finally:
                 watched.end()
-                if told is not None:
-                    told.end()
+                if generation_record is not None:
+                    generation_record.end()
                 stream.cancel()
 
     async def embed(self, request: EmbedRequest) -> EmbeddingResult:
-        """One input's vector; whoever cancels this ends the request in Triton."""
+        """Embed one input. Cancelling this cancels the request in Triton."""
         contract = self.embedding_contract
         if contract is None:
             raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
@@ -270,10 +271,10 @@ class ServedModel(TritonModel):
         return result
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
-        """One pair's score; whoever cancels this ends the request in Triton."""
+        """Score one pair. Cancelling this cancels the request in Triton."""
         contract = self.score_contract
         if contract is None:
-            raise InvalidRequest(f"The model '{self.name}' is no cross-encoder.", param="model")
+            raise InvalidRequest(f"The model '{self.name}' is not a cross-encoder.", param="model")
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result
@@ -290,7 +291,7 @@ class ServedModel(TritonModel):
         )
 
     def card(self) -> ModelCard:
-        """The model as it is now: an engine may have died since it was loaded."""
+        """The current card: the engine may have died since it was loaded."""
         ready = self.is_ready()
         return ModelCard(
             name=self.name,
@@ -307,7 +308,7 @@ class ServedModel(TritonModel):
         )
 
     def capabilities(self) -> Capabilities:
-        """What its tensors, tokenizer and templates allow; none of them takes images yet."""
+        """What tensors, tokenizer and templates support. Images are not supported yet."""
         generates = "generate" in self.tasks
         chat = generates and self.prompts is not None and self.prompts.can_chat
         return Capabilities(
@@ -324,21 +325,21 @@ class ServedModel(TritonModel):
         return self.prompts
 
 
-def _characters(told: Sequence[Mapping[str, Any]]) -> int | None:
-    """The length of all that a template is told; None where it is more than plain values."""
-    values = [value for each in told for value in each.values()]
+def _characters(arguments: Sequence[Mapping[str, Any]]) -> int | None:
+    """The total length of a template's string arguments; None if some are lists or mappings."""
+    values = [value for each in arguments for value in each.values()]
     if any(isinstance(value, (list, dict)) for value in values):
         return None
     return sum([len(value) for value in values if isinstance(value, str)])
 
 
 def _may_be_cut(request: GenerationRequest, contract: Contract) -> bool:
-    """Whether the answer may end before the model's last response."""
+    """Whether a stop string may end the completion before the model does."""
     return bool(request.sampling_params.stop) and "stop" in contract.derives
 
 
 def _offer(stream: ResponseStream, request: GenerationRequest, contract: Contract) -> None:
-    """Let the request's text leave by the short way, where it has one and is text alone."""
+    """Let native code relay the text if the request allows it and the output is only text."""
     if request.relay is not None and (output := contract.text_output(request)) is not None:
         request.relay.offer(partial(stream.relay, output))
 
@@ -347,7 +348,7 @@ _REFUSABLE = frozenset(each.name for each in fields(SamplingParams)) | {"priorit
 
 
 def _named(refused: InvalidRequest, request: GenerationRequest) -> InvalidRequest:
-    """An engine's refusal begins with the field that it dislikes: `structured_outputs: ...`."""
+    """Set `param` of an engine's error, which starts with the field: `structured_outputs: ...`."""
     name, _, reason = refused.message.removeprefix("sampling_parameters: ").partition(": ")
     if refused.param is not None or name not in _REFUSABLE | request.field_names.keys():
         return refused

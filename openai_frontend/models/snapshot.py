@@ -17,28 +17,28 @@ logger = logging.getLogger(__name__)
 
 NOT_LOADED = "it is not loaded"
 
-# What Triton's index gives as reason for a model that nothing is wrong with
+# Reasons in Triton's index for models without a problem
 _NOTHING_WRONG = {"": NOT_LOADED, "unloaded": NOT_LOADED}
 
-LATEST = -1  # Triton's word for it
+LATEST = -1  # Triton's number for the latest version
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Names of models, aliases (`alias`) and versions (`model@2`)."""
+    """Models by name, alias and version (`model@2`)."""
 
-    models: Mapping[str, ServedModel] = field(default_factory=dict)  # those that requests may name
+    models: Mapping[str, ServedModel] = field(default_factory=dict)  # that requests may name
     failures: Mapping[str, str] = field(default_factory=dict)  # name -> why it cannot serve
-    refused: Mapping[str, str] = field(default_factory=dict)  # sound, but for no request: why
-    aliases: Mapping[str, str] = field(default_factory=dict)  # also of models that do not serve
+    refused: Mapping[str, str] = field(default_factory=dict)  # name -> why no endpoint serves it
+    aliases: Mapping[str, str] = field(default_factory=dict)  # also of models that cannot serve
     listed: Sequence[str] = ()  # sorted
-    loaded: frozenset[str] = frozenset()  # what Triton serves, whatever for
+    loaded: frozenset[str] = frozenset()  # in Triton, for whatever purpose
     loaded_models: Mapping[tuple[str, int], LoadedModel] = field(default_factory=dict)
-    options: Mapping[str, ModelOptions] = field(default_factory=dict)  # where they can be read
+    options: Mapping[str, ModelOptions] = field(default_factory=dict)  # if they can be read
     ensembles_of: Mapping[str, Sequence[str]] = field(
         default_factory=dict
-    )  # -> the loaded ensembles
-    clashes: frozenset[str] = frozenset()  # aliases that nobody gets: a model has that name
+    )  # composing model -> its loaded ensembles
+    clashes: frozenset[str] = frozenset()  # unassigned aliases: a model has that name
 
     def without(self, model_name: str | None) -> "Snapshot":
         """As if this model had not been loaded."""
@@ -46,12 +46,12 @@ class Snapshot:
         return replace(self, loaded_models=kept)
 
     def on_demand(self) -> list[str]:
-        """The names of models that are not loaded, and that nothing is wrong with."""
+        """The names of models that could be loaded on demand."""
         names = [*self.options, *self.aliases]
         return [name for name in names if self.failures.get(self.canonical(name)) == NOT_LOADED]
 
     def exclusive_composing_models(self, model_name: str) -> list[str]:
-        """The models that are loaded as parts of this one, and of no other."""
+        """The loaded composing models of this ensemble that no other ensemble has."""
         return [
             part
             for part, ensembles in self.ensembles_of.items()
@@ -59,7 +59,7 @@ class Snapshot:
         ]
 
     def model_name(self, name: str) -> str:
-        """The model in a name that a request gives, be it of a version, an alias or an adapter."""
+        """The model behind a requested name: a model, version, alias or adapter."""
         for asked in (name, name.rpartition(":")[0], name.partition(":")[0]):
             base = self.canonical(asked).partition("@")[0]
             if asked and base in self.options:
@@ -67,13 +67,13 @@ class Snapshot:
         return name
 
     def canonical(self, name: str) -> str:
-        """The model that a name is an alias of, or the name itself; a version stays with it."""
+        """Replace an alias by its model's name. A version suffix is kept."""
         base, at, version = name.partition("@")
         return self.aliases.get(base, base) + at + version
 
 
 class SnapshotBuilder:
-    """Reads the server's index. Blocks: tokenizers are read."""
+    """Builds snapshots from the server's index. Blocks: it loads tokenizers."""
 
     def __init__(
         self, server: Server, loader: ModelLoader, settings: Mapping[str, ModelOptions]
@@ -83,7 +83,7 @@ class SnapshotBuilder:
         self._settings = settings
 
     def build(self, before: Snapshot) -> Snapshot:
-        """The models now; those of before are kept where they have not changed."""
+        """Build the current snapshot. Unchanged models of `before` are reused."""
         self._server.update_snapshot()
         versions, reasons = _states(self._server.model_index())
         names = versions.keys() | reasons.keys()
@@ -95,7 +95,7 @@ class SnapshotBuilder:
                 draft.claim(name, options)
                 ensembles = [] if options.expose else parts.get(name, [])
                 if ensemble := options.ensemble or next(iter(ensembles), None):
-                    raise Unservable(f"it is a part of '{ensemble}'")
+                    raise Unservable(f"it is a composing model of '{ensemble}'")
                 if name not in versions:
                     raise ModelUnavailable(reasons[name])
                 self._add(draft, name, versions[name], options)
@@ -103,12 +103,12 @@ class SnapshotBuilder:
                 draft.refused[name] = error.message
             except GatewayError as error:
                 draft.fail(name, NOT_LOADED if self._went(name, versions) else error.message)
-            except OSError as error:  # a folder that this user may not look into
+            except OSError as error:  # e.g. no permission to read the folder
                 draft.fail(name, str(error))
         return draft.finish()
 
     def _went(self, name: str, versions: Mapping[str, Sequence[int]]) -> bool:
-        """Whether the model was unloaded since the index was read."""
+        """Whether the model was unloaded after the index was read."""
         if name not in versions:
             return False
         self._server.update_snapshot()
@@ -119,12 +119,12 @@ class SnapshotBuilder:
         return model_options.of_model(name, folder, self._settings)
 
     def _parts(self, versions: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-        """Part -> the ensembles, of the models that are loaded."""
+        """Composing model -> its ensembles, for loaded models."""
         parts: dict[str, list[str]] = {}
         for name in versions:
             try:
                 config = self._server.model_config(name)
-            except GatewayError:  # it has gone since the index was read
+            except GatewayError:  # unloaded after the index was read
                 continue
             for part in model_files.composing_models(config):
                 parts.setdefault(part, []).append(name)
@@ -133,7 +133,7 @@ class SnapshotBuilder:
     def _add(
         self, draft: "_SnapshotDraft", name: str, versions: Sequence[int], options: ModelOptions
     ) -> None:
-        """Each version; the latest goes by the model's name too, and decides whether it serves."""
+        """Add all versions. The latest also gets the model's name and decides whether it serves."""
         for version in sorted(versions):
             before = draft.before.loaded_models.get((name, version))
             try:
@@ -147,7 +147,7 @@ class SnapshotBuilder:
 
 
 class _SnapshotDraft:
-    """A snapshot in the making."""
+    """A snapshot under construction."""
 
     def __init__(self, before: Snapshot, *, names: Collection[str], loaded: frozenset[str]) -> None:
         self.before = before
@@ -163,13 +163,13 @@ class _SnapshotDraft:
         self._known = frozenset(names)
 
     def claim(self, name: str, options: ModelOptions) -> None:
-        """These aliases are to be the model's."""
+        """Register the model's options and claim its aliases."""
         self._options[name] = options
         for alias in dict.fromkeys(options.aliases):
             self._claims.setdefault(alias, []).append(name)
 
     def add(self, loaded: LoadedModel, *, many: bool, latest: bool) -> None:
-        """A version. It is listed by its number where it is one of many."""
+        """Add a version. It is listed by number if the model has several."""
         model = loaded.model
         self._loaded_models[model.model_name, model.version] = loaded
         named = f"{model.model_name}@{model.version}"
@@ -180,7 +180,7 @@ class _SnapshotDraft:
             self._name(model.model_name, model, version=LATEST)
 
     def _name(self, name: str, model: ServedModel, **known_by: Any) -> None:
-        """The same object as before where the model is the same."""
+        """Register the model under a name, reusing the previous object if it is unchanged."""
         named = replace(model, name=name, **known_by)
         before = self.before.models.get(name)
         unchanged = (
@@ -191,13 +191,13 @@ class _SnapshotDraft:
         self._models[name] = before if before is not None and unchanged else named
 
     def fail(self, name: str, reason: str) -> None:
-        """Logged once for each new reason; a model that nobody has loaded is no failure."""
+        """Register a failure. Each new reason is logged, except that a model is not loaded."""
         self._failures[name] = reason
         if reason != NOT_LOADED and self.before.failures.get(name) != reason:
             logger.error("model %s cannot serve: %s", name, reason)
 
     def finish(self) -> Snapshot:
-        """All of it, once every model has been added."""
+        """Return the snapshot after all models were added."""
         aliases = self._aliases()
         for alias, name in aliases.items():
             self._add_alias(alias, name)
@@ -215,7 +215,7 @@ class _SnapshotDraft:
         )
 
     def _aliases(self) -> dict[str, str]:
-        """Those that are one model's alone. A model's own name goes before an alias."""
+        """The aliases that only one model claims. Names of models take precedence."""
         aliases = {}
         for alias, names in self._claims.items():
             if alias in self._known:
@@ -230,7 +230,7 @@ class _SnapshotDraft:
     def _log_clash(self, alias: str, names: Sequence[str]) -> None:
         if alias not in self.before.clashes:
             who = ", ".join(names)
-            logger.error("model %s: it cannot have the alias %s: a model has that name", who, alias)
+            logger.error("model %s: alias %s ignored: a model has that name", who, alias)
 
     def _add_alias(self, alias: str, name: str) -> None:
         for known, model in list(self._models.items()):
@@ -243,7 +243,7 @@ class _SnapshotDraft:
 
 
 def _states(index: Iterable[ModelIndexEntry]) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Model -> its versions that are ready; and of the models without one, why not."""
+    """Model -> ready versions, and model -> reason for models without any."""
     versions: dict[str, list[int]] = {}
     reasons: dict[str, str] = {}
     for entry in index:

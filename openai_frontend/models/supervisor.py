@@ -1,5 +1,6 @@
-"""Looks after the engines of all models: ends what waits for one that hangs, and starts those again
-that have died. One timer for the process; nothing is done for a token.
+"""Supervises the engines of all models: fails requests to one that hangs and restarts dead ones.
+
+One timer for the process; no work per token.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ MAX_DELAY_S = 60.0
 
 
 class RestartBackoff:
-    """The starts of one model's engine that still count."""
+    """The recent restarts of one model's engine."""
 
     def __init__(self) -> None:
         self._started_s: deque[float] = deque()
 
     def next_delay_s(self, now_s: float, *, max_restarts: int, window_s: float) -> float | None:
-        """One more start: the seconds to wait before it; None where there have been as many.
+        """Count a restart and return the seconds to wait before it; None if the limit is reached.
 
-        The first waits for 1 s, each further one twice as long as the one before, 60 s at most.
+        The first delay is 1 s; each further one doubles, up to 60 s.
         """
         while self._started_s and self._started_s[0] <= now_s - window_s:
             self._started_s.popleft()
@@ -45,15 +46,15 @@ class RestartBackoff:
 logger = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 0.25
-# An engine that hangs has this long to answer, before it is started again.
+# A hanging engine gets this long to respond before it is restarted.
 RESPOND_WITHIN_S = 3.0
-# One that cannot be asked is tried with requests again after this.
+# An engine without probes gets new requests after this.
 RETRY_S = 30.0
-DEFAULT_START_S = 20.0  # what a start is taken to last, until one has been seen
+DEFAULT_START_S = 20.0  # assumed duration of a restart until one was measured
 
 
 class EngineSupervisor:
-    """`watch` runs as long as the server does."""
+    """Run `watch` for as long as the server runs."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class EngineSupervisor:
         metrics: GatewayMetrics,
         limits: EngineLimits,
     ) -> None:
-        """`limits` hold for models that have none of their own; they may be set anew."""
+        """`limits` apply to models without limits of their own; they may be replaced."""
         self.limits = limits
         self._server = server
         self._registry = registry
@@ -72,13 +73,13 @@ class EngineSupervisor:
             self._limits_of, self._control.pending_tokens, every_s=CHECK_EVERY_S
         )
         self._recoveries: dict[str, asyncio.Task[None]] = {}
-        self._given_up: dict[str, object] = {}  # model -> the engine that is left as it is
+        self._given_up: dict[str, object] = {}  # model -> identity of the engine that stays down
         self._backoffs: dict[str, RestartBackoff] = defaultdict(RestartBackoff)
-        self._restart_s: dict[str, float] = {}  # model -> what its last start took
-        self._seen: object = None  # of the registry, when processes were last looked for
+        self._restart_s: dict[str, float] = {}  # model -> duration of its last restart
+        self._seen: object = None  # the registry's snapshot at the last refresh of processes
 
     async def watch(self) -> None:
-        """Look again and again; what was begun ends with it."""
+        """Check the engines until cancelled; then cancel recoveries under way."""
         try:
             while True:
                 await asyncio.sleep(CHECK_EVERY_S)
@@ -97,11 +98,11 @@ class EngineSupervisor:
                 await self._control.refresh()
                 self._seen = seen
             self.check(time.monotonic())
-        except Exception:  # the edge of a task that nobody waits for: the next look may do better
-            logger.exception("the engines could not be looked at")
+        except Exception:  # task edge: the next check may succeed
+            logger.exception("checking the engines failed")
 
     def check(self, now_s: float) -> None:
-        """Begin to mend what is found to be broken. Takes 1.5 us for each request in flight."""
+        """Start recoveries of broken engines. Takes 1.5 us for each request in flight."""
         for stall in self._stall_detector.check(self._server.streams(), now_s):
             self._handle_stall(stall)
         loaded = self._registry.loaded_in_core()
@@ -109,7 +110,7 @@ class EngineSupervisor:
             self._clear(name)
         failures = self._control.engine_failures(loaded)
         for name in self._given_up.keys() & loaded:
-            if self._given_up[name] != self._control.identity(name):  # somebody has loaded it again
+            if self._given_up[name] != self._control.identity(name):  # it was loaded again
                 self._clear(name)
         for name, reason in failures.items():
             if name not in self._recoveries and name not in self._given_up:
@@ -123,18 +124,18 @@ class EngineSupervisor:
         what = "the first response" if stall.phase == "first_token" else "another response"
         self._metrics.engine_stalled(name, stall.phase)
         logger.error("model %s: a request has waited %s for %s", name, waited, what)
-        message = f"The model '{name}' has been silent for {waited}; the request was ended."
+        message = f"The model '{name}' has not responded for {waited}; the request was cancelled."
         stream = self._stream(stall)
         stream.fail(partial(EngineStalled, message))
         if not stall.hung:
             return
         for each in self._registry.composing_models_of(name) or (name,):
             if each not in self._recoveries and each not in self._given_up:
-                self._start_recovery(each, f"its engine has not answered for {waited}", (stream,))
+                self._start_recovery(each, f"its engine has not responded for {waited}", (stream,))
 
     @staticmethod
     def _stream(stall: Stall) -> ResponseStream:
-        assert isinstance(stall.stream, ResponseStream)  # noqa: S101  nothing else is looked at
+        assert isinstance(stall.stream, ResponseStream)  # noqa: S101  only these are checked
         return stall.stream
 
     def _start_recovery(
@@ -148,13 +149,13 @@ class EngineSupervisor:
     def _recovery_ended(self, name: str, task: asyncio.Task[None]) -> None:
         del self._recoveries[name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("model %s: its engine could not be mended", name, exc_info=error)
+            logger.error("model %s: engine recovery failed", name, exc_info=error)
             self._given_up[name] = self._control.identity(name)
 
     async def _recover(
         self, name: str, reason: str, unanswered: tuple[ResponseStream, ...]
     ) -> None:
-        """`unanswered`: what a hanging engine has been asked; empty for a dead one."""
+        """`unanswered`: the stalled requests of a hanging engine; empty if the engine died."""
         limits = self._limits_of(name)
         obstacle = self._control.restart_obstacle(name)
         starts = limits.restarts > 0 and obstacle is None
@@ -162,7 +163,7 @@ class EngineSupervisor:
             self._set_problem(name, ModelProblem(reason))
             if await self._responds(name, unanswered, starts=starts):
                 self._set_problem(name, None)
-                logger.warning("model %s: it is taken to answer again", name)
+                logger.warning("model %s: engine is responding again", name)
                 return
         if starts:
             await self._restart(name, reason, limits)
@@ -174,16 +175,16 @@ class EngineSupervisor:
     async def _responds(
         self, name: str, unanswered: tuple[ResponseStream, ...], *, starts: bool
     ) -> bool:
-        """Whether a hanging engine answers, or may be tried; False: it is to be started again."""
+        """Whether a hanging engine responds, or may get requests; if False, restart it."""
         probes = self._control.can_probe(name)
         asked = (
             self._control.wait_for_probe(name)
             if probes
             else self._wait_for_late_answer(name, unanswered)
         )
-        patience_s = None if probes else RETRY_S
+        timeout_s = None if probes else RETRY_S
         try:
-            await asyncio.wait_for(asked, RESPOND_WITHIN_S if starts else patience_s)
+            await asyncio.wait_for(asked, RESPOND_WITHIN_S if starts else timeout_s)
         except TimeoutError:
             return not starts
         return name not in self._control.engine_failures(frozenset({name}))
@@ -191,7 +192,7 @@ class EngineSupervisor:
     async def _wait_for_late_answer(
         self, name: str, unanswered: tuple[ResponseStream, ...]
     ) -> None:
-        """Return once one of the requests has been answered after all, or the engine is dead."""
+        """Return once one of the requests gets a response after all, or the engine has died."""
         while not any(stream.answered_late() for stream in unanswered):
             if name in self._control.engine_failures(frozenset({name})):
                 return
@@ -204,12 +205,12 @@ class EngineSupervisor:
                 time.monotonic(), max_restarts=limits.restarts, window_s=limits.window_s
             )
             if delay_s is None:
-                starts = f"{limits.restarts} starts in {limits.window_s:g} s"
-                self._give_up(name, f"{reason}; after {starts} it is left as it is")
+                starts = f"{limits.restarts} restarts in {limits.window_s:g} s"
+                self._give_up(name, f"{reason}; giving up after {starts}")
                 return
             self._fail_requests(name, reason, delay_s)
             await asyncio.sleep(delay_s)
-            if self._control.identity(name) != engine:  # it has been loaded again, or unloaded
+            if self._control.identity(name) != engine:  # it was loaded again or unloaded
                 self._set_problem(name, None)
                 return
             try:
@@ -218,7 +219,7 @@ class EngineSupervisor:
                 await self._registry.locks.wait_until_free(name)
             except GatewayError as error:
                 reason = error.message
-                logger.error("model %s: its engine did not start: %s", name, reason)
+                logger.error("model %s: engine restart failed: %s", name, reason)
             else:
                 return
 
@@ -229,20 +230,20 @@ class EngineSupervisor:
         self._restart_s[name] = time.monotonic() - began_s
         self._set_problem(name, None)
         self._metrics.engine_restarted(name)
-        logger.warning("model %s: its engine was started again", name)
+        logger.warning("model %s: engine restarted", name)
         await self._registry.refresh()
 
     def _fail_requests(self, name: str, reason: str, delay_s: float) -> None:
-        """What is in flight can come to no good end; what comes is told when to come again."""
-        told = f"{reason}; it is being started again"
+        """Fail the requests in flight; new ones get 503 with Retry-After until the restart."""
+        message = f"{reason}; it is being restarted"
         self._set_problem(
-            name, ModelProblem(told, delay_s + self._restart_s.get(name, DEFAULT_START_S))
+            name, ModelProblem(message, delay_s + self._restart_s.get(name, DEFAULT_START_S))
         )
-        self._fail_streams(name, told)
-        self._control.fail_requests(name, told)
+        self._fail_streams(name, message)
+        self._control.fail_requests(name, message)
 
     def _give_up(self, name: str, reason: str) -> None:
-        logger.error("model %s stays down: %s", name, reason)
+        logger.error("model %s: stays down: %s", name, reason)
         self._given_up[name] = self._control.identity(name)
         self._set_problem(name, ModelProblem(reason))
         self._fail_streams(name, reason)
@@ -251,13 +252,13 @@ class EngineSupervisor:
         del self._given_up[name]
         self._set_problem(name, None)
 
-    def _set_problem(self, name: str, condition: ModelProblem | None) -> None:
-        """Of a model, and of the ensembles that it is a part of."""
+    def _set_problem(self, name: str, problem: ModelProblem | None) -> None:
+        """Set or clear the problem of a model and of the ensembles that contain it."""
         for each in (name, *self._registry.ensembles_of(name)):
-            if condition is None:
+            if problem is None:
                 self._server.health.clear(each)
             else:
-                self._server.health.set(each, condition)
+                self._server.health.set(each, problem)
 
     def _fail_streams(self, name: str, reason: str) -> None:
         names = {name, *self._registry.ensembles_of(name)}

@@ -1,6 +1,6 @@
-"""One model of the core's: whether it can serve, and its requests, tensors in and tensors out.
+"""One model in Triton's core: its readiness and its requests, as tensors.
 
-Knows no text and no names of fields.
+Knows neither text nor request fields.
 """
 
 from collections.abc import Mapping
@@ -15,22 +15,22 @@ from openai_frontend.triton import NOT_READY, ResponseStream, Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TritonModel:
-    """A version of a model of Triton's, by one of its names."""
+    """A version of a Triton model under one of its names."""
 
-    name: str  # by which it was asked for
+    name: str  # as requested: may be an alias
     model_name: str  # in Triton
     version: int  # in Triton; -1 is the latest
     server: Server
-    lease: ModelLease  # what the model has to do, under all of its names
+    lease: ModelLease  # shared by all names of the model
     concurrency_limits: ConcurrencyLimits = NO_LIMITS
-    triton_queue: TritonQueue = NO_QUEUE  # that Triton keeps in front of it
+    triton_queue: TritonQueue = NO_QUEUE  # Triton's own queue before the model
 
     def is_ready(self) -> bool:
-        """Whether it can serve now."""
+        """Whether the model can serve now."""
         return self.server.model_is_ready(self.model_name, self.version)
 
     def failure(self) -> str:
-        """Why the model cannot serve, once it cannot."""
+        """Why the model cannot serve. Call it only if it is not ready."""
         failure = self.server.model_failure(self.model_name, self.version)
         return failure or NOT_READY
 
@@ -40,12 +40,12 @@ class TritonModel:
         request_id: str,
         *,
         priority: int = 0,
-        timeout_us: int = 0,  # in Triton's own queue; 0: as the operator says
+        timeout_us: int = 0,  # in Triton's own queue; 0: the operator's setting
     ) -> ResponseStream:
-        """A request, to be begun within `use` and cancelled in the end; `priority` is the caller's.
+        """Start a request. Call it within `async with lease`, and cancel the stream at the end.
 
-        Raises ModelUnavailable where the model has gone since it was looked up: it is away, not
-        unknown.
+        `priority` is the caller's. Raises ModelUnavailable, not ModelNotFound, if the model was
+        unloaded after the lookup.
         """
         try:
             return self.server.infer(
@@ -61,7 +61,7 @@ class TritonModel:
             raise ModelUnavailable(message) from gone
 
     async def infer_one(self, inputs: Mapping[str, TensorInput], request_id: str) -> Outputs:
-        """The one response of a request; backends may end it with a second one that is empty."""
+        """Send a request and return its only response. Backends may add an empty final one."""
         first: Outputs | None = None
         async with self.lease:
             stream = self.infer(inputs, request_id)
@@ -72,12 +72,12 @@ class TritonModel:
             finally:
                 stream.cancel()
         if first is None:
-            raise InferenceFailed("The model gave no response.")
+            raise InferenceFailed("The model returned no response.")
         return first
 
     def _timeout_us(self) -> int:
-        """How long a request waits in Triton's own queue, where its operator has said it and the
-        queue takes a request's word; 0: as its config says.
+        """The timeout in Triton's own queue, if the operator sets one and the queue allows requests
+        to override it; 0 for the timeout in the model's config.
         """
         timeout_s = self.concurrency_limits.queue_timeout_s
         return int(timeout_s * 1e6) if timeout_s and self.triton_queue.takes_timeouts else 0

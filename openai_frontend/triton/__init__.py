@@ -1,4 +1,4 @@
-"""The Python face of the Triton core that runs in this process."""
+"""Python interface to the Triton core in this process."""
 
 from openai_frontend.triton._core import relay_counts
 from openai_frontend.triton.library import LibraryNotFound

@@ -1,4 +1,4 @@
-"""The backend directory that the core is given: ours in the process, beside those installed."""
+"""Assembles the core's backend directory: the in-process backend and the installed ones."""
 
 import tempfile
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from openai_frontend.triton import _core, inprocess, library, python_backend
 
 @dataclass(frozen=True, slots=True)
 class BackendDirectory:
-    """A temporary folder of backends, and for one that cannot be used the reason."""
+    """A temporary folder of backends, and the reasons why some are unavailable."""
 
     folder: Path
     unavailable: Mapping[str, str]
 
     def reason(self, reason: str) -> str:
-        """Return why a model failed: the core only says that it did not find the backend."""
+        """Return why a model failed: the core only reports that the backend is missing."""
         for name, why in self.unavailable.items():
             if f"for backend '{name}'" in reason:
                 return why
@@ -24,10 +24,10 @@ class BackendDirectory:
 
 
 def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
-    """Make a backend directory that holds the in-process backend beside the installed ones.
+    """Create a directory with the in-process backend and links to the installed backends.
 
-    The extension module is linked in under the backend's name: the loader sees the file that is
-    loaded already (same inode), so that the module and the backend share their state.
+    The in-process backend is a link to the extension module: the loader recognizes the loaded file
+    by its inode, so module and backend share their state.
     """
     folder = Path(tempfile.mkdtemp(prefix="openai-frontend-backends-"))
     own = folder / inprocess.BACKEND
@@ -41,7 +41,7 @@ def assemble(installed: Path | None, core_library: Path) -> BackendDirectory:
 
 
 def _add_python(folder: Path, core_library: Path) -> dict[str, str]:
-    """The wheel's Python backend belongs to the wheel's core; another core has its own, or none."""
+    """Add the wheel's Python backend, which works only with the wheel's core."""
     python = folder / python_backend.BACKEND
     wheel = core_library.parent
     if wheel.name != library.WHEEL_FOLDER or python.exists():

@@ -1,14 +1,14 @@
-"""Keeps the changes of a core's models apart where the core would crash on them together.
+"""Serializes model changes that would crash Triton's core if they overlapped.
 
-Both are races inside of Triton's core (2.51, and its main branch of 2026):
+There are two races in Triton's core (2.51, and its main branch of 2026):
 
-- It says that a model instance is ready before the instance's thread has put it back into its list;
-  a model that is unloaded, or loaded anew, in between takes the last element of an empty list
-  (`StopBackendThread` in src/backend_model_instance.cc). Six threads that load and unload a model
-  each crash the process within a second; with a pause after each load they have not in 4,700
+- It reports a model instance as ready before the instance's thread has put it back into its list.
+  Unloading or reloading the model in between takes the last element of an empty list
+  (`StopBackendThread` in src/backend_model_instance.cc). Six threads that each load and unload a
+  model crash the process within a second; with a pause after each load they did not in 4,700
   rounds.
-- It makes an ensemble without a look whether its parts are still there (`CreateModel` in
-  src/model_repository_manager/model_lifecycle.cc), which another unload may just have taken.
+- It creates an ensemble without checking that its composing models still exist (`CreateModel` in
+  src/model_repository_manager/model_lifecycle.cc); a concurrent unload may have removed them.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
-SETTLE_S = 0.03  # long against the time that a thread which may run is not given a core
+SETTLE_S = 0.03  # long compared with the scheduling delay of a runnable thread
 
 
 class CoreChangeLock:
-    """Loads may run together, an unload runs alone, and nothing takes away what has just come."""
+    """Loads run in parallel, unloads alone, and no change removes a model that was just loaded."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changed = asyncio.Condition()
-        self._loads = 0  # under way
+        self._loads = 0  # running
         self._unloads = False
         self._loaded_at = float("-inf")  # on the monotonic clock
 
@@ -52,7 +52,7 @@ class CoreChangeLock:
 
     @asynccontextmanager
     async def unloading(self) -> AsyncGenerator[None, None]:
-        """Around an unload: what begins to load now comes after it."""
+        """Held during an unload: loads that start now wait for it."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._unloads)
             self._unloads = True
@@ -66,11 +66,11 @@ class CoreChangeLock:
             await self._notify()
 
     def note_load(self) -> None:
-        """Note that some model has been loaded just now."""
+        """Record that a model was loaded just now."""
         self._loaded_at = time.monotonic()
 
     def settle_delay_s(self) -> float:
-        """Seconds until nothing that has been loaded is new."""
+        """Seconds until all loaded models have settled."""
         return max(0.0, self._loaded_at + SETTLE_S - time.monotonic())
 
     async def _notify(self) -> None:

@@ -1,4 +1,4 @@
-"""What can be done from outside to the engine behind a model: ask it, or start it again."""
+"""Controls the engine of a model: detects failures, probes it, restarts it."""
 
 import asyncio
 import itertools
@@ -15,11 +15,11 @@ from openai_frontend.triton.stub_processes import StubProcesses, serves
 logger = logging.getLogger(__name__)
 
 PROBE_AGAIN_S = 1.0
-_AGAIN = "openai_frontend_started_again"
+_RESTART_PARAMETER = "openai_frontend_restart"
 
 
 class EngineControl:
-    """For engines in this process, and for the stubs of Triton's Python backend."""
+    """Controls engines in this process and stubs of Triton's Python backend."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -27,8 +27,9 @@ class EngineControl:
         self._numbers = itertools.count(1)
 
     async def refresh(self) -> None:
-        """Look for processes that have come: what others said of their instances is over. Those
-        that went with their model are forgotten.
+        """Find new stub processes: their instances are healthy again.
+
+        Forgets processes that ended because their model was unloaded.
         """
         changing = self._server.is_changing()
         self._server.unhealthy_instances -= await asyncio.to_thread(
@@ -44,47 +45,47 @@ class EngineControl:
 
     @property
     def lost_process(self) -> bool:
-        """Whether one has gone since the last `find`, as of the last `failures`."""
+        """Whether a process ended between the last `refresh` and the last `engine_failures`."""
         return self._stubs.lost
 
     def pending_tokens(self, name: str, begun: bool) -> int:
-        """Tokens of an engine in this process that made no response, see `StallDetector`."""
+        """Tokens without a response from an engine in this process, see `StallDetector`."""
         return sum(host.unsent(begun) for host in inprocess.hosts(name))
 
     def engine_failures(self, names: frozenset[str]) -> dict[str, str]:
-        """Of these models, those whose engine has died: why."""
+        """Of these models, those whose engine has died, with the reason."""
         died = {name: self._server.engine_failure(name) for name in names}
         found = {name: reason for name, reason in died.items() if reason is not None}
         dead, reaped = self._stubs.dead(), self._reaped()
         for instance in dead | reaped | self._server.unhealthy_instances:
-            what = "has died" if instance in dead | reaped else "does not answer Triton"
+            what = "has died" if instance in dead | reaped else "does not respond to Triton"
             for name in names - found.keys():
                 if instance in reaped and self._server.model_is_ready(name):
-                    continue  # it needs no such process any more
+                    continue  # it no longer needs this process
                 if serves(instance, self._config(name).get("instance_group", ())):
                     found[name] = f"the process of its instance {instance} {what}"
         return found
 
     def _reaped(self) -> set[str]:
-        """None while models change: what is gone may have been put away."""
+        """Empty while models change: the process may have been stopped on purpose."""
         return set() if self._server.is_changing() else self._stubs.reaped()
 
     def identity(self, name: str) -> object:
-        """Equal as long as the model has the same engine, however often that was started again."""
+        """A value that stays equal until the model gets another engine; restarts keep it."""
         if hosts := inprocess.hosts(name):
             return hosts
         return frozenset(process.pid for process in self._stubs.of_model(self._config(name)))
 
     def can_probe(self, name: str) -> bool:
-        """Whether the engine can be asked without a client's request."""
+        """Whether the engine can be probed without a client's request."""
         return bool(inprocess.hosts(name))
 
     async def wait_for_probe(self, name: str) -> None:
-        """Return once an engine in this process has answered, or is seen to be dead."""
+        """Return once an engine in this process has answered a probe, or has died."""
         while (host := inprocess.host(name)) is not None and host.failure() is None:
             try:
                 await host.probe()
-            except Exception as error:  # noqa: BLE001  the edge to engines that users write
+            except Exception as error:  # noqa: BLE001  edge to users' engines
                 logger.info(
                     "model %s: a probe failed: %s", name, error_codes.describe_exception(error)
                 )
@@ -93,40 +94,40 @@ class EngineControl:
                 return
 
     def fail_requests(self, name: str, reason: str) -> None:
-        """Fail what is in flight in an engine in this process, until it has been started again."""
+        """Fail the requests of an engine in this process, also new ones until its restart."""
         for host in inprocess.hosts(name):
             host.interrupt(reason)
 
     def restart_obstacle(self, name: str) -> str | None:
-        """Why `restart` is not possible; None where it is."""
+        """Why `restart` is impossible; None if it is possible."""
         if inprocess.hosts(name):
             return None
         config = self._config(name)
         groups = config.get("instance_group", ())
-        said = any(
-            serves(each, groups) for each in self._server.unhealthy_instances
-        )  # only of stubs
+        said = any(serves(each, groups) for each in self._server.unhealthy_instances)  # only stubs
         if not said and not self._stubs.of_model(config):
             return "its backend has no process of its own"
         if self._server.options.model_control_mode == "poll":
-            return "in the model control mode 'poll' it is loaded again where its files change"
+            return "in model control mode 'poll' it is reloaded only if its files change"
         return None
 
     async def restart(self, name: str) -> None:
-        """Start the model's engine again; raises GatewayError with the reason where it does not.
+        """Restart the model's engine. Raises GatewayError with the reason if that fails.
 
-        An engine in this process is made again in its place, whatever the model control mode: the
-        core sees nothing of it. A model of the Python backend is loaded beside what is left of
-        itself, for an unload would wait for requests that never end.
+        An engine in this process is replaced in place, in any model control mode and unnoticed by
+        the core. A model of the Python backend is loaded next to the remains of its old instances:
+        an unload would wait for requests that never end.
         """
         if hosts := inprocess.hosts(name):
             await self._server.run_shielded(_restarted(list(hosts)))
             await self._server.refresh(name)
             return
         config = self._config(name)
-        self._stubs.kill(self._stubs.of_model(config))  # one that hangs would keep its memory
-        # The core loads nothing anew whose config and files have not changed.
-        config.setdefault("parameters", {})[_AGAIN] = {"string_value": str(next(self._numbers))}
+        self._stubs.kill(self._stubs.of_model(config))  # a hanging one would keep its memory
+        # The core does not reload a model whose config and files are unchanged.
+        config.setdefault("parameters", {})[_RESTART_PARAMETER] = {
+            "string_value": str(next(self._numbers))
+        }
         await self._server.load_again(name, json.dumps(config))
         groups = config.get("instance_group", ())
         self._server.unhealthy_instances -= {
@@ -137,12 +138,12 @@ class EngineControl:
     def _config(self, name: str) -> dict[str, Any]:
         try:
             return self._server.model_config(name)
-        except GatewayError:  # it has been unloaded meanwhile
+        except GatewayError:  # unloaded meanwhile
             return {}
 
 
 async def _restarted(hosts: list[inprocess.EngineHandle]) -> None:
-    """On a thread of its own: a start may take minutes, and the loop's threads are few."""
+    """Restart on a separate thread: it may take minutes, and the loop's threads are few."""
     loop = asyncio.get_running_loop()
     thread = ThreadPoolExecutor(1, thread_name_prefix="engine-start")
     try:

@@ -1,4 +1,4 @@
-"""Triton's error codes as this project's exceptions: the one place where they are to_exception."""
+"""Translates Triton's error codes to this project's exceptions, and only here."""
 
 from openai_frontend import errors
 from openai_frontend.triton import _core
@@ -20,7 +20,7 @@ _EXCEPTIONS: dict[int, type[errors.GatewayError]] = {
     CANCELLED: errors.RequestCancelled,
 }
 
-# Both are UNAVAILABLE, and the core may put the request's id before them
+# Both have the code UNAVAILABLE; the core may prefix them with the request's id
 _OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
     "Exceeds maximum queue size": errors.QueueFull,
     "Request timeout expired": errors.QueueTimeout,
@@ -28,9 +28,7 @@ _OF_ITS_QUEUE: dict[str, type[errors.ServerOverloaded]] = {
 
 
 def to_exception(code: int, message: str) -> errors.GatewayError:
-    """Return the exception for a Triton error: INTERNAL, UNKNOWN and what is new become
-    InferenceFailed.
-    """
+    """Return the exception for a Triton error; INTERNAL, UNKNOWN and new codes: InferenceFailed."""
     for words, refusal in _OF_ITS_QUEUE.items():
         if code == UNAVAILABLE and message.endswith(words):
             return refusal(f"The queue of the model's batcher: {words[0].lower()}{words[1:]}.")
@@ -40,13 +38,13 @@ def to_exception(code: int, message: str) -> errors.GatewayError:
 
 
 def from_native(error: _core.TritonError) -> errors.GatewayError:
-    """Translate what the extension raises, `TritonError(code, message)`."""
+    """Translate the extension's `TritonError(code, message)`."""
     code, message = error.args
     return to_exception(code, message)
 
 
 def describe_exception(error: Exception) -> str:
-    """Name an exception of an engine's, with its message where it has one that can be read."""
+    """Type and, if readable, message of an engine's exception."""
     try:
         message = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - a user's `__str__` may do anything

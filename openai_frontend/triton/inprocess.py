@@ -1,7 +1,6 @@
-"""The Python side of the in-process backend: hands Triton's requests to the hosts of the engines.
+"""Python side of the in-process backend: passes Triton's requests to the engines.
 
-It knows no engine: the module that loads them is found by name, so that nothing here imports
-`engines`.
+Imports no engine: the module that loads them is found by name.
 """
 
 import asyncio
@@ -20,64 +19,64 @@ logger = logging.getLogger(__name__)
 redact_exceptions(logger)  # requests that fail in Triton's threads
 
 BACKEND = "inprocess"
-# A module that offers load(...) and interrupt_loads(); named, not imported.
+# Provides load(...) and interrupt_loads(). Not imported here, see above.
 RUNTIME = "openai_frontend.engines.loader"
 
 
-# As Prometheus has them: name, labels beside those of the model, value
+# A Prometheus sample: name, labels in addition to the model's, value
 Sample = tuple[str, Mapping[str, str], float]
 
 
 class EngineHandle(Protocol):
-    """What this file needs of a loaded engine."""
+    """A loaded engine, as this module needs it."""
 
-    # What the gateway must know of the model: context length, tokenizer, ...
+    # What the gateway needs to know about the model: context length, tokenizer, ...
     facts: Mapping[str, Any]
 
     def start(self, execution: _core.Execution) -> None:
-        """Begin a request. Called on the event loop."""
+        """Start a request. Called on the event loop."""
 
     def cancel(self, execution: _core.Execution) -> None:
-        """End a request that its caller has given up. Called on the event loop."""
+        """Cancel a request. Called on the event loop."""
 
     def unload(self) -> None:
-        """Release everything. Called on a thread of Triton's."""
+        """Release everything. Called on a Triton thread."""
 
     def set_adapters(self, adapters: Mapping[str, Any]) -> None:
-        """Know the adapters that requests may name; called where the model has had any."""
+        """Set the adapters that requests may name; called only if the model has had any."""
 
     def interrupt(self, reason: str) -> None:
-        """Fail what is in flight, and what comes until the restart. Called on the event loop."""
+        """Fail all requests, also new ones until the restart. Called on the event loop."""
 
     def restart(self) -> None:
         """Load the engine again. Blocks."""
 
     async def probe(self) -> None:
-        """Returns once the engine has answered something."""
+        """Return once the engine has responded."""
 
     def unsent(self, begun: bool) -> int:
-        """Tokens that made no response; for requests that have begun, those of streams alone."""
+        """Tokens without a response; if `begun`, only those of streams."""
 
     def failure(self) -> str | None:
-        """Why the engine can serve no more, or None while it can. Called on any thread."""
+        """Why the engine can no longer serve, or None. Called on any thread."""
 
     def stats(self) -> Any:
-        """How many requests run and wait."""
+        """The numbers of running and waiting requests."""
 
     def samples(self) -> Iterable[Sample]:
-        """What `/metrics` shows of the engine beside that: name, labels, value."""
+        """Further samples for `/metrics`."""
 
 
-# Model and version -> its hosts, the current one last: a reload has two for a while, and one that
-# fails leaves the first. Threads of Triton's change it, so it is replaced whole, under the lock.
+# The current engine is last: a reload has two for a while, and a failed one leaves the first.
+# Triton's threads change the mapping, so it is replaced as a whole, under the lock.
 _hosts: dict[tuple[str, int], tuple[EngineHandle, ...]] = {}
-_adapters: dict[str, Mapping[str, Any]] = {}  # model -> its adapters, for hosts yet to come too
+_adapters: dict[str, Mapping[str, Any]] = {}  # by model; also for later reloads
 _hosts_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def host(model_name: str, version: int = -1) -> EngineHandle | None:
-    """Return the host of a loaded in-process model; version -1 is the highest one loaded."""
+    """Return the engine of a loaded in-process model; version -1 is the highest loaded one."""
     hosts = _hosts
     versions = [loaded for name, loaded in hosts if name == model_name]
     wanted = max(versions, default=-1) if version == -1 else version
@@ -86,7 +85,7 @@ def host(model_name: str, version: int = -1) -> EngineHandle | None:
 
 
 def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
-    """Tell every host of a model, and those that its reloads bring, which adapters there are."""
+    """Set a model's adapters in its engines, including those of later reloads."""
     with _hosts_lock:
         if not adapters and model_name not in _adapters:
             return
@@ -97,7 +96,7 @@ def set_adapters(model_name: str, adapters: Mapping[str, Any]) -> None:
 
 
 def hosts(model_name: str) -> frozenset[EngineHandle]:
-    """Return every host of an in-process model, those that a reload replaces included."""
+    """Return all engines of an in-process model, including one that a reload is replacing."""
     loaded = _hosts
     return frozenset(
         each
@@ -124,7 +123,7 @@ def _unregister(key: tuple[str, int], engine_host: EngineHandle) -> None:
 
 
 def attach(loop: asyncio.AbstractEventLoop) -> None:
-    """Take executions on this loop from now on."""
+    """Accept executions on this loop."""
     global _loop
     _loop = loop
     _adapters.clear()
@@ -134,16 +133,16 @@ def attach(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def detach(loop: asyncio.AbstractEventLoop, reason: str) -> None:
-    """Fail what is in flight with `reason`, and take no more."""
+    """Fail requests in flight with `reason` and accept no more."""
     for engine_host, execution in close(reason):
         _guarded(engine_host.cancel, execution)
     loop.remove_reader(_core.execution_fd())
 
 
 def close(reason: str) -> list[tuple[EngineHandle, _core.Execution]]:
-    """Fail what is in flight with `reason`, and later requests at once; return what was failed.
+    """Fail requests in flight and later ones with `reason`; return those that were in flight.
 
-    Their engines are not told: this is legal where the loop has closed.
+    Does not call the engines, so it is safe after the loop has closed.
     """
     failed: list[tuple[EngineHandle, _core.Execution]] = _core.close_executions(reason)
     for _, execution in failed:
@@ -152,7 +151,7 @@ def close(reason: str) -> list[tuple[EngineHandle, _core.Execution]]:
 
 
 def interrupt_loads() -> None:
-    """Make the loads that are under way fail soon. May be called many times."""
+    """Make running loads fail soon. May be called repeatedly."""
     importlib.import_module(RUNTIME).interrupt_loads()
 
 
@@ -164,18 +163,16 @@ def _on_executions() -> None:
 
 
 def _guarded(call: Any, execution: _core.Execution) -> None:
-    """The edge between Triton and engines that users write: one bad request must not stop the
-    others.
-    """
+    """Call a user's engine. An exception fails this request; others continue."""
     try:
         call(execution)
     except Exception as error:
-        logger.exception("request %s failed in its engine", execution.request_id)
+        logger.exception("engine failed on request %s", execution.request_id)
         execution.fail(error_codes.INTERNAL, error_codes.describe_exception(error))
 
 
 class _RegisteredHost:
-    """Takes the host out of the register when Triton unloads the model."""
+    """Unregisters the engine when Triton unloads the model."""
 
     def __init__(self, key: tuple[str, int], engine_host: EngineHandle) -> None:
         self._key = key
@@ -192,9 +189,7 @@ class _RegisteredHost:
 
 
 def _load(name: str, version: int, folder: str, config: str) -> tuple[_RegisteredHost, str]:
-    """Load an engine on Triton's load thread; give its host and the completed model config as
-    JSON.
-    """
+    """Load an engine on Triton's load thread; return it and the completed config as JSON."""
     runtime = importlib.import_module(RUNTIME)
     engine_host, completed = runtime.load(name, version, Path(folder), json.loads(config), _loop)
     _register((name, version), engine_host)

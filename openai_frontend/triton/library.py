@@ -1,7 +1,7 @@
-"""Finds libtritonserver: the setting, then NVIDIA's images, then the wheel `nvidia-pytriton`.
+"""Finds and loads libtritonserver: from the setting, NVIDIA's images or nvidia-pytriton.
 
-The library is opened by path and its functions are resolved by name, so one build of the extension
-serves NVIDIA's images (/opt/tritonserver) and the wheel, whose file name carries a hash.
+The library is opened by path and its functions are resolved by name. So one build of the extension
+works with NVIDIA's images (/opt/tritonserver) and with the wheel, whose file name contains a hash.
 """
 
 import logging
@@ -19,12 +19,12 @@ WHEEL_FOLDER = "nvidia_pytriton.libs"
 
 
 class LibraryNotFound(RuntimeError):
-    """No usable libtritonserver; the message is one line and says where it was looked for."""
+    """No usable libtritonserver. The one-line message says where it was searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library that has been loaded: its path and the version of its C API."""
+    """A loaded library: its path and the version of its C API."""
 
     path: Path
     api_version: tuple[int, int]
@@ -33,8 +33,7 @@ class Library:
 def find(setting: Path | None = None) -> Path:
     """Return the path of libtritonserver.
 
-    Raises `LibraryNotFound` where there is none, or where the setting names a file that does not
-    exist.
+    Raises `LibraryNotFound` if there is none, or if the setting names a missing file.
     """
     if setting is not None:
         if setting.is_file():
@@ -46,17 +45,17 @@ def find(setting: Path | None = None) -> Path:
     for path in sorted(folder.glob("libtritonserver*.so")):
         return path
     raise LibraryNotFound(
-        f"libtritonserver is neither at {IMAGE_LIBRARY} nor in {folder}: install the wheel with "
+        f"libtritonserver not found at {IMAGE_LIBRARY} or in {folder}: install it with "
         "'pip install --no-deps nvidia-pytriton', or set triton_library"
     )
 
 
 def load(path: Path) -> Library:
-    """Load the library with its siblings and check its version. A second call does nothing."""
+    """Load the library and its dependencies, and check its version. Idempotent."""
     try:
         version = _core.load_library(str(path), [str(sibling) for sibling in _siblings(path)])
     except RuntimeError as error:
-        raise LibraryNotFound(f"{path} cannot be used: {error}") from error
+        raise LibraryNotFound(f"cannot use {path}: {error}") from error
     logger.debug("loaded %s, C API %s.%s", path, *version)
     return Library(path, version)
 
@@ -66,8 +65,8 @@ def _wheel_folder() -> Path:
 
 
 def _siblings(path: Path) -> list[Path]:
-    """What the wheel's library needs lies beside it, without a usable RPATH; an image's loader
-    finds its own.
+    """The dependencies of the wheel's library: it has no usable RPATH. In images the loader finds
+    them.
     """
     if path.parent.name != WHEEL_FOLDER:
         return []

@@ -1,6 +1,4 @@
-"""Loads and unloads the core's models, and lets it poll its repositories: what takes a thread, and
-cannot be called back.
-"""
+"""Loads, unloads and polls the core's models: blocking calls that cannot be cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
@@ -14,12 +12,12 @@ from openai_frontend.triton.change_lock import CoreChangeLock
 UNLOAD_POLL_S = 0.02  # short against any unload
 _INTERRUPT_EVERY_S = 0.2
 
-# A change of the core's models, and the name of the model; None where there may be several
+# Takes a change of the core's models and the model's name; None if several may change
 InThread = Callable[[Callable[[_core.Server], None], str | None], Coroutine[Any, Any, None]]
 
 
 class ModelControl:
-    """The changes of one core's models. Used on the event loop."""
+    """Changes the models of one core. Used on the event loop."""
 
     def __init__(
         self,
@@ -27,8 +25,8 @@ class ModelControl:
         states: Callable[[str], Collection[str]],
         refresh: Callable[[], Awaitable[None]],
     ) -> None:
-        """`in_thread` calls the core on a thread; `states` gives those of a model's versions, as of
-        the last change or `refresh`.
+        """`in_thread` calls the core on a thread; `states` returns the states of a model's versions
+        as of the last change or `refresh`.
         """
         self._in_thread = in_thread
         self._states = states
@@ -37,7 +35,7 @@ class ModelControl:
         self._changes: set[asyncio.Future[None]] = set()
 
     async def load(self, name: str, config: str | None, files: Mapping[str, bytes]) -> None:
-        """Load or reload a model; raises the reason where it does not load."""
+        """Load or reload a model. Raises the reason if it does not load."""
         _check_name(name)
         native_files = dict(files)
 
@@ -50,9 +48,7 @@ class ModelControl:
         await self.run_shielded(load())
 
     async def unload(self, name: str) -> None:
-        """Unload a model, when no load is under way, and wait until it is gone, or loaded again
-        meanwhile.
-        """
+        """Unload a model once no load runs, and wait until it is gone or was loaded again."""
         leaving = inprocess.hosts(name)
 
         async def unload() -> None:
@@ -60,16 +56,16 @@ class ModelControl:
                 await self._in_thread(lambda core: core.unload_model(name), name)
 
         await self.run_shielded(unload())
-        while self._is_unloading(name, leaving):  # the core gives no event for it
+        while self._is_unloading(name, leaving):  # the core has no event for it
             await asyncio.sleep(UNLOAD_POLL_S)
             await self._refresh()
 
     def _is_unloading(self, name: str, leaving: Collection[inprocess.EngineHandle]) -> bool:
-        """The core's unload returns before the model is gone, and its engine goes last."""
+        """The core's unload returns early: the model goes later, and its engine last."""
         return "UNLOADING" in self._states(name) or not inprocess.hosts(name).isdisjoint(leaving)
 
     async def poll(self) -> None:
-        """Let the core load and unload what has changed in its repositories."""
+        """Let the core load and unload models whose files changed."""
 
         async def poll() -> None:
             try:
@@ -80,16 +76,17 @@ class ModelControl:
         await self.run_shielded(poll())
 
     def is_changing(self) -> bool:
-        """Say whether something is under way."""
+        """Whether a change is running."""
         return bool(self._changes)
 
     def note_load(self) -> None:
-        """Note that models have been loaded just now."""
+        """Record that models were loaded just now."""
         self._lock.note_load()
 
     async def run_shielded(self, change: Coroutine[Any, Any, None]) -> None:
-        """Wait for a change. It goes on where whoever waits is cancelled: the core is still at it,
-        and nobody may take it to be over. A stop of the server ends it.
+        """Await a change. If the caller is cancelled, it continues: the core cannot abort it.
+
+        Stopping the server interrupts it.
         """
         changing = asyncio.ensure_future(change)
         self._changes.add(changing)
@@ -97,25 +94,25 @@ class ModelControl:
         await asyncio.shield(changing)
 
     def _changed(self, change: asyncio.Future[None]) -> None:
-        """Whoever asked for it may have gone, and nobody else wants its error."""
+        """Mark the exception as retrieved: the caller may have been cancelled."""
         self._changes.discard(change)
         if not change.cancelled():
             change.exception()
 
     async def end(self) -> None:
-        """End what is under way, and return when the core may be stopped."""
+        """Interrupt running changes; return when it is safe to stop the core."""
         while self._changes:
             inprocess.interrupt_loads()
             await asyncio.wait(self._changes, timeout=_INTERRUPT_EVERY_S)
         await asyncio.sleep(self.settle_delay_s())
 
     def settle_delay_s(self) -> float:
-        """Seconds until the core may be stopped, where nothing is under way."""
+        """Seconds until it is safe to stop the core, if no change is running."""
         return self._lock.settle_delay_s()
 
 
 def _check_name(name: str) -> None:
-    """The core joins a name to the repository's path and loads what lies there, within or not."""
+    """Reject path traversal: the core loads whatever repository path + name points to."""
     path = PurePosixPath(name)
     if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
-        raise errors.InvalidRequest(f"{name!r} is no model name", param="model")
+        raise errors.InvalidRequest(f"{name!r} is not a valid model name", param="model")

@@ -19,7 +19,7 @@ from openai_frontend.errors import EngineRestarting, GatewayError, ModelFailed
 logger = logging.getLogger(__name__)
 
 NOT_READY = "it is not ready"  # the core gives no reason
-LATEST = -1  # Triton's version number for the highest version that is loaded
+LATEST = -1  # Triton's number for the highest loaded version
 
 UPDATE_EVERY_S = 0.25
 # A snapshot waits this long for answers; later ones are in the next snapshot.
@@ -30,9 +30,7 @@ UNREADY_AFTER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ModelIndexEntry:
-    """One line of the repository's index. `version` is None for a model that no version was
-    tried of.
-    """
+    """An entry of the repository index. `version` is None if no version was tried."""
 
     name: str
     version: int | None
@@ -41,7 +39,7 @@ class ModelIndexEntry:
 
     @classmethod
     def read(cls, entry: Mapping[str, str], reason: str) -> "ModelIndexEntry":
-        """An entry as the core writes it."""
+        """Parse an entry as the core writes it."""
         version = int(entry["version"]) if "version" in entry else None
         return cls(entry["name"], version, entry.get("state", "UNKNOWN"), reason)
 
@@ -56,18 +54,18 @@ class ReadinessSnapshot:
 
 
 class _ReadinessProbe:
-    """A readiness question to the core, and the core's last answer."""
+    """A readiness query to the core and its last result."""
 
     __slots__ = ("_ask", "_ready", "asked_s", "pending")
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         self._ask = ask
-        self._ready = True  # until the core has answered, its index decides
+        self._ready = True  # assumed from the index until the core answers
         self.asked_s = float("-inf")  # on the monotonic clock
         self.pending = False
 
     def ask(self) -> None:
-        """Ask the core. Blocks."""
+        """Query the core. Blocks."""
         self.asked_s, self.pending = time.monotonic(), True
         try:
             self._ready = self._ask()
@@ -77,15 +75,15 @@ class _ReadinessProbe:
             self.pending = False
 
     def is_ready(self, now_s: float) -> bool:
-        """Return the last answer, or False if the core has not answered for UNREADY_AFTER_S."""
+        """Return the last result; False if the query has been pending for UNREADY_AFTER_S."""
         return self._ready and not (self.pending and now_s - self.asked_s > UNREADY_AFTER_S)
 
 
 class ReadinessMonitor:
     """Publishes `snapshot` four times a second.
 
-    A question that hangs keeps its own thread. Until it is answered, its model counts as it last
-    did, for at most UNREADY_AFTER_S; other models and the index are asked on another thread.
+    A probe that hangs keeps its thread; other probes and the index use a new one. The model keeps
+    its last state until the probe returns, for at most UNREADY_AFTER_S.
     """
 
     def __init__(
@@ -95,7 +93,7 @@ class ReadinessMonitor:
         server_is_ready: Callable[[], bool],
         model_is_ready: Callable[[str, int], bool],
     ) -> None:
-        """The three questions to the core. Each blocks, and raises GatewayError."""
+        """Takes the three queries to the core. Each blocks and may raise GatewayError."""
         self._index = index
         self._model_is_ready = model_is_ready
         self._snapshot_thread = ThreadPoolExecutor(1, thread_name_prefix="readiness-look")
@@ -120,7 +118,7 @@ class ReadinessMonitor:
         )
 
     def try_update(self, changed: str | None = None) -> None:
-        """As `update`; if the index cannot be read, log that once and leave the last snapshot."""
+        """As `update`; if the index cannot be read, log it once and keep the last snapshot."""
         failure = None
         try:
             self.update(changed)
@@ -131,9 +129,9 @@ class ReadinessMonitor:
         self._failure = failure
 
     def update(self, changed: str | None = None) -> None:
-        """Take a snapshot and publish it. Blocks, so on a thread. Raises GatewayError.
+        """Take and publish a snapshot. Blocks: call it on a thread. Raises GatewayError.
 
-        `changed` names a model that was loaded or started again: its earlier answers are dropped.
+        `changed` names a model that was loaded or restarted: its earlier results are dropped.
         """
         with self._lock:
             if changed is not None:
@@ -149,17 +147,17 @@ class ReadinessMonitor:
             self.snapshot = self._taken(index)
 
     def close(self) -> None:
-        """Ask the core nothing more, for it is about to stop."""
+        """Stop querying the core, which is about to stop."""
         self._closed = True
 
     def end_threads(self) -> None:
-        """After `close`. Waits for a snapshot under way, so on a thread; not for an answer."""
+        """Call after `close`, on a thread: waits for a running update, but not for a probe."""
         with self._lock:
             self._snapshot_thread.shutdown(wait=False)
             self._probe_thread.shutdown(wait=False)
 
     def _ask(self, questions: Iterable[_ReadinessProbe]) -> None:
-        """Ask for ANSWER_WITHIN_S, the question that was asked longest ago first."""
+        """Run probes for ANSWER_WITHIN_S, least recently run first."""
         if self._closed:
             return
         free = [question for question in questions if not question.pending]
@@ -167,7 +165,7 @@ class ReadinessMonitor:
         asking = self._probe_thread.submit(_ask_each, waiting)
         try:
             asking.result(ANSWER_WITHIN_S)
-        except TimeoutError:  # one hangs: its thread ends with it, and the next look has another
+        except TimeoutError:  # one hangs: its thread ends with it; the next update uses a new one
             waiting.clear()
             self._probe_thread.shutdown(wait=False)
             self._probe_thread = _new_probe_thread()
@@ -196,45 +194,48 @@ def _ask_each(waiting: deque[_ReadinessProbe]) -> None:
     while waiting:
         try:
             question = waiting.popleft()
-        except IndexError:  # the look has stopped waiting
+        except IndexError:  # the update has stopped waiting
             return
         question.ask()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelProblem:
-    """What keeps a model from serving."""
+    """Why a model cannot serve although Triton reports it ready: a hanging or dead engine."""
 
     reason: str
-    retry_after_s: float | None = None  # when it should serve again; None: nobody knows
+    retry_after_s: float | None = None  # expected recovery; None if unknown
 
 
 class ModelHealth:
-    """By model. Set and read on the event loop."""
+    """Known problems by model. Used on the event loop."""
 
     def __init__(self) -> None:
-        self._of: dict[str, ModelProblem] = {}
+        self._problems: dict[str, ModelProblem] = {}
 
-    def set(self, model_name: str, condition: ModelProblem) -> None:
-        """From now on requests to the model are refused."""
-        self._of[model_name] = condition
+    def set(self, model_name: str, problem: ModelProblem) -> None:
+        """Reject requests to the model until `clear`."""
+        self._problems[model_name] = problem
 
     def clear(self, model_name: str) -> None:
-        """The model may serve, as far as anybody knows."""
-        self._of.pop(model_name, None)
+        """Accept requests to the model again."""
+        self._problems.pop(model_name, None)
 
     def reason(self, model_name: str) -> str | None:
-        """Why the model cannot serve; None where nothing is known."""
-        condition = self._of.get(model_name)
-        return None if condition is None else condition.reason
+        """Why the model cannot serve; None without a known problem."""
+        problem = self._problems.get(model_name)
+        return None if problem is None else problem.reason
 
     def check(self, model_name: str, *, called: str | None = None) -> None:
-        """Raise ModelFailed or EngineRestarting where the model, `called` so, cannot serve."""
-        condition = self._of.get(model_name)
-        if condition is None:
+        """Raise ModelFailed or EngineRestarting if the model cannot serve.
+
+        `called` is its name in the message.
+        """
+        problem = self._problems.get(model_name)
+        if problem is None:
             return
-        if condition.retry_after_s is None:
-            raise ModelFailed(called or model_name, condition.reason)
+        if problem.retry_after_s is None:
+            raise ModelFailed(called or model_name, problem.reason)
         raise EngineRestarting(
-            called or model_name, condition.reason, retry_after_s=condition.retry_after_s
+            called or model_name, problem.reason, retry_after_s=problem.retry_after_s
         )

@@ -1,4 +1,4 @@
-"""The options of the core, in Triton's words."""
+"""The options of Triton's core."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ RateLimiterMode = Literal["off", "execution_count"]
 LogFormat = Literal["default", "ISO8601"]
 InstanceGroupKind = Literal["auto", "cpu", "gpu", "model"]
 
-# The C API's numbers. `none` is the core's `explicit` with all models at the start: the same, but
-# that the core can be told to load a model again whose process has died. Others `Server` refuses.
+# The C API's numbers. `none` is implemented as `explicit` with all models at startup, so that the
+# gateway can reload a model whose process died. `Server` rejects other requests in mode `none`.
 _CONTROL_MODES: dict[str, int] = {"none": 2, "poll": 1, "explicit": 2}
 _RATE_LIMITER_MODES: dict[str, int] = {"off": 0, "execution_count": 1}
 _LOG_FORMATS: dict[str, int] = {"default": 0, "ISO8601": 1}
@@ -24,7 +24,7 @@ ScopedSettings = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class RateLimiterResource:
-    """A resource that instance groups share; device -1 means every device."""
+    """A resource that instance groups share; device -1 means all devices."""
 
     name: str
     count: int
@@ -42,7 +42,7 @@ class ModelLoadDeviceLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Every option that the core takes; None leaves the core's own default."""
+    """All options of the core; None keeps the core's default."""
 
     model_repositories: Sequence[Path]
     library: Path | None = None
@@ -83,13 +83,13 @@ class Options:
     log_format: LogFormat | None = None
     log_file: Path | None = None
     metrics: bool = True
-    gpu_metrics: bool | None = None  # None: where there is a GPU
+    gpu_metrics: bool | None = None  # None: if there is a GPU
     cpu_metrics: bool | None = None
     metrics_interval_ms: int | None = None
     metrics_config: ScopedSettings = field(default_factory=dict)
 
 
-# Options whose name, type and number of arguments are the native setter's own.
+# Options with the same name, type and arguments as the native setter.
 _PLAIN = (
     "server_id",
     "strict_model_config",
@@ -123,15 +123,15 @@ _BY_DEVICE = ("cuda_memory_pool_bytes", "cuda_virtual_address_bytes")
 
 
 def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
-    """Return the core's own options object.
+    """Return the core's options object.
 
-    A model that does not load fails alone (exit_on_error off); its reason stands in the model
+    With exit_on_error off, a model that does not load fails alone; the reason is in the model
     index.
     """
     made = _core.ServerOptions()
     made.exit_on_error(False)
-    # The core reads these two without ever setting them: a model that fails would load again and
-    # again.
+    # The core never initializes these two: without a value a failing model would be retried
+    # endlessly.
     made.model_load_retry_count(0)
     made.enable_peer_access(True)
     made.backend_directory(str(backend_directory))
@@ -147,7 +147,7 @@ def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
 
 
 def has_gpu() -> bool:
-    """Say whether the NVIDIA driver offers a device."""
+    """Whether the NVIDIA driver provides a device."""
     return Path("/dev/nvidiactl").exists()
 
 

@@ -1,7 +1,7 @@
-"""Triton's Python backend from the wheel `nvidia-pytriton`, in the environment of the gateway.
+"""Installs Triton's Python backend from the wheel `nvidia-pytriton`, in the gateway's environment.
 
-The wheel has the backend and, for each minor version of Python, a stub: the process that a model
-runs in. NVIDIA's images have a Python backend of their own, which nothing here touches.
+The wheel contains the backend and, for each minor version of Python, a stub: the process that a
+model runs in. The Python backend of NVIDIA's images is used as it is.
 """
 
 import ctypes
@@ -15,23 +15,23 @@ import sys
 from pathlib import Path
 
 BACKEND = "python"
-STUB = "triton_python_backend_stub"  # the name that the backend starts, in its own folder
+STUB = "triton_python_backend_stub"  # the program that the backend starts from its folder
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
-# The stubs of nvidia-pytriton 0.7.0 for Python 3.11 to 3.13, by SHA-256. They were compiled for
-# the arrays of NumPy 1 and read an item's size, which NumPy 2 keeps eight bytes further on, as 0.
+# SHA-256 of the stubs in nvidia-pytriton 0.7.0 for Python 3.11 to 3.13. They were compiled for
+# NumPy 1; NumPy 2 stores an item's size eight bytes further on, so they read it as 0.
 _NUMPY_1_STUBS = {
     "a302adf6396501ac139da06f965aea1bf61929c99bf799f6b8797e071cd268f4",
     "41a7758c6f44520b846e90a5bf8b063f99aee01698c3e32113ce352fe8369921",
     "7b701b4b4bc01ca7af0350eaffa4f2aed92f02b465b3494a265059e4d3ca6cf8",
 }
-# Their instructions that read it, from offset 0x20 of the dtype in rax, and the same for NumPy 2
+# The instructions that read it at offset 0x20 of the dtype in rax, and their NumPy 2 versions
 _ITEM_SIZE_READS = {
     bytes.fromhex("48634020"): bytes.fromhex("48634028"),  # movslq 0x20(%rax),%rax
     bytes.fromhex("488b068b4020"): bytes.fromhex("488b068b4028"),  # mov 0x20(%rax),%eax
 }
 
-# An execution environment of the model's own has put its libraries first: it stays as it is.
+# A model's own execution environment has prepended its libraries: it is left unchanged.
 _WRAPPER = """\
 #!/bin/sh
 if [ "${{LD_LIBRARY_PATH-}}" != {library_path} ]; then
@@ -47,14 +47,14 @@ exec {stub} "$@"
 
 
 class PythonBackendUnavailable(RuntimeError):
-    """The Python backend cannot run here; the message is one line and says why."""
+    """The Python backend cannot run here. The one-line message says why."""
 
 
 def install(folder: Path, site_packages: Path) -> None:
     """Fill `folder`, Triton's folder of the backend, from the wheel in `site_packages`.
 
-    Models then load in the environment of this interpreter, whatever the environment variables
-    say. Raises `PythonBackendUnavailable` where they cannot.
+    Models then run in the environment of this interpreter, independent of environment variables.
+    Raises `PythonBackendUnavailable` if they cannot.
     """
     wheel = site_packages / "pytriton" / "tritonserver"
     installed = wheel / "python_backend_stubs" / VERSION / STUB
@@ -65,9 +65,10 @@ def install(folder: Path, site_packages: Path) -> None:
     library = shared_library()
     folder.mkdir()
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-        # Copied: for backends that are programs in Python the core follows no link out of here.
+        # Copied, because the core does not follow links out of the folder for Python-based
+        # backends.
         shutil.copy(wheel / "backends" / BACKEND / name, folder / name)
-    # Backend and stub look for Triton's libraries from where they lie: four folders up.
+    # Backend and stub search Triton's libraries relative to themselves, four folders up.
     (folder / "nvidia_pytriton.libs").symlink_to(site_packages / "nvidia_pytriton.libs")
     libraries = folder / "lib"
     libraries.mkdir()
@@ -90,14 +91,14 @@ def shared_library() -> Path:
         if path.name == name and path.is_file():
             return path
     raise PythonBackendUnavailable(
-        f"Triton's Python backend needs {name}, and {sys.executable} was built without it: use a "
-        f"Python that has it (Debian and Ubuntu: apt-get install libpython{VERSION}; pyenv: "
+        f"Triton's Python backend needs {name}, but {sys.executable} was built without it: use a "
+        f"Python with it (Debian and Ubuntu: apt-get install libpython{VERSION}; pyenv: "
         "PYTHON_CONFIGURE_OPTS=--enable-shared)"
     )
 
 
 def _mapped_libraries(name: str) -> set[Path]:
-    """What this process has loaded: an interpreter that is linked to libpython has it there."""
+    """Libraries mapped into this process, e.g. libpython if the interpreter is linked to it."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     mapped = {
         Path(line.split(maxsplit=5)[5]) for line in lines if line.count(" ") > 5 and "/" in line
@@ -107,15 +108,15 @@ def _mapped_libraries(name: str) -> set[Path]:
 
 def _library_folders() -> list[Path]:
     base = Path(sys.base_prefix) / "lib"
-    multiarch = getattr(sys.implementation, "_multiarch", "")  # Debian's folder for a processor
+    multiarch = getattr(sys.implementation, "_multiarch", "")  # Debian's multiarch folder
     return [base, base / multiarch]
 
 
 def _end_blas_threads() -> None:
-    """End the threads of OpenBLAS, which NumPy brings; the next large product starts them anew.
+    """Stop the threads of NumPy's OpenBLAS; the next large product restarts them.
 
-    Before a fork it ends them itself, and waits for ever where two threads fork at once, as the
-    core's do when it starts the stubs of two models.
+    OpenBLAS stops them before a fork and deadlocks if two threads fork at once, as the core does
+    when it starts the stubs of two models.
     """
     for path in _mapped_libraries("openblas"):
         end = getattr(ctypes.CDLL(str(path)), "blas_thread_shutdown_", None)
@@ -124,7 +125,7 @@ def _end_blas_threads() -> None:
 
 
 def _for_numpy_2(installed: Path, folder: Path) -> Path:
-    """Write a copy of a stub that was compiled for NumPy 1 and reads arrays of NumPy 2."""
+    """Write a copy of a NumPy 1 stub, patched to read NumPy 2 arrays."""
     program = installed.read_bytes()
     if hashlib.sha256(program).hexdigest() not in _NUMPY_1_STUBS:
         return installed
@@ -153,16 +154,17 @@ def _write_wrapper(folder: Path, libraries: Path, numpy_1_stub: Path, numpy_2_st
         _WRAPPER.format(**{name: shlex.quote(str(value)) for name, value in values.items()})
     )
     wrapper.chmod(0o700)
-    if not os.access(wrapper, os.X_OK):  # a temporary folder mounted noexec
+    if not os.access(wrapper, os.X_OK):  # mounted noexec
         raise PythonBackendUnavailable(
-            f"Triton's Python backend cannot be started from {folder.parent}, where no programs "
-            "may run: set TMPDIR to a folder where they may"
+            f"Triton's Python backend cannot start from {folder.parent}, which is mounted noexec: "
+            "set TMPDIR to a folder that allows execution"
         )
 
 
 def _environment(folder: Path) -> Path:
-    """Make an environment of the base interpreter whose start-up file enters this one, and return
-    the folder of its executable; the stub's interpreter is the first python3 on PATH.
+    """Create a virtual environment of the base interpreter whose start-up file enters this one.
+
+    Returns the folder of its executable: the stub's interpreter is the first python3 on PATH.
     """
     base = Path(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]
     binaries = folder / "bin"

@@ -1,4 +1,4 @@
-"""The responses of one request, as an asynchronous iterator of bursts."""
+"""The responses of one request as an asynchronous iterator of bursts."""
 
 import asyncio
 import re
@@ -11,23 +11,25 @@ from openai_frontend.triton import _core, error_codes
 
 
 class UnreleasedObserver(Protocol):
-    """Who counts them against a limit."""
+    """Counts unreleased requests against a limit."""
 
     def retain(self, model_name: str, input_bytes: int) -> None:
-        """A request was cancelled; the model may go on with it, and Triton has its inputs."""
+        """A request was cancelled; the model may still run it, and Triton keeps its inputs."""
 
     def release(self, model_name: str, input_bytes: int) -> None:
-        """Triton has released it, or nobody expects that any more."""
+        """Triton has released the request, or never will."""
 
 
 class UnreleasedRequests:
-    """Triton looks at a cancellation in its own queues alone. A model that runs already goes on
-    unless it asks, so a client that hangs up does not end its request.
+    """Cancelled requests that Triton has not released yet. Used on the event loop.
+
+    Triton itself drops only requests in its queues. A running model continues unless it checks for
+    cancellation, so a client's disconnect does not end its request.
     """
 
     def __init__(self) -> None:
         self.observers: list[UnreleasedObserver] = []
-        # Held, so that the release finds them
+        # Keeps the streams alive until their release
         self._requests: dict[object, tuple[str, int, Lease | None]] = {}
 
     def __contains__(self, stream: object) -> bool:
@@ -36,7 +38,7 @@ class UnreleasedRequests:
     def add(
         self, stream: object, model_name: str, input_bytes: int, lease: Lease | None = None
     ) -> None:
-        """A stream whose request was cancelled; `lease` is that of the client's request."""
+        """Add a cancelled stream; `lease` belongs to the client's request."""
         self._requests[stream] = (model_name, input_bytes, lease)
         if lease is not None:
             lease.retain()
@@ -44,7 +46,7 @@ class UnreleasedRequests:
             observer.retain(model_name, input_bytes)
 
     def remove(self, stream: object) -> None:
-        """It is released, or given up. Does nothing for a stream that is not here."""
+        """Remove a released or abandoned stream. Ignores unknown ones."""
         if (known := self._requests.pop(stream, None)) is not None:
             model_name, input_bytes, lease = known
             for observer in self.observers:
@@ -53,7 +55,7 @@ class UnreleasedRequests:
                 lease.release()
 
     def clear(self) -> None:
-        """The core is gone."""
+        """Remove all streams: the core has stopped."""
         for stream in [*self._requests]:
             self.remove(stream)
 
@@ -61,7 +63,7 @@ class UnreleasedRequests:
 InferenceResponse = _core.InferenceResponse
 Tensor = _core.Tensor
 
-# What the Python backend says of a stub that is dead, or does not answer it within 1 s (core 2.51)
+# The Python backend's error for a stub that is dead or does not respond within 1 s (core 2.51)
 _UNHEALTHY = re.compile(r"Stub process '([^']+)' is not healthy")
 
 TensorInput = tuple[str, Sequence[int], bytes | bytearray | memoryview]
@@ -69,7 +71,7 @@ TensorInput = tuple[str, Sequence[int], bytes | bytearray | memoryview]
 
 
 class Responses(Protocol):
-    """What a consumer needs of a stream of responses."""
+    """A stream of responses, as consumers use it."""
 
     def __aiter__(self) -> "Responses": ...
 
@@ -81,9 +83,9 @@ class Responses(Protocol):
 class ResponseStream:
     """One request in flight. One consumer, on the event loop that started the server.
 
-    Each step gives all responses that have come since the last one, at least one, in order; it ends
-    after the last response, and raises the error of an error response, be it the last or not, once
-    the responses before it have been given.
+    Each step returns all responses since the previous step, at least one, in order. Iteration ends
+    after the last response, or with the error of an error response (final or not) once the
+    responses before it were returned.
     """
 
     __slots__ = (
@@ -111,42 +113,44 @@ class ResponseStream:
         unreleased: UnreleasedRequests | None = None,
         lease: Lease | None = None,
     ) -> None:
-        """`unhealthy` is given the instances of which the Python backend says so; `unreleased`
-        knows this request from its cancellation to its release, and `lease` is retained until then.
+        """`unhealthy` collects instances that the Python backend reports as unhealthy.
+
+        `unreleased` contains this request from its cancellation to its release, and `lease` is
+        retained in that time.
         """
         self._native = native
         self._loop = loop
         self._ended = False
-        self._cancelled = False  # the consumer wants no more
-        # Not the exceptions themselves: kept here, they would be reference cycles.
+        self._cancelled = False  # by the consumer
+        # Not the exceptions themselves: they would form reference cycles.
         self._error: tuple[int, str] | None = None
         self._failed: Callable[[], Exception] | None = None
         self._unhealthy = unhealthy
         self._unreleased = unreleased
         self._lease = lease
         self.model_name = model_name
-        self.seen: tuple[int, int] | None = None  # this and the next are the watchdog's
+        self.seen: tuple[int, int] | None = None  # this and since_s belong to the stall detector
         self.since_s = 0.0
 
     @property
     def received(self) -> int:
-        """The responses that have come, those that went the short way included."""
+        """Number of responses received, including relayed ones."""
         return self._native.received
 
     @property
     def finished(self) -> bool:
-        """Whether Triton has sent the last response, be it taken or not."""
+        """Whether Triton has sent the last response, even if it was not consumed yet."""
         return self._native.finished
 
     @property
     def done(self) -> bool:
-        """Whether nobody waits for a response any more."""
+        """Whether no further response is expected."""
         return self._cancelled or self._failed is not None or self._native.finished
 
     def fail(self, error: Callable[[], Exception]) -> None:
-        """End it with an error of ours, behind what has come; Triton is asked to end the request.
+        """Cancel the request; the consumer gets `error()` after the received responses.
 
-        `error` makes the exception that the consumer gets, in place of Triton's own.
+        It replaces Triton's own error.
         """
         if self._failed is not None:
             return
@@ -157,9 +161,7 @@ class ResponseStream:
             waiter.set_result(None)
 
     def cancel(self) -> None:
-        """Ask Triton to end the request, and write no more of it. Legal at any time and any number
-        of times.
-        """
+        """Cancel the request and stop relaying. May be called at any time and repeatedly."""
         self._cancelled = True
         self._native.stop_relay()
         input_bytes = self._native.cancel()
@@ -175,18 +177,19 @@ class ResponseStream:
         unreleased.add(self, self.model_name, input_bytes, self._lease)
 
     def abandon(self) -> None:
-        """Triton may never release the request: its engine has died."""
+        """Do not wait for the release: the engine has died, and Triton may never release it."""
         unreleased, self._unreleased = self._unreleased, None
         if unreleased is not None:
             unreleased.remove(self)
 
     def cancel_keep_output(self) -> None:
-        """Ask Triton to end the request; what has come, and the error that ends it, is given."""
+        """Cancel the request; the consumer still gets received responses and the final error."""
         self._native.cancel()
 
     def answered_late(self) -> bool:
-        """Whether, though its consumer has gone, something has come that shows that its backend
-        works: a response, or the end of a request that was cancelled.
+        """Whether anything has arrived since the consumer left that shows a working backend.
+
+        That is a response, or the end of the cancelled request.
         """
         errors = [response.error for response in self._native.take()]
         self._note_unhealthy(error for error in errors if error is not None)
@@ -204,16 +207,15 @@ class ResponseStream:
         write: FrameWriter,
         socket: ChunkedSocket | None = None,
     ) -> Resume:
-        """From now on, responses that hold one text under the name `output` and nothing else go to
-        `write` and are not given here.
+        """Pass responses with only a text named `output` to `write` instead of the iterator.
 
-        Each call of `write` gets the text that has come since the last one, as a JSON string
-        between `before` and `after`; the first such response that comes while others wait here is
-        given here too, so nothing is overtaken. Where `write` returns True it is not called again
-        until the function that this returns is called, and gets all that has come meanwhile. What
-        it raises is raised here.
+        Each call of `write` gets the text since the last call, as a JSON string between `before`
+        and `after`. A response that arrives while others wait in the iterator goes to the iterator
+        too, which keeps the order. If `write` returns True, it is not called again until the
+        returned function is called, and then gets all text since. Its exceptions are raised by the
+        iterator.
 
-        Where there is a socket, the frames go there while it has room, and no Python runs for them.
+        With a socket, native code writes the frames to it as long as it accepts them.
         """
         self._native.relay(
             output, before, after, write if socket is None else _socket_writer(socket, write)
@@ -231,13 +233,13 @@ class ResponseStream:
             self._end()
         if responses[-1].final:
             self._ended = True
-        errors = [response.error for response in responses]  # not the last one's alone: a backend
+        errors = [response.error for response in responses]  # of all responses: a backend
         if any(errors):  # may send an error, and then the end
             return self._until_error(responses)
         return responses
 
     def _until_error(self, responses: list[InferenceResponse]) -> list[InferenceResponse]:
-        """What came before the first error, which ends the stream, final or not."""
+        """Return the responses before the first error, which ends the stream, final or not."""
         at = next(at for at, response in enumerate(responses) if response.error is not None)
         self._ended = True
         self._error = responses[at].error
@@ -265,7 +267,8 @@ class ResponseStream:
         try:
             await waiter
         except asyncio.CancelledError:
-            # A slow client's text: whoever is cancelled may write an error, which comes after it.
+            # Flush a slow client's text: the cancelled task may write an error, which must come
+            # after it.
             self._native.resume_relay()
             raise
         finally:
@@ -280,5 +283,5 @@ def _socket_writer(socket: ChunkedSocket, write: FrameWriter) -> _core.SocketWri
 
 
 def native_inputs(inputs: Mapping[str, TensorInput]) -> dict[str, Any]:
-    """Return the inputs as the extension takes them: a plain dict."""
+    """Return the inputs as a plain dict, as the extension requires."""
     return inputs if isinstance(inputs, dict) else dict(inputs)

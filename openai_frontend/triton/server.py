@@ -1,4 +1,4 @@
-"""The core in this process: starts it, asks it, sends it requests, stops it."""
+"""Triton's core in this process: start, queries, inference requests, stop."""
 
 import asyncio
 import atexit
@@ -47,14 +47,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STOPPING = "the server is stopping"
-MAX_CHANGE_THREADS = 32  # loads beyond it wait; the event loop's own threads stay free
+MAX_CHANGE_THREADS = 32  # further loads wait; the event loop's own threads stay free
 
-# One object, so that the same facts are the same object here too
+# A constant, because facts are compared by identity
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Server:
-    """The Triton core. Used on one event loop, the one that `start` ran on."""
+    """The Triton core. Used only on the event loop that ran `start`."""
 
     def __init__(self, server_options: options.Options) -> None:
         self.options = server_options
@@ -65,21 +65,21 @@ class Server:
         self._background: list[asyncio.Task[None]] = []
         self._change_threads: ThreadPoolExecutor | None = None
         self.health = ModelHealth()
-        # Its threads go on after the stop: the interpreter's own end would crash on them
+        # Its threads survive the stop: interpreter shutdown would crash on them
         self.outlives_stop = False
         self.unhealthy_instances: set[str] = set()  # model instances, as requests found them
         self._unreadable: dict[
             str, str
-        ] = {}  # model -> why its config could not be read at the start
+        ] = {}  # model -> why its config could not be read at startup
         self._streams: weakref.WeakSet[ResponseStream] = weakref.WeakSet()
         self.unreleased = UnreleasedRequests()
         self._control = ModelControl(self._change_in_thread, self._states, self.refresh)
 
     async def start(self) -> None:
-        """Load the library and the core, and wait for the models; the loop goes on meanwhile.
+        """Load the library and the core, and wait for the models without blocking the loop.
 
-        Raises `library.LibraryNotFound`, or an `errors.GatewayError` where the core does not start.
-        A model that fails to load is no error here: its reason stands in `model_index()`.
+        Raises `library.LibraryNotFound`, or an `errors.GatewayError` if the core does not start. A
+        model that fails to load raises nothing; its reason is in `model_index()`.
         """
         loop = asyncio.get_running_loop()
         core_library = library.load(library.find(self.options.library)).path
@@ -111,7 +111,7 @@ class Server:
         self._background = [loop.create_task(work) for work in works]
 
     async def stop(self) -> None:
-        """Fail what is in flight, unload the models, end the core. A second call does nothing."""
+        """Fail requests in flight, unload the models, stop the core. Idempotent."""
         core, loop = self._core, self._loop
         if core is None or loop is None:
             return
@@ -120,7 +120,7 @@ class Server:
         self._core = None
         self._close_monitor()
         inprocess.detach(loop, STOPPING)
-        for stream in self._streams:  # what other backends still work on
+        for stream in self._streams:  # requests to other backends
             stream.cancel_keep_output()
         await self._control.end()
         try:
@@ -133,9 +133,9 @@ class Server:
     def _end(self, core: _core.Server) -> None:
         try:
             core.stop()
-        except _core.TritonError as error:  # requests that never end, as those of a dead stub
+        except _core.TritonError as error:  # requests that never end, e.g. of a dead stub
             self.outlives_stop = True
-            logger.error("the core did not end: %s", error_codes.from_native(error))
+            logger.error("Triton's core did not stop: %s", error_codes.from_native(error))
         finally:
             if self._monitor is not None:
                 self._monitor.end_threads()
@@ -148,7 +148,7 @@ class Server:
             self._monitor.close()
 
     def stop_without_loop(self) -> None:
-        """End the core from outside its event loop, which has closed: the last resort at exit."""
+        """Stop the core after its event loop has closed: the last resort at exit."""
         core, self._core = self._core, None
         if core is not None:
             self._close_monitor()
@@ -157,11 +157,11 @@ class Server:
             self._end(core)
 
     def is_live(self) -> bool:
-        """Say whether the core answers; False before the start and after the stop."""
+        """Whether the core is live; False before the start and after the stop."""
         return self._core is not None and self._core.is_live()
 
     def is_ready(self) -> bool:
-        """Say whether the core and every model can serve, dead in-process engines included."""
+        """Whether the core and all models can serve, considering dead in-process engines."""
         if not self._snapshot().server_ready:
             return False
         return not self.options.strict_readiness or not self.unready_models()
@@ -173,15 +173,13 @@ class Server:
         return {name: self.model_failure(name) or NOT_READY for name in unready}
 
     def model_index(self) -> list[ModelIndexEntry]:
-        """Return every model of the repositories, ready or not, one entry a version, as of the last
-        snapshot.
-        """
+        """Return all models of the repositories, one entry per version, as of the last snapshot."""
         self._running()
         return list(self._snapshot().index)
 
     def model_is_ready(self, name: str, version: int = LATEST) -> bool:
-        """Say whether the model can serve, as of the last snapshot; knows a dead in-process engine
-        at once.
+        """Whether the model can serve, as of the last snapshot; detects a dead in-process engine
+        immediately.
         """
         if (name, version) not in self._snapshot().ready:
             return False
@@ -193,7 +191,7 @@ class Server:
             await self._monitor.refresh(changed)
 
     def update_snapshot(self) -> None:
-        """Take a snapshot now. Blocks, so on a thread. Raises where the index cannot be read."""
+        """Take a snapshot now. Blocks: call it on a thread. Raises if the index cannot be read."""
         self._running()
         if self._monitor is not None:
             self._monitor.update()
@@ -217,7 +215,7 @@ class Server:
         return reason if self._backends is None else self._backends.reason(reason)
 
     def model_failure(self, name: str, version: int = -1) -> str | None:
-        """Return why a loaded model can serve no more, as far as is known here, or None."""
+        """Return why a loaded model can no longer serve, or None without a known problem."""
         return self.health.reason(name) or self.engine_failure(name, version)
 
     def model_config(self, name: str, version: int = -1) -> dict[str, Any]:
@@ -229,7 +227,7 @@ class Server:
         return self._json(lambda core: core.model_metadata(name, version))
 
     def model_statistics(self, name: str = "", version: int = -1) -> dict[str, Any]:
-        """Return the statistics of one model, or of all where the name is empty."""
+        """Return the statistics of one model, or of all if the name is empty."""
         return self._json(lambda core: core.model_statistics(name, version))
 
     def metadata(self) -> dict[str, Any]:
@@ -237,22 +235,20 @@ class Server:
         return self._json(lambda core: core.metadata())
 
     def model_is_decoupled(self, name: str, version: int = -1) -> bool:
-        """Say whether one request to the model can have any number of responses."""
+        """Whether a request to the model can have any number of responses."""
         return self._call(lambda core: core.model_is_decoupled(name, version))
 
     def model_facts(self, name: str, version: int = -1) -> Mapping[str, Any]:
-        """Return what an in-process engine said of its model at load; empty for other backends."""
+        """Return what an in-process engine reported about its model; empty for other backends."""
         host = inprocess.host(name, version)
         return host.facts if host is not None else _NO_FACTS
 
     def set_adapters(self, name: str, adapters: Mapping[str, Any]) -> None:
-        """Tell an in-process model which adapters requests may name, by name, from now on."""
+        """Set the adapters that requests to an in-process model may name."""
         inprocess.set_adapters(name, adapters)
 
     def model_gauges(self, name: str, version: int = -1) -> dict[str, float]:
-        """Return how full an in-process engine is: `running`, `waiting`, and what it names itself;
-        nothing for other backends.
-        """
+        """An in-process engine's gauges: `running`, `waiting` and its own; empty for others."""
         host = inprocess.host(name, version)
         if host is None:
             return {}
@@ -260,7 +256,7 @@ class Server:
         return {"running": stats.running, "waiting": stats.waiting, **stats.gauges}
 
     def model_samples(self, name: str, version: int = -1) -> list[inprocess.Sample]:
-        """Return what an in-process engine tells a scrape beside that; nothing for others."""
+        """Return further metric samples of an in-process engine; empty for others."""
         host = inprocess.host(name, version)
         return [] if host is None else list(host.samples())
 
@@ -274,44 +270,41 @@ class Server:
         """Load or reload a model and wait for it (explicit mode).
 
         `config` is a model config as JSON that replaces the repository's; `model_files` maps paths
-        within the model's folder to contents and replaces the folder, and wants a config. Requests
-        in flight on the model that is replaced run to their end. Raises the reason where the model
-        does not load.
+        within the model's folder to contents, replaces the folder and requires a config. Requests
+        in flight finish on the replaced model. Raises the reason if the model does not load.
         """
         self._check_control()
         if self.engine_failure(name) is not None:
-            # The core reloads a model only where its files have changed; a dead engine has to go
-            # first.
+            # The core reloads a model only if its files changed: unload a dead engine first.
             await self.unload_model(name)
         await self._control.load(name, config, model_files or {})
 
     async def load_again(self, name: str, config: str) -> None:
-        """Load a model that is loaded, with another config, in the modes `explicit` and `none`."""
+        """Reload a model with another config, in the modes `explicit` and `none`."""
         await self._control.load(name, config, {})
 
     async def run_shielded(self, change: Coroutine[Any, Any, None]) -> None:
-        """Wait for a change of a model, which goes on where whoever waits is cancelled; a stop of
-        the server ends it.
-        """
+        """Await a model's change; see `ModelControl.run_shielded`."""
         await self._control.run_shielded(change)
 
     async def unload_model(self, name: str) -> None:
-        """Unload a model and wait until it is gone (explicit mode), or loaded again meanwhile.
+        """Unload a model and wait until it is gone or was loaded again (explicit mode).
 
-        It begins when no load is under way.
+        It starts once no load is running.
         """
         self._check_control()
         await self._control.unload(name)
 
     def is_changing(self) -> bool:
-        """Say whether models are being loaded, unloaded or polled."""
+        """Whether models are being loaded, unloaded or polled."""
         return self._control.is_changing()
 
     def _check_control(self) -> None:
-        """The core itself would do it in the mode `none` (`options.native`)."""
+        """Check the mode here: the core would allow it in mode `none` (`options.native`)."""
         if self.options.model_control_mode != "explicit":
             raise errors.ModelUnavailable(
-                "models are loaded by request only in the model control mode 'explicit'"
+                "models can be loaded and unloaded by request only if "
+                "'model_control_mode' is 'explicit'"
             )
 
     def _states(self, name: str) -> list[str]:
@@ -333,10 +326,10 @@ class Server:
         parameters: Mapping[str, str | int | bool | float] | None = None,
         outputs: Sequence[str] = (),
     ) -> ResponseStream:
-        """Send a request. The caller owns the stream, and cancels it when it wants no more of it.
+        """Send a request. The caller owns the stream and must cancel it at the end.
 
-        `outputs` names the outputs that are wanted; none means all. Raises what the core refuses at
-        once.
+        `outputs` names the requested outputs; none means all. Raises if the core rejects the
+        request immediately.
         """
         if self._core is None or self._loop is None:
             raise errors.ModelUnavailable("the server is not running")
@@ -367,7 +360,7 @@ class Server:
         return stream
 
     def streams(self) -> list[ResponseStream]:
-        """The requests that somebody here still holds."""
+        """The requests that are still referenced."""
         return list(self._streams)
 
     def _new_core(self, folder: Path) -> _core.Server:
@@ -429,17 +422,17 @@ class Server:
             try:
                 await self._control.poll()
             except errors.GatewayError as error:
-                logger.warning("the model repository could not be polled: %s", error)
+                logger.warning("polling the model repository failed: %s", error)
 
     def remove_files(self) -> None:
-        """Remove the temporary folder; for a process that ends without stopping the core, too."""
+        """Remove the temporary folder, also if the process ends without stopping the core."""
         if self._backends is not None:
             shutil.rmtree(self._backends.folder, ignore_errors=True)
             self._backends = None
 
 
 def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
-    """What the core tells of its part of a request, where that request is traced."""
+    """The trace of the core's part of a request, if the request is traced."""
     if record is None or record.core_context is None:
         return ()
     trace = _core.RequestTrace(record.core_context)
@@ -447,7 +440,7 @@ def _trace(record: RequestRecord | None) -> "tuple[_core.RequestTrace, ...]":
 
 
 async def _abandon(starting: asyncio.Task[_core.Server]) -> None:
-    """Wait for a start that nobody wants any more, and end the core that it may still make."""
+    """Wait for a cancelled start, and stop the core that it may still create."""
     while not starting.done():
         inprocess.interrupt_loads()
         await asyncio.wait([starting], timeout=0.2)
@@ -456,7 +449,7 @@ async def _abandon(starting: asyncio.Task[_core.Server]) -> None:
 
 
 def _stop_at_exit(server: Server) -> None:
-    """A core that outlives the interpreter would call into Python that is gone."""
+    """Stop the core before the interpreter ends: otherwise it would call into a dead Python."""
     reference = weakref.ref(server)
 
     def stop() -> None:

@@ -1,6 +1,6 @@
-"""Finds engines that hang: compares what each request has got with what it had at the last look.
+"""Detects hanging engines: compares each request's progress with that at the last check.
 
-Nothing is done for a token but the counting, which is native; a look costs 1.5 us for each request.
+The only work per token is counting, in native code. A check costs 1.5 us for each request.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,12 +9,12 @@ from typing import Literal, Protocol
 
 Phase = Literal["first_token", "inter_token"]
 
-# A loop that comes later than this has served no engine meanwhile: that time is nobody's silence.
+# If a check is later than this, the event loop was blocked: that time does not count as a stall.
 LATE_S = 0.5
 
 
 class WatchedRequest(Protocol):
-    """A request in flight. The last two are the watchdog's own."""
+    """A request in flight. `seen` and `since_s` belong to the detector."""
 
     model_name: str
     seen: tuple[int, int] | None
@@ -22,37 +22,37 @@ class WatchedRequest(Protocol):
 
     @property
     def received(self) -> int:
-        """Responses that have come."""
+        """Number of responses received."""
 
     @property
     def done(self) -> bool:
-        """Nothing more is expected."""
+        """Whether no further response is expected."""
 
 
 class StallTimeouts(Protocol):
-    """Seconds that a model may be silent; 0: for ever."""
+    """Seconds that a model may take; 0 means no limit."""
 
     @property
     def first_token_s(self) -> float:
-        """Before its first response to a request."""
+        """Until the first response to a request."""
 
     @property
     def inter_token_s(self) -> float:
-        """After one."""
+        """Between responses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A request that has waited for too long."""
+    """A request that has waited too long."""
 
     stream: WatchedRequest
     phase: Phase
     waited_s: float
-    hung: bool  # no other request to the model got anything meanwhile either
+    hung: bool  # no other request to the model made progress either
 
 
 class StallDetector:
-    """One for the process; `check` is called in even steps."""
+    """One per process. Call `check` every `every_s` seconds."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class StallDetector:
         self._pending_tokens = pending_tokens
         self._every_s = every_s
         self._checked_s: float | None = None
-        self._progress_s: dict[str, float] = {}  # model -> when one of its requests got something
+        self._progress_s: dict[str, float] = {}  # model -> last progress of any request
 
     def check(self, streams: Iterable[WatchedRequest], now_s: float) -> list[Stall]:
-        """The requests that have now waited for too long."""
+        """Return the requests that have waited too long."""
         late_s = self._late_s(now_s)
         waiting = [stream for stream in streams if not stream.done]
         for stream in waiting:

@@ -1,7 +1,6 @@
-"""What the core logs while it starts: without its complaints about a missing GPU, and readable as a
-reason.
+"""Captures the core's log during startup, filters GPU warnings and extracts errors.
 
-The core starts even where it cannot serve, and tells why only in its log.
+The core starts even if it cannot serve; the reason is only in its log.
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import TextIO
 
 from openai_frontend.triton import _core, options
 
-# Said where there is no GPU and nothing is wrong, and what only repeats the line before.
+# Logged without a GPU although nothing is wrong, or a repetition of the previous line.
 _HARMLESS = (
     "CudaDriverHelper",
     "pinned memory pool",
@@ -27,28 +26,28 @@ _UNREADABLE = re.compile(r"Poll failed for model directory '(.*?)': (.*)")
 
 
 class StartLog:
-    """The lines that the core has logged."""
+    """The lines that the core logged."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     @property
     def errors(self) -> list[str]:
-        """The messages of its errors."""
+        """The messages of logged errors."""
         return [found[1] for line in self.lines if (found := _ERROR.match(line))]
 
     @property
     def unreadable_models(self) -> dict[str, str]:
-        """Why the config of a model could not be read: the model index does not say."""
+        """Model -> why its config could not be read: the model index does not contain it."""
         found = [_UNREADABLE.match(line) for line in self.errors]
         return {match[1]: match[2] for match in found if match is not None}
 
 
 @contextmanager
 def capture(made: _core.ServerOptions, chosen: options.Options, folder: Path) -> Iterator[StartLog]:
-    """Divert the core's log to a file of `folder` while it starts; then pass it on.
+    """Redirect the core's log to a file in `folder` during startup, then forward it.
 
-    The logging options act at once on the core's one logger, so they can be set again after the
+    The logging options act immediately on the core's only logger, so they can be reset after the
     start.
     """
     log = StartLog()

@@ -1,8 +1,8 @@
-"""The processes of Triton's Python backend: which instance each serves, and which have died.
+"""Tracks the processes of Triton's Python backend: the instance of each, and which have died.
 
-The core does not tell: where a stub is killed, requests that it streams to never end, later ones
-fail one by one, and the model stays ready (core 2.51). Cores since 2025-12 reap a dead stub when
-they are asked for its model's readiness, and then call the model not ready.
+The core does not report it: if a stub is killed, its streams never end, later requests fail one by
+one, and the model stays ready (core 2.51). Cores since 2025-12 reap a dead stub when its model's
+readiness is queried, and then report the model as not ready.
 """
 
 import contextlib
@@ -13,27 +13,26 @@ from typing import Any
 import psutil
 
 _PROGRAM = "triton_python_backend_stub"
-_NAME_AT = -2  # among the arguments: the name of the model's instance
+_NAME_AT = -2  # position of the model instance's name in the arguments
 
 
 class StubProcesses:
     """The children of this process that are stubs."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # what is known changes on threads and on the event loop
+        self._lock = threading.Lock()  # state changes on threads and on the event loop
         self._instances: dict[psutil.Process, str] = {}
-        self._ended: set[psutil.Process] = set()  # at the last look
-        self._reaped: set[psutil.Process] = set()  # gone, and no other process has their instance
-        self.lost = False  # whether one has gone since the last `find`
+        self._ended: set[psutil.Process] = set()  # at the last check
+        self._reaped: set[psutil.Process] = set()  # gone and not replaced
+        self.lost = False  # whether one has ended since the last `refresh`
         self._killed: set[psutil.Process] = set()
 
     def refresh(self, *, changing: bool = False) -> set[str]:
-        """Learn of the stubs that have come, and give the names of their instances. Reads /proc: on
-        a thread.
+        """Find new stubs and return the names of their instances. Reads /proc: call on a thread.
 
-        While models are `changing`, a stub is left out whose instance has one already: the core
-        asks the old one until the new one has started. A stub that is gone stays known until
-        another one has its instance.
+        While models are `changing`, a second stub of an instance is ignored: the core uses the old
+        one until the new one has started. A stub that is gone stays known until another one serves
+        its instance.
         """
         children = psutil.Process().children()
         named = {each: self._instances.get(each) or _instance(each) for each in children}
@@ -53,8 +52,9 @@ class StubProcesses:
             return {self._instances[each] for each in self._instances.keys() - known.keys()}
 
     def dead(self) -> set[str]:
-        """The names of the instances whose stub has died and is not being put away: a stub that
-        Triton ends is a zombie too, but not for two looks.
+        """The instances whose stub has died.
+
+        A stub that Triton stops is a zombie too, but not in two consecutive checks.
         """
         states = {process: _status(process) for process in self._newest()}
         gone = {each for each, state in states.items() if state is None}
@@ -64,13 +64,11 @@ class StubProcesses:
         return {self._instances[process] for process in both}
 
     def reaped(self) -> set[str]:
-        """The names of the instances whose stub is gone, as of the last `find`: it was put away, or
-        died and was reaped.
-        """
+        """The instances without a stub as of the last `refresh`: stopped, or died and reaped."""
         return {instance for each, instance in self._instances.items() if each in self._reaped}
 
     def forget_reaped(self, except_for: Callable[[str], bool]) -> None:
-        """Know the stubs no more that are gone, of all instances `but` these."""
+        """Forget stubs that are gone, except those of instances for which `except_for` is true."""
         with self._lock:
             self._instances = {
                 process: instance
@@ -79,25 +77,25 @@ class StubProcesses:
             }
 
     def _newest(self) -> Iterable[psutil.Process]:
-        """Of each instance: the core keeps a dead one that requests are said to be in flight to,
-        beside the one that a load has brought.
+        """The newest stub of each instance: the core keeps a dead one that has requests in flight,
+        next to the one of a later load.
         """
         by_age = sorted(self._instances, key=psutil.Process.create_time)
         return {self._instances[process]: process for process in by_age}.values()
 
     def kill(self, processes: Iterable[psutil.Process]) -> None:
-        """End them, and know them no more: others are to take their places. The core reaps them
-        when it unloads their instances, if ever.
+        """Kill and forget processes that others will replace. The core reaps them when it unloads
+        their instances, if ever.
         """
         for process in processes:
             with self._lock:
                 self._killed.add(process)
                 self._instances.pop(process, None)
-            with contextlib.suppress(psutil.Error):  # the core has put it away
+            with contextlib.suppress(psutil.Error):  # the core has stopped it
                 process.kill()
 
     def of_model(self, config: Mapping[str, Any]) -> list[psutil.Process]:
-        """The stubs of a model, by its config, the dead ones too."""
+        """The stubs of the model with this config, including dead ones."""
         return [
             process
             for process, instance in self._instances.items()
@@ -106,8 +104,9 @@ class StubProcesses:
 
 
 def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an instance belongs to one of the groups of a model's config: the core adds its
-    number to the group's name, be it the only one.
+    """Whether an instance belongs to one of the instance groups of a model's config.
+
+    The core appends the instance's number to the group's name, even if there is only one.
     """
     base, _, number = instance.rpartition("_")
     return number.isdigit() and any(group["name"] == base for group in groups)
@@ -116,15 +115,15 @@ def serves(instance: str, groups: Sequence[Mapping[str, Any]]) -> bool:
 def _instance(process: psutil.Process) -> str | None:
     try:
         arguments = process.cmdline()
-    except psutil.Error:  # it has gone, or is a zombie
+    except psutil.Error:  # gone or a zombie
         return None
     is_stub = len(arguments) > -_NAME_AT and arguments[0].endswith(_PROGRAM)
     return arguments[_NAME_AT] if is_stub else None
 
 
 def _status(process: psutil.Process) -> str | None:
-    """psutil's word; None if the process is gone."""
+    """psutil's status; None if the process is gone."""
     try:
         return str(process.status())
-    except psutil.Error:  # Triton has put it away, or reaped it
+    except psutil.Error:  # Triton has stopped or reaped it
         return None

@@ -1,8 +1,7 @@
-"""Run by Triton's Python stub before any model: moves its interpreter into the gateway's
-environment.
+"""Run by Triton's Python stub before any model: enters the gateway's Python environment.
 
-The stub embeds an interpreter that reads no environment variables and starts in the C locale. This
-file is linked into an environment of its own, which is why it imports nothing of ours.
+The stub embeds an interpreter that ignores environment variables and starts in the C locale. This
+file is linked into a separate environment, so it imports nothing from this package.
 """
 
 import locale
@@ -14,12 +13,11 @@ _ASCII = "ANSI_X3.4-1968"
 
 
 def enter(executable: str, prefix: str, user_site: str | None, library_path: str | None) -> None:
-    """Make this the interpreter `executable` as far as models can see: its packages, what starts
-    when a model spawns a process, and text in UTF-8.
+    """Make this interpreter look like `executable` to models: packages, subprocesses and UTF-8.
 
-    Runs while `site` sets up its paths, and `site` goes on with the packages below `prefix`.
-    `user_site` is the user's own site-packages where the gateway reads them; `library_path` the
-    LD_LIBRARY_PATH that the processes of models get.
+    Runs while `site` sets up its paths; `site` then adds the packages below `prefix`. `user_site`
+    is the user's site-packages if the gateway uses them, `library_path` the LD_LIBRARY_PATH of the
+    models' subprocesses.
     """
     sys.path.remove(os.path.dirname(__file__))
     _leave_to_children(executable, library_path)
@@ -33,7 +31,7 @@ def enter(executable: str, prefix: str, user_site: str | None, library_path: str
 
 
 def _leave_to_children(executable: str, library_path: str | None) -> None:
-    """The variables that started this process, as they were for the gateway."""
+    """Restore the gateway's PATH and LD_LIBRARY_PATH for subprocesses."""
     folder, outer = os.path.dirname(executable), os.environ["PATH"].partition(os.pathsep)[2]
     os.environ["PATH"] = os.pathsep.join([folder, outer])
     if library_path is None:
@@ -45,7 +43,7 @@ def _leave_to_children(executable: str, library_path: str | None) -> None:
 def _speak_utf8() -> None:
     try:
         locale.setlocale(locale.LC_CTYPE, "")
-    except locale.Error:  # a locale that this machine does not have
+    except locale.Error:  # the locale is not installed
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     if locale.nl_langinfo(locale.CODESET) == _ASCII:
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")

@@ -301,7 +301,7 @@ def test_adapters_of_a_model_that_takes_none(
 
     said = capsys.readouterr()
     assert (code, said.err) == (0, "")
-    assert "LoRA adapter 'a': the model takes no adapters" in said.out
+    assert "LoRA adapter 'a': the model does not support LoRA adapters" in said.out
 
 
 def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -371,7 +371,7 @@ def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("1/model.json", "{", "model.json: Expecting property name"),
         ("1/model.json", "[]", "model.json: not a JSON object"),
         ("1/weights/tokenizer.json", "{", "its tokenizer cannot be loaded"),
-        ("1/weights/config.json", "{", "its config.json cannot be read"),
+        ("1/weights/config.json", "{", "cannot read its config.json"),
     ],
 )
 def test_a_model_that_could_not_be_served(

@@ -164,8 +164,8 @@ async def test_an_engine_that_dies_again_stays_down(gateway, client):
         await chat_events(client, "dies", max_tokens=20)
 
         async def left() -> bool:
-            return "left as it is" in (await unready(client)).get("dies", "")
+            return "giving up after" in (await unready(client)).get("dies", "")
 
         await until(left, 5)
         refused = await client.post("/v1/chat/completions", json=chat("dies"))
-        assert "after 1 starts in 600 s" in refused.json()["error"]["message"]
+        assert "after 1 restarts in 600 s" in refused.json()["error"]["message"]

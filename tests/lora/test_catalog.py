@@ -74,7 +74,7 @@ def test_a_folder_may_come_and_go(model: Path) -> None:
     (model / "watched" / ".a.part").rename(model / "watched" / "a")
     come = scan(sources, table=table)
 
-    assert "cannot be read: No such file" in absent.problems["watched"]
+    assert "cannot read adapter_folder: No such file" in absent.problems["watched"]
     assert (coming.adapters, coming.problems) == ({}, {})
     assert set(come.adapters) == {"a"}
 
@@ -91,7 +91,7 @@ def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
     assert set(found.adapters) == {"same"}
     assert found.problems == {
         "a": "two adapters have this name: "
-        "one of the option adapters, and one of the adapter_folder"
+        "one from the option 'adapters', one from the option 'adapter_folder'"
     }
 
 
@@ -108,10 +108,10 @@ def test_a_bad_folder_is_alone_with_its_reason(model: Path, caplog: pytest.LogCa
     later = scan(sources, table=table)
 
     assert set(found.adapters) == set(later.adapters) == {"good"}
-    assert found.problems == {"bad": "it has no adapter_config.json"}
-    assert later.problems == {"bad": "it has no adapter_model.safetensors"}
+    assert found.problems == {"bad": "adapter_config.json is missing"}
+    assert later.problems == {"bad": "adapter_model.safetensors is missing"}
     assert [record.getMessage() for record in caplog.records].count(
-        "adapter base:bad cannot serve: it has no adapter_config.json"
+        "adapter base:bad cannot serve: adapter_config.json is missing"
     ) == 1
 
 
@@ -123,7 +123,7 @@ def test_a_name_that_is_none(tmp_path: Path, model: Path, name: str) -> None:
     found = scan(LoRASources(model_folder=model))
 
     assert not found.adapters
-    assert found.problems == {name: "no adapter can have the name that multi_lora.json gives it"}
+    assert found.problems == {name: "invalid adapter name (from multi_lora.json)"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "null"])
@@ -132,7 +132,7 @@ def test_a_multi_lora_file_that_is_none(model: Path, text: str) -> None:
     (model / "1" / "multi_lora.json").write_text(text)
 
     (reason,) = scan(LoRASources(model_folder=model)).problems.values()
-    assert reason.startswith("multi_lora.json is not of the form {name: folder}")
+    assert reason.startswith("multi_lora.json must map names to folders")
 
 
 def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
@@ -142,7 +142,9 @@ def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
     found = scan(LoRASources(model_folder=model, named={"b": "b"}), BY_NAME)
 
     assert {name: each.path for name, each in found.adapters.items()} == {"a": None}
-    assert found.problems == {"b": "the model's backend knows those of multi_lora.json alone"}
+    assert found.problems == {
+        "b": "the model's backend serves only the adapters in multi_lora.json"
+    }
 
 
 def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:

@@ -90,17 +90,20 @@ def test_sound_adapters(tmp_path: Path) -> None:
         (edited("adapter_config.json", b"\xff"), "adapter_config.json is not JSON"),
         (edited("adapter_config.json", "[]"), "adapter_config.json is not a JSON object"),
         (config(r=4, peft_type="IA3"), "peft_type is 'IA3'"),
-        (config(), "r, the rank, is not a positive number"),
-        (config(r=True), "r, the rank, is not a positive number"),
-        (config(r=17), "its rank is 17, and the model takes up to 16"),
-        (config(r=4, rank_pattern={"q_proj": 32}), "its rank is 32, and the model takes up to 16"),
-        (cut, "is not whole: it may still be on its way"),
-        (edited("adapter_model.safetensors", b""), "is not of the form safetensors"),
-        (edited("adapter_model.safetensors", b"\xff" * 64), "is not of the form safetensors"),
-        (edited("adapter_model.safetensors", b"\x80\x02pickle"), "is not of the form safetensors"),
-        (header(a=1), "is not of the form safetensors"),
-        (header(a={"shape": [1], "data_offsets": [0]}), "is not of the form safetensors"),
-        (header(a={"shape": ["x"], "data_offsets": [0, 4]}), "is not of the form safetensors"),
+        (config(), "the rank r must be a positive integer"),
+        (config(r=True), "the rank r must be a positive integer"),
+        (config(r=17), "its rank of 17 exceeds the model's max_lora_rank of 16"),
+        (
+            config(r=4, rank_pattern={"q_proj": 32}),
+            "its rank of 32 exceeds the model's max_lora_rank of 16",
+        ),
+        (cut, "is incomplete; it may still be uploading"),
+        (edited("adapter_model.safetensors", b""), "is not a valid safetensors file"),
+        (edited("adapter_model.safetensors", b"\xff" * 64), "is not a valid safetensors file"),
+        (edited("adapter_model.safetensors", b"\x80\x02pickle"), "is not a valid safetensors file"),
+        (header(a=1), "is not a valid safetensors file"),
+        (header(a={"shape": [1], "data_offsets": [0]}), "is not a valid safetensors file"),
+        (header(a={"shape": ["x"], "data_offsets": [0, 4]}), "is not a valid safetensors file"),
     ],
 )
 def test_what_is_wrong_with_a_peft_adapter(
@@ -132,7 +135,7 @@ def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
     weights = FILES[kind][1]
     (tmp_path / weights).rename(tmp_path / "adapter_model.bin")
 
-    with pytest.raises(InvalidLoRA, match=f"it has no {weights}"):
+    with pytest.raises(InvalidLoRA, match=f"{weights} is missing"):
         stamp(tmp_path, kind)
 
 
@@ -146,7 +149,7 @@ def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
         ),
         ("model.lora_weights.npy", numpy.zeros(6), r"weights.npy has the shape \[6\]"),
         ("model.lora_config.npy", numpy.zeros((1, 2, 9)), r"config.npy has the shape \[1, 2, 9\]"),
-        ("model.lora_config.npy", numpy.array([{}]), "not of numpy's form"),
+        ("model.lora_config.npy", numpy.array([{}]), "not a valid .npy file"),
     ],
 )
 def test_what_is_wrong_with_tensorrt_llms_files(

@@ -205,7 +205,7 @@ async def test_two_adapters_of_one_name(repository, live_gateway):
 
     assert refused.json()["error"]["code"] == "two_adapters"
     assert error(refused)[0] == 409
-    assert "the option adapters, and one of the adapter_folder" in error(refused)[2]
+    assert "from the option 'adapters', one from the option 'adapter_folder'" in error(refused)[2]
     assert error(answer)[0] == 503
     assert loaded.status_code == 200
 
@@ -218,7 +218,7 @@ async def test_an_adapter_that_its_folder_shows_to_be_wrong(repository, live_gat
         refused = await ask(gateway, "load", lora_name="wide")
 
     assert error(refused)[0] == 503
-    assert "its rank is 64, and the model takes up to 16" in error(refused)[2]
+    assert "its rank of 64 exceeds the model's max_lora_rank of 16" in error(refused)[2]
     assert str(folder) not in error(refused)[2]
 
 

@@ -170,7 +170,7 @@ async def test_an_adapter_that_cannot_serve(tmp_path: Path) -> None:
     folder = write(tmp_path, "base", "one")
     write_peft(folder / "adapters" / "one", rank=32)
     async with serving(tmp_path) as registry:
-        with pytest.raises(ModelUnavailable, match="'base:one' cannot serve: its rank is 32"):
+        with pytest.raises(ModelUnavailable, match="'base:one' cannot serve: its rank of 32"):
             registry.get("base:one")
         card = registry.card("base:one")
         names = [each.name for each in registry.cards()]
@@ -178,14 +178,14 @@ async def test_an_adapter_that_cannot_serve(tmp_path: Path) -> None:
     assert names == ["base"]
     assert not card.ready
     assert card.parent == "base"
-    assert "its rank is 32, and the model takes up to 16" in (card.error or "")
+    assert "its rank of 32 exceeds the model's max_lora_rank of 16" in (card.error or "")
 
 
 async def test_an_adapter_of_a_base_that_failed(tmp_path: Path) -> None:
     """The reason is the base's."""
     write(tmp_path, "base", "one", fail_at_load="no weights")
     async with serving(tmp_path) as registry:
-        with pytest.raises(ModelUnavailable, match=r"its base cannot: .*no weights"):
+        with pytest.raises(ModelUnavailable, match=r"its base model cannot serve: .*no weights"):
             registry.get("base:one")
 
 
@@ -226,7 +226,7 @@ async def test_a_folder_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFi
         write_peft(folder / "later" / "one")
         await registry.refresh_adapters()
         assert [card.name for card in registry.cards()] == ["base", "base:one"]
-    assert "adapter_folder cannot be read" in caplog.text
+    assert "cannot read adapter_folder" in caplog.text
 
 
 async def test_nothing_is_looked_at_before_the_models_are_known(tmp_path: Path) -> None:

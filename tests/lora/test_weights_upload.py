@@ -90,7 +90,7 @@ async def test_a_first_request_that_failed_is_no_telling(adapters: list[Adapter]
     """Whatever it failed of, the next one brings the weights again."""
     told, backend = WeightsUploader(), Backend()
     broken = Adapter(name="x", id=3, path=Path("/nowhere"))
-    with pytest.raises(ModelUnavailable, match="'x' cannot be read") as refused:
+    with pytest.raises(ModelUnavailable, match="Cannot read the files of adapter 'x'") as refused:
         await ask(told, backend, broken)
 
     assert "/nowhere" not in str(refused.value)

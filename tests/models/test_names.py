@@ -118,7 +118,7 @@ async def test_a_models_name_goes_before_an_alias(
     async with serving(tmp_path) as registry:
         await registry.refresh()
         assert registry.get("b").max_model_len == ord("b")
-    assert caplog.messages.count("model a: it cannot have the alias b: a model has that name") == 1
+    assert caplog.messages.count("model a: alias b ignored: a model has that name") == 1
 
 
 async def test_a_failure_is_told_by_every_name(tmp_path: Path) -> None:
@@ -182,7 +182,8 @@ async def test_the_file_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [(5, 5), (10, 10), (11, "its max_model_len of 11 is above its engine's")]
+    ("said", "expected"),
+    [(5, 5), (10, 10), (11, "its max_model_len of 11 exceeds the engine's limit of 10")],
 )
 async def test_a_context_of_the_operators(tmp_path: Path, said: int, expected: Any) -> None:
     """It may be less than what the engine can, not more."""

@@ -100,7 +100,7 @@ async def test_memory_is_a_limit_too(repository, live_gateway):
 
         assert loaded(gateway) == {"b", "c"}
     assert refused.status_code == 503
-    assert "takes 101 bytes, and models may take 100" in refused.json()["error"]["message"]
+    assert "needs 101 bytes; all models may use 100" in refused.json()["error"]["message"]
 
 
 async def test_a_model_at_work_is_not_unloaded(repository, live_gateway):

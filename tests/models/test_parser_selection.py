@@ -143,7 +143,7 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
             "its tool_call_parser nowhere.at_all:Class: ModuleNotFoundError: No module",
         ),
         ({"reasoning_parser": f"{__name__}:Nobody"}, "its reasoning_parser .*has no attribute"),
-        ({"tool_call_parser": "json:__all__"}, "json:__all__: TypeError: it is no class"),
+        ({"tool_call_parser": "json:__all__"}, "json:__all__: TypeError: not a class"),
         ({"tool_call_parser": ":"}, "its tool_call_parser :: "),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_config_that_is_no_json(tmp_path: Path) -> None:
 
     (tmp_path / "config.json").write_text("{")
 
-    with pytest.raises(ModelUnavailable, match=r"its config\.json cannot be read: "):
+    with pytest.raises(ModelUnavailable, match=r"cannot read its config\.json: "):
         select_parser(files(tmp_path), {})
 
 

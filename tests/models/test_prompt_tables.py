@@ -22,7 +22,7 @@ def test_a_table_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (np.ones(3), r"is \[3\], not \[tokens, hidden size\]"),
+        (np.ones(3), r"has shape \[3\], not \[tokens, hidden size\]"),
         (np.array([{}], dtype=object), "Python objects"),
     ],
 )

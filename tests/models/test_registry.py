@@ -253,9 +253,9 @@ async def test_a_part_is_refused_by_its_name(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "part")
     mock_models.write_ensemble(tmp_path, "whole")
     async with serving(tmp_path) as registry:
-        with pytest.raises(ModelNotFound, match="'part' is not served: it is a part of 'whole'"):
+        with pytest.raises(ModelNotFound, match="'part' is not served: it is a composing"):
             registry.get("part")
-        assert registry.card("part").error == "it is a part of 'whole'"
+        assert registry.card("part").error == "it is a composing model of 'whole'"
         assert registry.is_ready()
 
 
@@ -341,13 +341,13 @@ async def test_how_answers_are_read_is_told(
         for record in caplog.records
         if record.name == "openai_frontend.models.loader"
     ] == [
-        ("INFO", "model a: answers are read as hermes. The chat template has '<tool_call>'."),
+        ("INFO", "model a: output is parsed as hermes. The chat template has '<tool_call>'."),
         (
             "INFO",
-            "model b: answers are read as text. "
+            "model b: output is parsed as text. "
             "The chat template neither takes tools nor marks reasoning.",
         ),
-        ("INFO", "model d: answers are read as hermes. The chat template has '<tool_call>'."),
+        ("INFO", "model d: output is parsed as hermes. The chat template has '<tool_call>'."),
         (
             "WARNING",
             "model d: The chat template does not tell the model of tools, so it will call none.",
@@ -367,7 +367,7 @@ async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptur
         readings = [registry.get(name).reading.name for name in "ab"]
 
     assert readings == ["hermes", "mistral"]
-    assert "reasoning_parser: there is no model 'nobody'" in caplog.text
+    assert "reasoning_parser: the model 'nobody' does not exist" in caplog.text
     assert (
         "model a: The chat template does not tell the model of tools, so it will call none."
         in caplog.text
@@ -468,4 +468,4 @@ async def test_a_template_for_no_model_is_logged(
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path, chat_templates={"mm": "chatml", "*": "chatml"}) as registry:
         await registry.refresh()
-    assert caplog.messages.count("chat_template: there is no model 'mm'") == 1
+    assert caplog.messages.count("chat_template: the model 'mm' does not exist") == 1

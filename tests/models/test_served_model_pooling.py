@@ -87,7 +87,7 @@ async def test_what_a_model_does_not_do_is_refused(tmp_path: Path) -> None:
         )
         for asked, message in (
             (model.embed(EMBEDDING), "makes no embeddings"),
-            (model.score(PAIR), "is no cross-encoder"),
+            (model.score(PAIR), "is not a cross-encoder"),
             (anext(model.generate(GenerationRequest(request_id="g"))), "does not generate text"),
         ):
             with pytest.raises(InvalidRequest, match=message) as refused:

@@ -89,7 +89,7 @@ async def test_requests_meanwhile(repository, nothing_left):
         here.supervisor.check(time.monotonic())
         await until(lambda: here.server.health.reason("mock") is not None)
 
-        with pytest.raises(errors.EngineRestarting, match="being started again") as refused:
+        with pytest.raises(errors.EngineRestarting, match="being restarted") as refused:
             await here.ask()
         assert refused.value.retry_after_s
         assert not here.server.model_is_ready("mock")
@@ -105,7 +105,7 @@ async def test_a_start_that_fails(repository, nothing_left):
         mock_models.write(repository, "mock", fail_at_load="no weights")
         await here.settle()
 
-        with pytest.raises(errors.ModelFailed, match="no weights; after 2 starts"):
+        with pytest.raises(errors.ModelFailed, match="no weights; giving up after 2 restarts"):
             await here.ask()
         await here.settle()
         assert "no weights" in here.registry.unready()["mock"]
@@ -255,7 +255,7 @@ async def test_a_stub_of_a_core_that_polls(repository, nothing_left, caplog):
         await watch(here)
         await here.registry.refresh()
         for told in (caplog.text, here.registry.unready()["echo"]):
-            assert "loaded again where its files change" in told
+            assert "reloaded only if its files change" in told
 
         (repository / "echo" / "1" / "model.py").touch()
         async with asyncio.timeout(30):

@@ -82,7 +82,7 @@ def test_a_file_that_is_no_library(tmp_path):
     path = tmp_path / "libtritonserver.so"
     path.write_text("not a library" * 100)
 
-    assert refusal(path) == f"{path} cannot be used: {path}: invalid ELF header\n"
+    assert refusal(path) == f"cannot use {path}: {path}: invalid ELF header\n"
 
 
 def test_a_library_that_lacks_a_function(tmp_path):
@@ -90,7 +90,7 @@ def test_a_library_that_lacks_a_function(tmp_path):
     path = compiled(tmp_path, minor=34)
 
     assert refusal(path) == (
-        f"{path} cannot be used: {path}: undefined symbol: TRITONSERVER_ErrorNew\n"
+        f"cannot use {path}: {path}: undefined symbol: TRITONSERVER_ErrorNew\n"
     )
 
 
@@ -99,8 +99,7 @@ def test_a_library_that_is_too_old(tmp_path):
     path = compiled(tmp_path, minor=32)
 
     assert refusal(path) == (
-        f"{path} cannot be used: "
-        "it speaks C API 1.32, and this gateway needs 1.33 or a later minor\n"
+        f"cannot use {path}: it speaks C API 1.32, and this gateway needs 1.33 or a later minor\n"
     )
 
 

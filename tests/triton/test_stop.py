@@ -167,7 +167,7 @@ async def test_a_core_that_does_not_end_without_its_loop(repository, start_serve
     asyncio.get_running_loop().remove_reader(core.response_fd)
     await asyncio.to_thread(server.stop_without_loop)
 
-    assert "the core did not end" in caplog.text
+    assert "Triton's core did not stop" in caplog.text
     assert not folder.exists()
 
 

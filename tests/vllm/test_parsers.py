@@ -205,7 +205,7 @@ def test_a_parser_that_raises(folder: Path, caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        ("hermess", "vLLM has no 'hermess', but .*hermes"),
+        ("hermess", "vLLM has no parser 'hermess'; did you mean .*hermes"),
         ("llama3_json", "cannot be used with the tokenizer"),
     ],
 )

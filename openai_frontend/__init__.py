@@ -1,3 +1,3 @@
-"""OpenAI-compatible gateway; its inference runs in the Triton core inside its own process."""
+"""OpenAI-compatible gateway with Triton Inference Server in its process."""
 
 __version__ = "0.1.0"

@@ -165,9 +165,10 @@ def _proxies(settings: Settings) -> list[Middleware]:
 
 
 def _hosts(settings: Settings, keys: Authenticator | None) -> list[Middleware]:
-    """Check Host headers if `allowed_hosts` is set, or on a loopback address without protection.
+    """Check Host headers if `allowed_hosts` is set, or on a loopback address without keys and TLS.
 
-    Keys, TLS, a Unix socket and trusted proxies protect against DNS rebinding from web pages.
+    Otherwise every name is accepted: clients of other machines or a proxy are expected, or a web
+    page that uses DNS rebinding lacks the key or the certificate.
     """
     if settings.allowed_hosts:
         return [Middleware(TrustedHosts, allowed=settings.allowed_hosts)]

@@ -1,25 +1,25 @@
-"""Every failure a client can be told of. No HTTP imports: a status is only a number here.
+"""Every error that a client can get. No HTTP imports: a status is only a number here.
 
 GatewayError
-├── InvalidRequest            400  the caller's fault; names the field in `param`
-│   ├── ContextLengthExceeded 400  prompt (plus answer) longer than the model's context
+├── InvalidRequest            400  invalid; names the field in `param`
+│   ├── ContextLengthExceeded 400  prompt and output exceed the model's context
 │   └── RequestTooLarge       413  body over the limit
-├── NotAuthenticated          401  no key, or none that is known
-├── NotPermitted              403  the key is for something else
-├── RateLimited               429  the key's limits are reached; says when to come again
+├── NotAuthenticated          401  no valid key
+├── NotPermitted              403  the key lacks the scope
+├── RateLimited               429  the key reached a limit; has retry-after
 ├── ModelNotFound             404  no such model
-│   └── ModelHidden           404  or the key may not use it
-├── Conflict                  409  not as the server is set, or not at this moment; says why
-├── ModelUnavailable          503  the model is known but cannot serve now; says why
-│   └── ModelFailed           503  for a reason that its files, Triton or its engine gave
-│       └── EngineRestarting  503  its engine died or hung, and is being started again
-├── EngineStalled             504  the engine has given no sign of life for too long
-├── ServerOverloaded          503  the server cannot take more now
-│   ├── QueueFull             503  no place, and none to wait at
-│   ├── QueueTimeout          503  waited for a place as long as it may
-│   └── ServerDraining        503  the server is about to stop, and begins nothing
-├── RequestTimedOut           504  the answer took longer than a request may
-├── RequestCancelled          499  the caller went away; never sent, only logged
+│   └── ModelHidden           404  or the key must not use it
+├── Conflict                  409  not possible with these settings or in this state
+├── ModelUnavailable          503  the model exists but cannot serve; says why
+│   └── ModelFailed           503  with a reason from its files, Triton or the engine
+│       └── EngineRestarting  503  its engine crashed or hung and is restarting
+├── EngineStalled             504  the engine produced nothing for too long
+├── ServerOverloaded          503  the server is at capacity
+│   ├── QueueFull             503  the model's queue is full
+│   ├── QueueTimeout          503  waited too long in the queue
+│   └── ServerDraining        503  the server is shutting down
+├── RequestTimedOut           504  the response took longer than the limit
+├── RequestCancelled          499  the client disconnected; only logged
 └── InferenceFailed           500  Triton or the engine failed
 """
 
@@ -27,7 +27,7 @@ from typing import Literal
 
 _LONGEST_NAME_IN_MESSAGES = 128
 
-# Why a request is refused that another time, or elsewhere, would be served: counted by these words.
+# Reasons of rejections that a retry or another server can avoid; a label of the metrics.
 Rejection = Literal[
     "queue_full", "queue_timeout", "rate_limit", "concurrency", "overloaded", "draining",
     "model_unavailable", "connections",
@@ -35,16 +35,14 @@ Rejection = Literal[
 
 
 class GatewayError(Exception):
-    """A failure with OpenAI's four words: `message`, `type`, `param`, `code`; and an HTTP
-    `status`.
-    """
+    """An error with OpenAI's fields `message`, `type`, `param` and `code`, and an HTTP status."""
 
     status = 500
     type = "server_error"
     code: str | None = None
-    retry_after_s: float | None = None  # when to come again, where that is known
-    rejection: Rejection | None = None  # None: it is no refusal for load or state
-    foreign = False  # True: the message is Triton's, an engine's or a library's, or holds theirs
+    retry_after_s: float | None = None  # if known
+    rejection: Rejection | None = None  # None: not rejected because of load or state
+    foreign = False  # True: the message contains text from Triton, an engine or a library
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -55,7 +53,7 @@ class GatewayError(Exception):
 
 
 class InvalidRequest(GatewayError):
-    """The request cannot be served as it is; `param` names the field."""
+    """The request is invalid; `param` names the field."""
 
     status = 400
     type = "invalid_request_error"
@@ -63,20 +61,18 @@ class InvalidRequest(GatewayError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt, with the answer's tokens where asked for, does not fit the model's context."""
+    """The prompt and the requested output tokens exceed the model's context."""
 
     code = "context_length_exceeded"
 
 
 class RequestTooLarge(InvalidRequest):
-    """The body is larger than the server takes."""
-
     status = 413
     code = "request_too_large"
 
 
 class NotAuthenticated(GatewayError):
-    """The request has no key, or one that opens nothing (any more)."""
+    """The request has no key, or an unknown, expired or revoked one."""
 
     status = 401
     type = "invalid_request_error"
@@ -84,7 +80,7 @@ class NotAuthenticated(GatewayError):
 
 
 class NotPermitted(GatewayError):
-    """The key is known, and is not for this."""
+    """The key is valid but lacks the required scope."""
 
     status = 403
     type = "permission_error"
@@ -92,10 +88,10 @@ class NotPermitted(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """The key has used up what it may for now."""
+    """The key reached one of its limits."""
 
     status = 429
-    type = "requests"  # or "tokens": what there is too much of
+    type = "requests"  # or "tokens": the limit that was reached
     code = "rate_limit_exceeded"
     rejection: Rejection | None = "rate_limit"
 
@@ -106,25 +102,23 @@ class RateLimited(GatewayError):
 
 
 class ModelNotFound(GatewayError):
-    """No model of that name is known."""
-
     status = 404
     type = "invalid_request_error"
     code = "model_not_found"
 
 
 class ModelHidden(ModelNotFound):
-    """The key does not allow the model, if there is one of that name: nobody learns it."""
+    """The key must not use the model. Does not reveal whether the model exists."""
 
     def __init__(self, name: str, *, param: str = "model") -> None:
-        """`param`: the field that names it."""
+        """`param` is the field that names the model."""
         shown = name[:_LONGEST_NAME_IN_MESSAGES]
         message = f"The model '{shown}' does not exist, or the key may not use it."
         super().__init__(message, param=param)
 
 
 class Conflict(GatewayError):
-    """The request is right in itself, and goes against the server's settings or its state."""
+    """A valid request that conflicts with the server's settings or state."""
 
     status = 409
     type = "invalid_request_error"
@@ -132,7 +126,7 @@ class Conflict(GatewayError):
 
 
 class NotSupported(GatewayError):
-    """A part of a protocol that this server does not have; the message says what instead."""
+    """A part of a protocol that is not implemented; the message names an alternative."""
 
     status = 501
     type = "invalid_request_error"
@@ -140,7 +134,7 @@ class NotSupported(GatewayError):
 
 
 class ModelUnavailable(GatewayError):
-    """The model is known but not ready; the message says why."""
+    """The model exists but is not ready; the message says why."""
 
     status = 503
     code = "model_unavailable"
@@ -149,7 +143,7 @@ class ModelUnavailable(GatewayError):
 
 
 class ModelFailed(ModelUnavailable):
-    """The model cannot serve, for a reason that others put into words."""
+    """The model cannot serve; the reason is text from its files, Triton or the engine."""
 
     foreign = True
 
@@ -158,7 +152,7 @@ class ModelFailed(ModelUnavailable):
 
 
 class EngineRestarting(ModelFailed):
-    """The model's engine died, or hung, and is being started again."""
+    """The model's engine crashed or hung and is restarting."""
 
     code = "engine_restarting"
 
@@ -168,14 +162,14 @@ class EngineRestarting(ModelFailed):
 
 
 class EngineStalled(GatewayError):
-    """The engine gave no token for longer than it may; the request has been ended in Triton."""
+    """The engine produced no token within its timeout; the request was cancelled in Triton."""
 
     status = 504
     code = "engine_stalled"
 
 
 class ServerOverloaded(GatewayError):
-    """The server has no room for the request now; try again later."""
+    """The server is at capacity."""
 
     status = 503
     code = "server_overloaded"
@@ -187,45 +181,45 @@ class ServerOverloaded(GatewayError):
 
 
 class QueueFull(ServerOverloaded):
-    """The model has no place for the request, and its queue none to wait at."""
+    """The model runs its maximum of requests, and its queue is full."""
 
     code = "queue_full"
     rejection: Rejection | None = "queue_full"
 
 
 class QueueTimeout(ServerOverloaded):
-    """The request has waited for a place in the model for as long as it may."""
+    """The request waited in the model's queue until its timeout."""
 
     code = "queue_timeout"
     rejection: Rejection | None = "queue_timeout"
 
 
 class ServerDraining(ServerOverloaded):
-    """The server is about to stop: what runs may end, what waits is sent away."""
+    """The server is shutting down: running requests finish, queued and new ones get this."""
 
     code = "server_draining"
     rejection: Rejection | None = "draining"
 
     def __init__(self, message: str = "The server is shutting down.") -> None:
-        super().__init__(message, retry_after_s=5.0)  # by then the next process may listen
+        super().__init__(message, retry_after_s=5.0)  # by then a new process may listen
 
 
 class RequestTimedOut(GatewayError):
-    """The answer was not complete when the request's time was over; what ran for it has ended."""
+    """The response was incomplete at the request timeout; its generations were cancelled."""
 
     status = 504
     code = "request_timeout"
 
 
 class RequestCancelled(GatewayError):
-    """The caller went away, or the server ended the request while it stopped."""
+    """The client disconnected, or the server cancelled the request at shutdown."""
 
     status = 499
     code = "request_cancelled"
 
 
 class InferenceFailed(GatewayError):
-    """Triton or the engine behind it failed while it served the request."""
+    """Triton or the engine failed while serving the request."""
 
     status = 500
     code = "inference_failed"

@@ -1,6 +1,6 @@
-"""The narrow waist between what OpenAI's fields mean and what a model's tensors hold.
+"""Requests to models and their results: the interface between serving and tensors.
 
-Everything above this file speaks OpenAI, everything below it speaks tensors. No HTTP, no Triton.
+Modules above this file know OpenAI's fields, modules below it know tensors. No HTTP, no Triton.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,13 +10,13 @@ from time import monotonic_ns
 from typing import Any, Literal, Protocol
 
 FinishReason = Literal["stop", "length", "abort"]
-# token id -> {"logprob": float, "rank": int, "decoded_token": str | None}, the token's own first
+# token id -> {"logprob": float, "rank": int, "decoded_token": str | None}; the sampled token first
 TokenLogprobs = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutputs:
-    """What the answer must be; exactly one of the first six is set. Names are vLLM's."""
+    """Constraint on the output; exactly one of the first six is set. Names are vLLM's."""
 
     json: str | Mapping[str, Any] | None = None  # a JSON schema
     regex: str | None = None
@@ -30,11 +30,9 @@ class StructuredOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the next token is chosen; names and meanings are vLLM's. None leaves the engine's own
-    default.
-    """
+    """vLLM's sampling parameters. None means the engine's default."""
 
-    max_tokens: int | None = None  # None: until the context is full; 0: the prompt is only read
+    max_tokens: int | None = None  # None: until the context is full; 0: no output
     min_tokens: int = 0  # no stop token before this many tokens
     temperature: float | None = None  # 0 is greedy
     top_p: float | None = None
@@ -43,48 +41,45 @@ class SamplingParams:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    # So many of the likeliest whole answers are followed; None: tokens are sampled. This name and
-    # the next are TensorRT-LLM's.
+    # Beams of a beam search; None: sampling. This and the next name are TensorRT-LLM's.
     beam_width: int | None = None
-    length_penalty: float | None = None  # above 1, longer answers are likelier
+    length_penalty: float | None = None  # above 1 favours longer outputs
     seed: int | None = None
-    stop: Sequence[str] = ()  # texts that end the generation; not part of the output
+    stop: Sequence[str] = ()  # strings that end the generation; not part of the output
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
-    bad_words: Sequence[str] = ()  # texts that the answer may not hold
-    allowed_token_ids: Sequence[int] = ()  # empty: every token
-    logit_bias: Mapping[int, float] | None = None  # token id -> what is added to its logit
-    logprobs: int | None = None  # alternatives for each token; 0: the sampled token's only
-    logprob_token_ids: Sequence[int] = ()  # tokens whose logprobs come with each token's own
-    prompt_logprobs: int | None = None  # the same for the prompt's tokens; -1: all of them
+    bad_words: Sequence[str] = ()  # strings that the output must not contain
+    allowed_token_ids: Sequence[int] = ()  # empty: all tokens
+    logit_bias: Mapping[int, float] | None = None  # token id -> value added to its logit
+    logprobs: int | None = None  # alternatives per token; 0: the sampled token only
+    logprob_token_ids: Sequence[int] = ()  # tokens whose logprobs are reported at each position
+    prompt_logprobs: int | None = None  # alternatives per prompt token; -1: all
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: int | None = None
     repetition_detection: Mapping[str, int] | None = None  # vLLM's RepetitionDetectionParams
-    extra_args: Mapping[str, Any] | None = None  # for the engine's plug-ins (`vllm_xargs`)
+    extra_args: Mapping[str, Any] | None = None  # for plug-ins of the engine (`vllm_xargs`)
 
 
 @dataclass(slots=True, eq=False)
 class ChunkedSocket:
-    """A client's socket past the transport that owns it: a frame may go there as one chunk of
-    HTTP/1.1 while the transport itself has nothing to write.
-    """
+    """A client's socket, written directly as HTTP/1.1 chunks while its transport is idle."""
 
     fd: int
     idle: Callable[[], bool]  # whether the transport has nothing to write
-    write_rest: Callable[[bytes], None]  # through the transport: what the socket had no room for
-    # Set by who writes to it: to be called before the transport writes, and before it closes.
+    write_rest: Callable[[bytes], None]  # through the transport, if the socket is full
+    # Set by the writer: called before the transport writes and before it closes.
     before_write: Callable[[], None] | None = None
     before_close: Callable[[], int | None] | None = None
-    sent_bytes: int = 0  # past the transport; known once this is closed
+    sent_bytes: int = 0  # without the transport; set by `close`
 
     def close(self) -> None:
-        """The answer is over, or the descriptor is about to be somebody else's."""
+        """The response has ended, or the descriptor is about to be reused."""
         self.fd = -1
         before_close, self.before_close, self.before_write = self.before_close, None, None
-        self.idle, self.write_rest = _never, _nowhere  # they lead back to who holds this
+        self.idle, self.write_rest = _never, _nowhere  # break reference cycles
         if before_close is not None:
             self.sent_bytes = before_close() or 0
 
@@ -94,20 +89,20 @@ def _never() -> bool:
 
 
 def _nowhere(rest: bytes) -> None:
-    """Nobody writes to a socket that is closed."""
+    """Discard: the socket is closed."""
 
 
-# Takes a frame; True where it takes no other until the relay is resumed.
+# Writes a frame; True pauses the relay until it is resumed.
 FrameWriter = Callable[[bytes], bool]
 Resume = Callable[[], None]
 
 
 class TextRelay:
-    """The short way of a streamed answer: text that needs nothing but a frame around it goes to
-    its writer as the model makes it, and past everything that reads deltas.
+    """The fast path of a streamed response: text that only needs a frame goes directly from the
+    model to its writer and skips everything that reads deltas.
 
-    Whoever runs the request offers the way; whoever streams the answer may take it, once deltas
-    have begun to come.
+    The code that runs the request offers the relay; the code that streams the response may take it
+    after the first deltas.
     """
 
     __slots__ = ("_open",)
@@ -119,17 +114,17 @@ class TextRelay:
     def offer(
         self, open: Callable[[bytes, bytes, FrameWriter, ChunkedSocket | None], Resume]
     ) -> None:
-        """`open` begins to relay; it returns what resumes a relay that was held."""
+        """`open` starts the relay and returns the function that resumes it after a pause."""
         self._open = open
 
     def take(
         self, before: bytes, after: bytes, write: FrameWriter, socket: ChunkedSocket | None = None
     ) -> Resume | None:
-        """From now on the deltas that hold text alone are frames: their text, that of several
-        where they come together, as a JSON string between `before` and `after`.
+        """Write deltas that contain only text as frames from now on: the text, joined if several
+        deltas come together, as a JSON string between `before` and `after`.
 
-        They go to `socket` where it has room, else to the writer. Returns what resumes a relay
-        whose writer has held it; None where there is no short way.
+        Frames go to `socket` while it has room, otherwise to `write`. Returns the function that
+        resumes a paused relay, or None if no relay was offered.
         """
         return None if self._open is None else self._open(before, after, write, socket)
 
@@ -139,93 +134,87 @@ class Adapter:
     """A LoRA adapter of a base model; requests name it `base:name`."""
 
     name: str
-    # > 0; one for each name and content while the process lives: vLLM's lora_int_id,
-    # TensorRT-LLM's lora_task_id
+    # > 0, unique per name and content in this process: vLLM's lora_int_id, TensorRT-LLM's
+    # lora_task_id
     id: int
-    # Its folder (PEFT's, or TensorRT-LLM's model.lora_weights.npy and model.lora_config.npy); None
-    # where the backend knows it by name
+    # Folder in PEFT's format, or with TensorRT-LLM's model.lora_weights.npy and
+    # model.lora_config.npy; None if the backend knows the adapter by name
     path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AdapterWeights:
-    """What TensorRT-LLM is told of an adapter, as numpy arrays."""
+    """TensorRT-LLM's input for an adapter, as numpy arrays."""
 
-    weights: Any  # [1, modules, values], of any type of floats; bfloat16 is a void of two bytes
+    weights: Any  # [1, modules, values], any float type; bfloat16 is a two-byte void
     config: Any  # [1, modules, 3]: module, layer, size of the adapter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One prompt, one answer. `n` answers are `n` of these, with seeds `seed`, `seed + 1`, ..."""
+    """One prompt, one output. `n` choices are `n` requests with seeds `seed`, `seed + 1`, ..."""
 
     request_id: str
-    prompt: str | None = None  # the rendered text; None where only token ids are known
-    prompt_token_ids: Sequence[int] | None = None  # None where the model takes text only
+    prompt: str | None = None  # rendered text; None if only token ids are known
+    prompt_token_ids: Sequence[int] | None = None  # None if the model accepts only text
     sampling_params: SamplingParams = field(default_factory=SamplingParams)
     stream: bool = False
-    return_token_ids: bool = False  # each delta carries the ids of its tokens
+    return_token_ids: bool = False  # report token ids in each delta
     priority: int = 0  # lower numbers first; 0 is the model's default
-    cache_salt: str | None = None  # only requests of one salt share the prefix cache
-    sequences: int = 1  # answers to this one request: the first so many of a beam search
-    sequence: int = 0  # which of them a decoder reads
+    cache_salt: str | None = None  # only requests with the same salt share the prefix cache
+    sequences: int = 1  # outputs of this request: the best ones of a beam search
+    sequence: int = 0  # the one that a decoder reads
     adapter: Adapter | None = None  # None: the base model's own weights
-    # set where the model has to be told them: it has not been yet, or has forgotten them
+    # set if the backend does not have them, or has evicted them
     adapter_weights: AdapterWeights | None = None
-    # what the caller calls a field of sampling_params, for the refusal that names it
+    # field of sampling_params -> the request's name for it, for error messages
     field_names: Mapping[str, str] = field(default_factory=dict)
-    stream_interval: int = 1  # tokens for each delta of plain text; the first comes at once
+    stream_interval: int = 1  # tokens per delta of plain text; the first is sent at once
     timeout_us: int = 0  # Triton's queue timeout in microseconds; 0: none
-    relay: TextRelay | None = None  # for an answer of which the caller wants the text alone
-    # counts this generation's tokens for all who report or charge them
+    relay: TextRelay | None = None  # for a response that needs only text
+    # token counts for metrics, quotas, logs and the response
     usage: "UsageCounter" = field(default_factory=lambda: UsageCounter(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Token counts of one request; `completion_tokens` counts what a delta adds, the others are
-    totals.
-    """
+    """Token counts of one request. `completion_tokens` is the delta's, the others are totals."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0  # prompt tokens that the engine's prefix cache held
-    # how the answer was made, by the model's names; where the request asked for it
+    cached_tokens: int = 0  # prompt tokens found in the engine's prefix cache
+    # performance metrics under the model's names, if requested
     metrics: Mapping[str, int | float] | None = None
-    logits: Mapping[str, Any] | None = None  # output's name -> a tensor; the same
-    # from the request to its first token, where an answer comes whole and its engine says so
+    logits: Mapping[str, Any] | None = None  # output name -> tensor, if requested
+    # time to first token, if the output is not streamed and the engine reports it
     first_token_s: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
 class CompletionDelta:
-    """What one response adds to the answer. Not frozen: one is made for each token (0.3 us
-    against 0.9).
-    """
+    """What one response adds to the output. Not frozen: it is built per token (0.3 us, not 0.9)."""
 
     text: str = ""
-    token_ids: Sequence[int] = ()  # empty where the model does not report ids
-    finish_reason: FinishReason | None = None  # set on the last delta alone
-    stop_reason: int | str | None = None  # the stop token id or stop string that ended it
-    counts: TokenCounts | None = None  # set on the last delta, on others where the model reports it
-    logprobs: Sequence[TokenLogprobs] | None = None  # one for each of this delta's tokens
-    # one for each of the prompt's tokens, None for the first; set on one delta of an answer
+    token_ids: Sequence[int] = ()  # empty if the model does not report ids
+    finish_reason: FinishReason | None = None  # set on the last delta only
+    stop_reason: int | str | None = None  # the stop token id or stop string
+    counts: TokenCounts | None = None  # on the last delta, and on others if reported
+    logprobs: Sequence[TokenLogprobs] | None = None  # one per token of this delta
+    # one per prompt token, None for the first; set on one delta of an output
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
 
 
 @dataclass(slots=True)
 class SequenceDelta(CompletionDelta):
-    """A delta of one of a request's sequences."""
-
     sequence: int = 0
 
 
 class ResponseCounter(Protocol):
-    """A stream of responses, as far as counting needs it."""
+    """A stream that counts its responses."""
 
     @property
     def received(self) -> int:
-        """Responses that have come so far, those that were relayed included."""
+        """Responses received, including relayed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +223,10 @@ class _Ended:
 
 
 class UsageCounter:
-    """The tokens of one generation, counted once, and when the first one came.
+    """Token counts of one generation, and the time of its first token.
 
-    Metrics, the key's quota, the access log, the trace and the reader of the answer all read it.
-    The served model adds what each wake-up brings.
+    Metrics, the key's quota, the access log, the trace and the response read it. The served model
+    adds the deltas of each wake-up.
     """
 
     __slots__ = (
@@ -255,25 +244,26 @@ class UsageCounter:
     )
 
     def __init__(self, prompt_tokens: int = 0, *, sequences: int = 1) -> None:
-        """`prompt_tokens` holds until the model reports its own count."""
+        """`prompt_tokens` is used until the model reports its own count."""
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = 0
         self.finish_reason: FinishReason | None = None  # of the sequence that finished last
-        # By the monotonic clock; None before it comes, or where nobody knows when it came
+        # Monotonic time; None before the first token, or if its time is unknown
         self.first_token_ns: int | None = None
-        self.begun_ns = monotonic_ns()  # as `first_token_ns`
+        self.begun_ns = monotonic_ns()  # monotonic time
         self._streamed = True
         self._unfinished = sequences
         self._completion_tokens = 0
-        self._uncounted = 0  # token ids that no counts cover yet
+        self._uncounted = 0  # token ids not covered by reported counts yet
         self._stream: ResponseCounter = _Ended(0)
         self._tokens_per_response = 1
 
     def follow(
         self, stream: ResponseCounter, tokens_per_response: int = 1, *, streamed: bool = True
     ) -> None:
-        """The request begins. Its responses are counted for as long as the model reports neither
-        counts nor token ids; where the answer is not `streamed`, none of them is its first token.
+        """Start counting a request. Responses count as tokens while the model reports neither
+        counts nor token ids. If the output is not `streamed`, the first response does not set
+        `first_token_ns`.
         """
         self.begun_ns = monotonic_ns()
         self._streamed = streamed
@@ -281,7 +271,7 @@ class UsageCounter:
         self._tokens_per_response = tokens_per_response
 
     def add(self, deltas: Iterable[CompletionDelta]) -> None:
-        """Count what one wake-up brought."""
+        """Count the deltas of one wake-up."""
         if self.first_token_ns is None and self._streamed:
             self.first_token_ns = monotonic_ns()
         for delta in deltas:
@@ -299,18 +289,17 @@ class UsageCounter:
                 self._unfinished -= 1
 
     def finish(self, reason: FinishReason) -> None:
-        """The answer is complete before the engine's own end, which nobody waits for."""
+        """The output is complete before the engine ends the request."""
         if not self.finished:
             self._completion_tokens, self._uncounted = self.completion_tokens, 0
             self.finish_reason, self._unfinished = reason, 0
 
     def end(self) -> None:
-        """Nothing more is added. Lets go of the stream."""
+        """Stop counting and release the stream."""
         self._stream = _Ended(self._stream.received)
 
     @property
     def received(self) -> int:
-        """Responses that have come so far."""
         return self._stream.received
 
     @property
@@ -320,8 +309,8 @@ class UsageCounter:
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens of the answer so far. Before the end of plain text, of which the model reports
-        no counts, at least one for each response.
+        """Tokens of the output so far. While the model reports no counts, at least one for each
+        response of plain text.
         """
         counted = self._completion_tokens + self._uncounted
         if self.finished or not (received := self._stream.received):
@@ -330,7 +319,7 @@ class UsageCounter:
 
 
 def merge_deltas(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
-    """One delta that says what all of them say; the counts are those of the last."""
+    """Merge deltas into one; the counts are those of the last."""
     last = deltas[-1]
     prompts = (delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None)
     return CompletionDelta(
@@ -356,9 +345,7 @@ class EmbedRequest:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingResult:
-    """The vector as little-endian float32, readable through the buffer protocol, and the
-    prompt's count.
-    """
+    """`embedding` is a buffer of little-endian float32."""
 
     embedding: memoryview
     prompt_tokens: int
@@ -366,7 +353,7 @@ class EmbeddingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePairRequest:
-    """A query and a document in one sequence, as a cross-encoder reads them; one score."""
+    """A query and a document in one sequence, for a cross-encoder."""
 
     request_id: str
     prompt_token_ids: Sequence[int]
@@ -375,7 +362,7 @@ class ScorePairRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoreResult:
-    """How relevant the document is (after the model's own activation), and the tokens read."""
+    """The relevance of the document, after the model's activation."""
 
     score: float
     prompt_tokens: int

@@ -1,8 +1,7 @@
-"""What is told of one request once it is over: in the access log, in its span. No text of either
-side.
+"""Facts of one request for the access log and its span. Contains no prompt and no output text.
 
-Filled by those who know: the middleware begins it, the served model counts. There is one where
-somebody wants it; else `current` is None, and nothing is noted.
+Middleware creates it, the served model adds generations. If nothing uses records, `current` is
+None and nothing is recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,27 +15,27 @@ from openai_frontend.generation import GenerationRequest, UsageCounter
 # (trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)
 CoreActivity = tuple[int, int, str, int, int, int]
 
-MAX_CORE_TRACES = 32  # of one request; a batch may hold thousands
+MAX_CORE_TRACES = 32  # per request; a batch may have thousands
 
 
 class CoreTrace(Protocol):
-    """What Triton tells of its part, filled on its threads."""
+    """Triton's trace of one of its requests, filled on its threads."""
 
     @property
     def ended(self) -> bool:
-        """Whether it tells nothing more."""
+        """Whether no more activities will come."""
 
     def activities(self) -> Sequence[CoreActivity]:
-        """All that it has told so far."""
+        """The activities so far."""
 
 
 @dataclass(slots=True, eq=False)
 class GenerationRecord:
-    """One answer of the request."""
+    """One choice of the request."""
 
-    params: Mapping[str, Any]  # what was asked for, by the names of SamplingParams
-    counts_prompt: bool  # False for one more answer to the prompt before
-    clock_ns: int  # its request's
+    params: Mapping[str, Any]  # as requested, by the names of SamplingParams
+    counts_prompt: bool  # False for another choice of the previous prompt
+    clock_ns: int  # of the request
     usage: UsageCounter
     end_ns: int | None = None  # Unix time of the end
 
@@ -48,11 +47,10 @@ class GenerationRecord:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of the prompt; none before the model has begun to answer."""
+        """0 before the model's first response."""
         return self.usage.prompt_tokens if self.usage.received else 0
 
     def end(self) -> None:
-        """It is over, whatever ended it."""
         self.end_ns = self.clock_ns + monotonic_ns()
 
 
@@ -63,66 +61,65 @@ _PARAMS = (
 
 @dataclass(slots=True, eq=False)
 class RequestRecord:
-    """One request, from its head to the end of its answer."""
+    """One request, from its headers to the end of its response."""
 
     request_id: str
-    # What Unix time is ahead of the monotonic clock, by which all of the request's times go, as
-    # Triton's do: a jump of the wall clock is no duration
+    # Unix time minus monotonic time. All times of the request, and Triton's, are monotonic, so
+    # that a change of the wall clock does not change a duration.
     clock_ns: int = field(default_factory=lambda: time_ns() - monotonic_ns())
     begun_ns: int = 0  # Unix time
     trace_id: str | None = None  # 32 hexadecimal digits
-    span_id: str | None = None  # 16: of the request's own span
-    parent_id: str | None = None  # 16: of the span that the caller named
-    trace_state: str = ""  # other vendors' own, from the caller
-    core_context: str | None = None  # for Triton, JSON; None where the request is not sampled
-    response_id: str | None = None  # the answer's, in Triton and the engine too
-    core_model: str | None = None  # as Triton names the model
+    span_id: str | None = None  # 16 digits, of the request's own span
+    parent_id: str | None = None  # 16 digits, of the caller's span
+    trace_state: str = ""  # the caller's `tracestate`
+    core_context: str | None = None  # for Triton, as JSON; None if the request is not sampled
+    response_id: str | None = None  # also the request id in Triton and the engine
+    core_model: str | None = None  # the model's name in Triton
     stream: bool = False
     generations: list[GenerationRecord] = field(default_factory=list)
-    read_tokens: int = 0  # of prompts that were read, and no more
-    error: str | None = None  # the code of what failed, or its exception's name
+    read_tokens: int = 0  # of prompts without generation, such as embeddings
+    error: str | None = None  # the error code, or the exception's name
     core_traces: list[CoreTrace] = field(default_factory=list)
     # Set at the end
     end_ns: int = 0
     method: str = ""
-    client: str | None = None  # its address, as its peer or a trusted proxy says
-    route: str = ""  # as the route spells it
-    model: str = ""  # as the request names it; empty where it names none that is served
+    client: str | None = None  # address from the peer or a trusted proxy
+    route: str = ""  # path template of the route
+    model: str = ""  # the request's name for it; empty if no such model is served
     key: str | None = None  # the key's name
     status: int = 499
     body_bytes: int = 0
-    _prompt: object = None  # of the generation that began last
+    _prompt: object = None  # of the last generation
 
     def __post_init__(self) -> None:
         self.begun_ns = self.now_ns()
 
     def now_ns(self) -> int:
-        """Unix time, as the request began with it."""
+        """Unix time by the clock of the request's start."""
         return self.clock_ns + monotonic_ns()
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts, each once."""
+        """Tokens of all prompts, each counted once."""
         return self.read_tokens + sum(
             each.prompt_tokens for each in self.generations if each.counts_prompt
         )
 
     @property
     def completion_tokens(self) -> int:
-        """Of all answers."""
         return sum(usage.completion_tokens for usage in self._usages())
 
     @property
     def cached_tokens(self) -> int:
-        """Of the prompts: what the engine's prefix cache held."""
+        """Prompt tokens found in the engine's prefix cache."""
         return sum(usage.cached_tokens for usage in self._usages())
 
     def _usages(self) -> set[UsageCounter]:
-        """A generation that was sent to the model a second time has the same counter."""
+        """A retried generation shares its counter with the first attempt."""
         return {each.usage for each in self.generations}
 
     def generation(self, model: str, request: GenerationRequest) -> GenerationRecord:
-        """One more answer is being made."""
+        """Add a generation that starts now."""
         if self.response_id is None:
             self.response_id = request.request_id
         self.core_model = model
@@ -135,16 +132,16 @@ class RequestRecord:
         return record
 
     def read(self, model: str, prompt_tokens: int) -> None:
-        """The model has read a prompt of so many tokens, and that was all."""
+        """Count a prompt without generation."""
         self.core_model = model
         self.read_tokens += prompt_tokens
 
     def failed(self, error: BaseException) -> None:
-        """The request, or its answer in the middle, ends with this."""
+        """Record the error that ends the request, possibly in the middle of the response."""
         self.error = getattr(error, "code", None) or type(error).__name__
 
     def follows(self, trace: CoreTrace) -> bool:
-        """Whether Triton is to tell of one more of its requests."""
+        """Add a trace, unless the request has too many already; returns whether it was added."""
         if len(self.core_traces) >= MAX_CORE_TRACES:
             return False
         self.core_traces.append(trace)

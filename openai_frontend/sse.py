@@ -1,8 +1,8 @@
-"""The bytes of an event stream; nothing else in the project knows them. Never does I/O.
+"""Frames of server-sent event streams. No other module builds them. No I/O.
 
-All of a frame that does not change is rendered once per stream and choice, so a token costs one
-`orjson.dumps` of its text: 0.5 us against 12.7 us for building and dumping the schema's model.
-`tests/test_sse.py` proves that the bytes are those of the schema's own dump.
+The constant parts of a frame are rendered once per stream and choice, so a token costs one
+`orjson.dumps` of its text: 0.5 us, not the 12.7 us of building and dumping the schema's model.
+`tests/test_sse.py` proves that the bytes equal the schema's own dump.
 """
 
 import secrets
@@ -13,9 +13,9 @@ from typing import Any
 from orjson import dumps
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"  # a comment: no event, for proxies that end what is silent
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment, so that proxies do not close an idle stream
 
-# A padded frame is a multiple of this many bytes longer than one without text.
+# Padding makes a frame's length exceed that of an empty one by a multiple of this many bytes.
 _PADDED_TO = 32
 
 _NO_REASON = b',"logprobs":null,"finish_reason":null}]'
@@ -23,14 +23,14 @@ _NO_REASON = b',"logprobs":null,"finish_reason":null}]'
 
 @dataclass(frozen=True, slots=True)
 class ChunkShape:
-    """How a kind of chunk writes one choice: around its text, at its start, at its end."""
+    """The JSON of one choice in a chunk: around its text, in its first and in its last frame."""
 
     object: str
     before_text: bytes
     after_text: bytes
-    opening: bytes | None  # what the first frame of a choice holds; None: there is no such frame
-    opening_of_calls: bytes | None  # the same for an answer that may be calls without any text
-    ending: bytes  # what stands in place of text beside a finish reason
+    opening: bytes | None  # the first frame of a choice; None: there is none
+    opening_of_calls: bytes | None  # the same if the output may be calls without text
+    ending: bytes  # replaces the text next to a finish reason
 
 
 CHAT_COMPLETION_CHUNK = ChunkShape(
@@ -52,7 +52,7 @@ COMPLETION_CHUNK = ChunkShape(
 
 
 class ChunkFrames:
-    """The frames of one stream: the same id, time and model in each."""
+    """Builds the frames of one stream, with the same id, time and model in each."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class ChunkFrames:
         usage_field: bool,
         obfuscate: bool = False,
     ) -> None:
-        """`fields` stand in every chunk: id, created, model, system_fingerprint.
+        """`fields` are in every chunk: id, created, model, system_fingerprint.
 
-        `usage_field` puts `"usage":null` on every chunk, as `include_usage` asks; `obfuscate` pads
-        every chunk.
+        `usage_field` adds `"usage":null` to every chunk, as `include_usage` requires; `obfuscate`
+        pads every chunk.
         """
         self._shape = shape
         self._obfuscate = obfuscate
@@ -81,16 +81,16 @@ class ChunkFrames:
         self._after_text = self._shape.after_text + _NO_REASON + end
 
     def usage_so_far(self, usage: Mapping[str, Any]) -> None:
-        """From here on every frame carries these counts."""
+        """Add these counts to every frame from now on."""
         self._end_with(b',"usage":%s}\n\n' % dumps(usage))
 
     def opening(
         self, prompts: Sequence[Mapping[str, Any]] = (), *, may_call: bool = False
     ) -> bytes:
-        """The first frame of every choice, in ascending order: clients put them in a list.
+        """The first frame of every choice, in ascending order: clients append them to a list.
 
-        `may_call` leaves the content open, for clients that show an empty text before a call.
-        `prompts` has fields for the top of each choice's frame (vLLM's `prompt_token_ids`).
+        `may_call` sets the content to null, as some clients show an empty text before a call.
+        `prompts` has additional fields for each choice's frame (vLLM's `prompt_token_ids`).
         """
         opening = self._shape.opening_of_calls if may_call else self._shape.opening
         if opening is None:
@@ -108,7 +108,7 @@ class ChunkFrames:
         return self._before_text[index] + dumps(text) + self._after_text
 
     def around_text(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the JSON string of a frame that `text` makes."""
+        """The bytes before and after the JSON string in a frame of `text`."""
         return self._before_text[index], self._after_text
 
     def detailed(
@@ -118,7 +118,7 @@ class ChunkFrames:
         logprobs: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """A frame that adds text with log probabilities or other fields of the choice's."""
+        """A frame that adds text with log probabilities or other fields to a choice."""
         written = dumps(text)
         return b'%s%s%s,"logprobs":%s,"finish_reason":null%s}]%s%s' % (
             self._before_text[index],
@@ -137,7 +137,7 @@ class ChunkFrames:
         logprobs: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """A frame that adds something other than text to a choice of a chat."""
+        """A frame that adds a delta other than text to a chat choice."""
         written = dumps(delta)
         return b'%s"delta":%s,"logprobs":%s,"finish_reason":null%s}]%s%s' % (
             self._heads[index],
@@ -149,17 +149,17 @@ class ChunkFrames:
         )
 
     def finish(self, index: int, reason: str) -> bytes:
-        """The last frame of a choice; without text, for some clients stop reading at the reason."""
+        """The last frame of a choice, without text: some clients stop reading at the reason."""
         start = self._heads[index] + self._shape.ending
         end = self._padding(0) + self._end
         return b'%s,"logprobs":null,"finish_reason":%s}]%s' % (start, dumps(reason), end)
 
     def usage(self, usage: Mapping[str, Any]) -> bytes:
-        """The frame without choices that carries the counts; only [DONE] follows it."""
+        """The frame with the counts and without choices, just before [DONE]."""
         return b'%s],"usage":%s}\n\n' % (self._head, dumps(usage))
 
     def _padding(self, length: int) -> bytes:
-        """Fills a text of so many bytes up, so that a frame's size does not tell its token."""
+        """Pad a text of `length` bytes, so that the frame's size does not reveal its token."""
         if not self._obfuscate:
             return b""
         pad = secrets.token_hex(_PADDED_TO)[: _PADDED_TO - length % _PADDED_TO]
@@ -167,15 +167,15 @@ class ChunkFrames:
 
 
 def _field_bytes(fields: Mapping[str, Any]) -> bytes:
-    """Members that go on an object which has some already."""
+    """Members to append to a JSON object that is not empty."""
     return b"," + dumps(fields)[1:-1] if fields else b""
 
 
 def event(document: bytes) -> bytes:
-    """An event that holds a JSON document, of streams that are no choices' chunks."""
+    """An event with a JSON document, for streams that are not chunks of choices."""
     return b"data: %s\n\n" % document
 
 
 def error_event(body: bytes) -> bytes:
-    """The event that ends a stream that failed; `body` is the error envelope's JSON."""
+    """The last event of a failed stream; `body` is the JSON of the error envelope."""
     return event(body)

@@ -78,7 +78,7 @@ async def test_deadlines(repository, live_gateway):
         own = await gateway.client.post("/v2/models/m/generate", json=shorter)
         check_refusal(await late, "queue_timeout")
         assert own.status_code == 503
-        assert "waited for 0.02 s" in own.json()["error"]
+        assert "waited 0.02 s" in own.json()["error"]
         slots(gateway).release(1)
         assert (await gateway.complete("m")).status_code == 200
 

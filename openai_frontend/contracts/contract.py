@@ -18,11 +18,11 @@ _ARRAY_CODES = {
 }  # fmt: skip
 
 
-# What is more than a field: the name that `supports` knows -> what it is
+# Capabilities other than fields that `supports` accepts -> their description
 ABILITIES: Mapping[str, str] = {
-    "top_logprobs": "The log probabilities of tokens beside those of the answer.",
-    "logprob_ids": "The ids of the tokens whose log probabilities are told.",
-    "running_counts": "The count of tokens so far, with each response.",
+    "top_logprobs": "Log probabilities of tokens other than the sampled ones.",
+    "logprob_ids": "Token ids with the log probabilities.",
+    "running_counts": "The number of tokens so far, with each response.",
 }
 
 
@@ -34,13 +34,13 @@ class Outputs(Protocol):
         """True on the last response of a request."""
 
     def item(self, name: str, /) -> Any:
-        """The first element of an output; None where the response has no such output."""
+        """The first element of an output; None if the response does not have it."""
 
     def tolist(self, name: str, /) -> Any:
-        """Every element of an output, a flat list; None where the response has no such output."""
+        """All elements of an output as a flat list; None if the response does not have it."""
 
     def tensor(self, name: str, /) -> Any:
-        """The output as a buffer; None where the response has no such output."""
+        """The output as a buffer; None if the response does not have it."""
 
 
 class Contract(Protocol):
@@ -48,42 +48,40 @@ class Contract(Protocol):
 
     @property
     def derives(self) -> frozenset[str]:
-        """What of an answer the model does not report; names of `derived_outputs.DERIVED`."""
+        """What the model does not report; names from `derived_outputs.DERIVED`."""
 
     @property
     def extra_args(self) -> frozenset[str] | None:
-        """The names that `SamplingParams.extra_args` may hold; None: the model takes any."""
+        """The names allowed in `SamplingParams.extra_args`; None if the model takes any."""
 
     def supports(self, field: str) -> bool:
-        """True where the model can honour this field of GenerationRequest or SamplingParams, a
-        kind of constraint ("structured_outputs.regex"), or one of `ABILITIES`.
+        """True if the model supports this field of GenerationRequest or SamplingParams, this kind
+        of constraint ("structured_outputs.regex"), or this one of `ABILITIES`.
         """
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
-        """The inputs of one request, only those that the model declares."""
+        """The input tensors of a request; only those that the model declares."""
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
-        """What tells for each response to this request what it adds to the answer."""
+        """A function that turns each response to this request into a delta."""
 
     def text_output(self, request: GenerationRequest) -> str | None:
-        """The output that holds the text where a response to this request holds nothing else
-        until the last one; None where it may.
-        """
+        """The output with the text, if responses before the last hold nothing else; else None."""
 
 
 class DeclaredInputs:
-    """The inputs of a model's config; makes tensors of the declared datatype and rank."""
+    """The inputs in a model's config. Makes tensors of the declared datatype and rank."""
 
     def __init__(
         self, config: Mapping[str, Any], renamed: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`renamed`: our name -> the model's, where they differ."""
+        """`renamed`: our name -> the model's name, if they differ."""
         self._declared = {tensor["name"]: tensor for tensor in config.get("input", ())}
         self._renamed = renamed
         self._datatypes = {
             name: _datatype(tensor["data_type"]) for name, tensor in self._declared.items()
         }
-        # Triton adds the batch dimension to every declared shape of a model that batches
+        # Triton adds the batch dimension to every declared shape of a batching model
         batch = (1,) if config.get("max_batch_size", 0) > 0 else ()
         self._before_last = {
             name: (*batch, *[1] * (len(tensor.get("dims", (1,))) - 1))
@@ -94,39 +92,39 @@ class DeclaredInputs:
         return self.name(name) in self._datatypes
 
     def name(self, ours: str) -> str:
-        """What the model calls an input."""
+        """The model's name of an input."""
         return self._renamed.get(ours, ours)
 
     def datatype(self, name: str) -> str:
-        """The datatype of an input that is declared."""
+        """The datatype of a declared input."""
         return self._datatypes[self.name(name)]
 
     def required(self) -> frozenset[str]:
-        """The model's names of the inputs without which it takes no request."""
+        """The model's names of its required inputs."""
         return frozenset(
             name for name, tensor in self._declared.items() if not tensor.get("optional", False)
         )
 
     def tensor(self, name: str, values: Sequence[Any]) -> TensorInput:
-        """A tensor of `values` (text, bool or number) for the input `name`, in its last dimension.
+        """A tensor for the input `name` with `values` (text, bool or number) in its last dimension.
 
-        Raises OverflowError for a number that its datatype cannot hold.
+        Raises OverflowError if a number does not fit the datatype.
         """
         model = self._renamed.get(name, name)
         datatype = self._datatypes[model]
         return datatype, (*self._before_last[model], len(values)), _raw(datatype, values)
 
     def rank(self, name: str) -> int:
-        """The dimensions of a tensor for the input `name`, the batch's among them."""
+        """The number of dimensions of the input `name`, including the batch dimension."""
         return len(self._before_last[self.name(name)]) + 1
 
     def true(self, name: str) -> TensorInput:
-        """The input `name` as a flag that is set."""
+        """The input `name` as a flag that is true."""
         return self.tensor(name, [True])
 
 
 def is_writable(datatype: str) -> bool:
-    """Whether values of a request can be written as elements of this datatype."""
+    """Whether request values can be encoded in this datatype."""
     return datatype in ("BYTES", "BOOL", "FP16") or datatype in _ARRAY_CODES
 
 
@@ -151,22 +149,22 @@ def _raw(datatype: str, values: Sequence[Any]) -> bytes:
 
 
 def _element(text: str) -> bytes:
-    """One BYTES element: its length as four little-endian bytes, then its bytes."""
+    """A BYTES element: its length as four little-endian bytes, then its bytes."""
     encoded = text.encode()
     return len(encoded).to_bytes(4, "little") + encoded
 
 
 class Vocabulary(Protocol):
-    """The tokens of one model, as the gateway's copy of its tokenizer knows them."""
+    """What contracts need of a model's tokenizer, of which the gateway has a copy."""
 
     def ids(self, text: str, /) -> Sequence[int]:
-        """The tokens of a text, without special tokens around it."""
+        """The token ids of a text, without special tokens added."""
 
     def token_text(self, token_id: int, /) -> str | None:
-        """The text of one token; None where it is no text of its own, or there is no such token."""
+        """The text of a token; None if it has no text of its own or does not exist."""
 
     def unprefixed(self, text: str, /) -> str:
-        """The text without what the tokenizer would put before it once more, such as BOS."""
+        """The text without a prefix that the tokenizer adds itself, such as BOS."""
 
     def plain(self, text: str, /) -> str:
-        """The text as it is detokenized: without special tokens."""
+        """The text without special tokens, as a detokenizer writes it."""

@@ -17,34 +17,34 @@ from openai_frontend.generation import (
     TokenLogprobs,
 )
 
-# What may be derived -> how
+# What can be derived -> how
 DERIVED: Mapping[str, str] = {
-    "deltas": "Each response tells the whole text so far: what is new of it is the delta.",
+    "deltas": "Each response has the complete text so far; the delta is its new part.",
     "prompt": "A prompt at the start of the answer is removed.",
-    "stop": "The text is cut at the first stop text, and the request is ended there.",
+    "stop": "The text is cut at the first stop string, and the request is cancelled.",
     "finish_reason": (
-        "`stop` where a stop text was found, `length` where the answer has `max_tokens` tokens, "
+        "`stop` if a stop string was found, `length` if the answer has `max_tokens` tokens, "
         "`stop` otherwise."
     ),
     "prompt_tokens": "The gateway's own tokenizer counts the prompt.",
-    "completion_tokens": "The gateway's own tokenizer counts the answer, once it is complete.",
+    "completion_tokens": "The gateway's own tokenizer counts the complete answer.",
     "logprobs": (
-        "The model tells numbers without their tokens: the gateway's own tokenizer tells the "
-        "tokens of the text that came with them."
+        "The model reports numbers without their tokens; the gateway's own tokenizer splits the "
+        "text that came with them."
     ),
 }
 
-# The key of a log probability whose token nobody knows; no vocabulary is as large
+# The key of a log probability whose token is unknown; no vocabulary is this large
 UNKNOWN_TOKEN = 2**31 - 1
 
-# Of several sequences in one response, no model says these by one
+# No model reports these for each of several sequences in one response
 _OF_SEQUENCES = frozenset({"finish_reason", "prompt_tokens", "completion_tokens"})
 
-_HALF_CHARACTER = "\ufffd"  # how a detokenizer writes the bytes of a character that has not ended
+_HALF_CHARACTER = "\ufffd"  # a detokenizer's output for an incomplete character
 
 
 class DerivedOutputs:
-    """A contract whose answers are completed with what the model does not say of them."""
+    """Wraps a contract and adds to its deltas what the model does not report."""
 
     def __init__(self, contract: Contract, vocabulary: Vocabulary | None) -> None:
         self._contract = contract
@@ -53,28 +53,27 @@ class DerivedOutputs:
         self.extra_args = contract.extra_args
 
     def supports(self, field: str) -> bool:
-        """The contract's own word, which counts what is done here."""
+        """As the contract says; it counts what is derived here."""
         return self._contract.supports(field)
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
-        """The contract's own inputs."""
         return self._contract.encode(request)
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
-        """Completes each delta of the contract's decoder, for one answer."""
+        """The contract's decoder, with each delta completed."""
         decode = self._contract.decoder(request)
         bounded = self._contract.supports("max_tokens")
         max_tokens = request.sampling_params.max_tokens if bounded else None
         derives = self.derives if request.sequences == 1 else self.derives | _OF_SEQUENCES
-        return _Answer(decode, request, derives, self._vocabulary, max_tokens).read
+        return _DeltaCompleter(decode, request, derives, self._vocabulary, max_tokens).read
 
     def text_output(self, request: GenerationRequest) -> str | None:
-        """None: every response is looked at."""
+        """None, because every response is inspected."""
         return None
 
 
-class _Answer:
-    """One answer as it comes, and what is known of it so far."""
+class _DeltaCompleter:
+    """Completes the deltas of one answer."""
 
     def __init__(
         self,
@@ -84,31 +83,31 @@ class _Answer:
         vocabulary: Vocabulary | None,
         max_tokens: int | None,
     ) -> None:
-        """`max_tokens` is what the model was told, if it was."""
+        """`max_tokens` is what the model was given, if it takes it."""
         params = request.sampling_params
         self._decode = decode
         self._derives = derives
         self._vocabulary = vocabulary
         self._max_tokens = max_tokens
         self._prompt_tokens = len(request.prompt_token_ids or ())
-        self._news = _News() if "deltas" in derives else None
+        self._new_text = _NewText() if "deltas" in derives else None
         self._prompt = request.prompt if "prompt" in derives else None
         self._stops = (
             StopStrings(params.stop, included=params.include_stop_str_in_output)
             if params.stop and "stop" in derives
             else None
         )
-        self._told_prompt = False  # and not yet taken from the counts
+        self._prompt_in_counts = False
         self._completion_tokens = 0
         self._texts: list[str] = []
         self._ended = False
 
     def read(self, outputs: Outputs) -> CompletionDelta:
-        """The delta of one response; nothing follows the one that has a finish reason."""
+        """The delta of one response. After a finish reason, deltas are empty."""
         if self._ended:
             return CompletionDelta()
         delta, final = self._decode(outputs), outputs.final
-        delta.text = self._fresh(delta.text, final=final)
+        delta.text = self._added_text(delta.text, final=final)
         if delta.logprobs is not None and "logprobs" in self._derives:
             delta.logprobs = self._named(delta.text, delta.logprobs)
         stopped = self._cut(delta, final=final)
@@ -122,31 +121,31 @@ class _Answer:
             delta.counts = self._counts(delta.counts)
         return delta
 
-    def _fresh(self, text: str, *, final: bool) -> str:
-        """What has not been told yet, without the prompt."""
-        if self._news is not None:
-            text = self._news.feed(text, final=final)
+    def _added_text(self, text: str, *, final: bool) -> str:
+        """The new text, without the prompt."""
+        if self._new_text is not None:
+            text = self._new_text.feed(text, final=final)
         if self._prompt is not None and text:
             text, self._prompt = self._without(self._prompt, text), None
         return text
 
     def _without(self, prompt: str, text: str) -> str:
-        """The answer alone; a detokenizer may have left the prompt's special tokens out."""
+        """The text without the prompt, with or without the prompt's special tokens."""
         forms = [prompt] if self._vocabulary is None else [prompt, self._vocabulary.plain(prompt)]
         found = next((form for form in forms if form and text.startswith(form)), "")
-        self._told_prompt = bool(found)
+        self._prompt_in_counts = bool(found)
         return text.removeprefix(found)
 
     def _of_answer(self, counts: TokenCounts) -> TokenCounts:
-        """A prompt that is told is counted with the answer."""
-        if not self._told_prompt:
+        """The answer's counts: a model that repeats the prompt counts it too."""
+        if not self._prompt_in_counts:
             return counts
-        self._told_prompt = False
+        self._prompt_in_counts = False
         tokens = max(0, counts.completion_tokens - self._prompt_tokens)
         return replace(counts, completion_tokens=tokens)
 
     def _cut(self, delta: CompletionDelta, *, final: bool) -> bool:
-        """Cuts the text at a stop text; whether one was found."""
+        """Cuts the text at a stop string; True if one was found."""
         if self._stops is None:
             return False
         delta.text = self._stops.feed(delta.text)
@@ -164,33 +163,31 @@ class _Answer:
         elif delta.finish_reason is None and "finish_reason" in self._derives:
             delta.finish_reason = self._reason()
 
-    def _counts(self, told: TokenCounts | None) -> TokenCounts | None:
-        """Those of a response, completed; all of the answer's come with its last response where
-        the model counts nothing.
-        """
+    def _counts(self, counts: TokenCounts | None) -> TokenCounts | None:
+        """A response's counts, completed; on the last response if the model counts nothing."""
         if "completion_tokens" in self._derives and self._ended and self._vocabulary is not None:
             self._completion_tokens = len(self._vocabulary.ids("".join(self._texts)))
-            told = told or TokenCounts(self._prompt_tokens)
-            told = replace(told, completion_tokens=self._completion_tokens)
-        if told is not None and "prompt_tokens" in self._derives:
-            return replace(told, prompt_tokens=self._prompt_tokens)
-        return told
+            counts = counts or TokenCounts(self._prompt_tokens)
+            counts = replace(counts, completion_tokens=self._completion_tokens)
+        if counts is not None and "prompt_tokens" in self._derives:
+            return replace(counts, prompt_tokens=self._prompt_tokens)
+        return counts
 
     def _reason(self) -> FinishReason:
         full = self._max_tokens is not None and self._completion_tokens >= self._max_tokens
         return "length" if full else "stop"
 
     def _named(self, text: str, numbers: Sequence[TokenLogprobs]) -> list[TokenLogprobs]:
-        """The same log probabilities, each with its token."""
+        """The log probabilities, each with its token."""
         ids = list(self._vocabulary.ids(text)) if self._vocabulary is not None and text else []
         values = [next(iter(position.values()))["logprob"] for position in numbers]
         if len(values) == 1 and len(ids) != 1:
-            return [_named(UNKNOWN_TOKEN, values[0], text)]  # one token, however it is spelt
+            return [_named(UNKNOWN_TOKEN, values[0], text)]  # one token, whatever its ids here
         if len(values) == len(ids) + 1:
-            ids.append(UNKNOWN_TOKEN)  # the token that ends an answer has no text
+            ids.append(UNKNOWN_TOKEN)  # the final token of an answer has no text
         if len(values) != len(ids):
             raise InferenceFailed(
-                f"The model told {len(values)} log probabilities of a text of {len(ids)} tokens."
+                f"The model sent {len(values)} log probabilities for a text of {len(ids)} tokens."
             )
         pairs = zip(ids, values, strict=True)
         return [_named(token_id, value, self._text(token_id)) for token_id, value in pairs]
@@ -204,17 +201,17 @@ def _named(token_id: int, value: float, text: str) -> TokenLogprobs:
     return {token_id: {"logprob": value, "rank": None, "decoded_token": text}}
 
 
-class _News:
-    """What is new of a text that is told whole each time."""
+class _NewText:
+    """Finds the new part of a text that is sent complete each time."""
 
     def __init__(self) -> None:
         self._whole = ""
-        self._told = 0  # characters
+        self._length = 0  # characters returned so far
 
     def feed(self, whole: str, *, final: bool) -> str:
-        """A character that has not ended waits for its other bytes; the last may be empty."""
+        """Holds back an incomplete character until its end. The last `whole` may be empty."""
         self._whole = whole or self._whole
         sure = self._whole if final else self._whole.rstrip(_HALF_CHARACTER)
-        fresh = sure[self._told :]
-        self._told = max(self._told, len(sure))
-        return fresh
+        added = sure[self._length :]
+        self._length = max(self._length, len(sure))
+        return added

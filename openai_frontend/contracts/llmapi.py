@@ -20,14 +20,14 @@ def llmapi(
     decoupled: bool,
     vocabulary: Vocabulary | None,
 ) -> TensorFields:
-    """The contract of one model, not yet completed by `DerivedOutputs`."""
+    """The contract of one model, without `DerivedOutputs` around it."""
     return TensorFields(
         config, _TENSOR_MAP, tensors=tensors, decoupled=decoupled, vocabulary=vocabulary
     )
 
 
 def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
-    """What does not go as it is."""
+    """Encodes the fields that are not passed unchanged."""
     encode_sampling(request.sampling_params, values, context.inputs, prefix="sampling_param_")
     adapter = request.adapter
     if adapter is not None:
@@ -61,10 +61,10 @@ _TENSOR_MAP = TensorMap(
         "return_stop_reason",
     ),
     stream="streaming",
-    # a stop text is matched by its tokens, and missed where the answer spells it by others
+    # the model compares a stop string's tokens, and misses it if the answer tokenizes it otherwise
     derives=frozenset({"deltas", "stop"}),
     can_include_stop=False,
-    # a constraint's plug-in says `logits_processor`, and the model knows what goes by that name
+    # a constraint plug-in sets `logits_processor` to a name that the model knows
     extra_args={
         "logits_processor": (_PROCESSOR, str),
         "return_perf_metrics": ("sampling_param_return_perf_metrics", bool),

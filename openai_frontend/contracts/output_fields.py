@@ -22,7 +22,7 @@ from openai_frontend.generation import (
 
 Step = Callable[[CompletionDelta, Outputs], None]  # adds to a delta
 
-# What TensorRT-LLM's models tell of how an answer was made, of all names that its releases have
+# Performance metrics of TensorRT-LLM's models, with the names of all of its releases
 _METRICS = (
     "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks",
     "kv_cache_reused_block", "kv_cache_missed_block", "kv_cache_hit_rate", "arrival_time_ns",
@@ -30,8 +30,8 @@ _METRICS = (
     "total_accepted_draft_tokens", "total_draft_tokens", "cum_log_probs", "cumulative_logprob",
 )  # fmt: skip
 
-# Member of extra_args -> the outputs that it asks for
-_MORE: Mapping[str, Sequence[str]] = {
+# Member of extra_args -> the outputs that it requests
+_REQUESTED_OUTPUTS: Mapping[str, Sequence[str]] = {
     "return_perf_metrics": _METRICS,
     "return_context_logits": ("context_logits",),
     "return_generation_logits": ("generation_logits",),
@@ -45,7 +45,7 @@ _FINISH_REASONS: Mapping[str, FinishReason | None] = {
     "": None,
 }
 
-# Output -> what is derived where a model has none
+# Output -> what is derived if a model does not have it
 _DERIVED = {
     "finish_reason": "finish_reason",
     "num_input_tokens": "prompt_tokens",
@@ -54,7 +54,7 @@ _DERIVED = {
 
 
 class OutputFields:
-    """The outputs of one model, by our names."""
+    """Decodes one model's outputs."""
 
     def __init__(
         self, config: Mapping[str, Any], tensor_map: TensorMap, tensors: Mapping[str, str]
@@ -77,11 +77,11 @@ class OutputFields:
         return self._name(ours) in self._declared
 
     def derived(self) -> frozenset[str]:
-        """What the model has no output for."""
+        """What must be derived because the model has no output for it."""
         return frozenset(name for output, name in _DERIVED.items() if output not in self)
 
     def decoder(self, request: GenerationRequest) -> Callable[[Outputs], CompletionDelta]:
-        """What the model itself says in each response to this request."""
+        """A function that decodes each response to this request."""
         params = request.sampling_params
         decode = self._decode
         if request.sequences > 1:
@@ -89,17 +89,19 @@ class OutputFields:
         steps: list[Step] = []
         if params.logprobs is not None:
             steps.append(self._add_logprobs)
-        if asked := set(params.extra_args or ()) & _MORE.keys():
-            names = [name for each in asked for name in _MORE[each] if name in self]
-            steps.append(partial(_add_more, names=names))
-        return partial(_in_steps, decode, steps) if steps else decode
+        if arguments := set(params.extra_args or ()) & _REQUESTED_OUTPUTS.keys():
+            names = [
+                name for each in arguments for name in _REQUESTED_OUTPUTS[each] if name in self
+            ]
+            steps.append(partial(_add_requested, names=names))
+        return partial(_apply_steps, decode, steps) if steps else decode
 
     def _name(self, ours: str) -> str:
-        """As the model calls it."""
+        """The model's name of an output."""
         return self._tensors.get(ours, ours)
 
     def _decode(self, outputs: Outputs) -> CompletionDelta:
-        """The text and the counts of one response, and why it is the last."""
+        """Text, counts and finish reason of one response."""
         delta = CompletionDelta(_text(outputs.item(self._text)) or "")
         reason = _text(outputs.item(self._reason))
         if reason is not None:
@@ -111,21 +113,21 @@ class OutputFields:
         return delta
 
     def _one_sequence(self, outputs: Outputs, *, at: int) -> CompletionDelta:
-        """One answer of several; how long each of them is, nobody says."""
+        """One sequence of several; the model does not report the length of each."""
         texts = outputs.tolist(self._text) or []
         text = _text(texts[at]) if at < len(texts) else None
         return SequenceDelta(text or "", sequence=at)
 
     def _add_logprobs(self, delta: CompletionDelta, outputs: Outputs) -> None:
-        """A number for each token; which token it is, nobody says."""
+        """One number for each token; the model does not report which token."""
         numbers = outputs.tolist(self._log_probabilities) or []
-        if delta.counts is not None:  # a stream tells those of earlier responses again
+        if delta.counts is not None:  # a stream repeats those of earlier responses
             numbers = numbers[max(0, len(numbers) - delta.counts.completion_tokens) :]
         if numbers:
             delta.logprobs = [{UNKNOWN_TOKEN: {"logprob": number}} for number in numbers]
 
 
-def _in_steps(
+def _apply_steps(
     decode: Callable[[Outputs], CompletionDelta], steps: Sequence[Step], outputs: Outputs
 ) -> CompletionDelta:
     delta = decode(outputs)
@@ -134,15 +136,15 @@ def _in_steps(
     return delta
 
 
-def _add_more(delta: CompletionDelta, outputs: Outputs, *, names: Sequence[str]) -> None:
-    """Outputs that the request asked for by name, where this response has them."""
-    given = {name: outputs.tensor(name) for name in names}
-    told = {name: tensor for name, tensor in given.items() if tensor is not None}
-    if told:
+def _add_requested(delta: CompletionDelta, outputs: Outputs, *, names: Sequence[str]) -> None:
+    """Adds the outputs that the request asked for, if this response has them."""
+    tensors = {name: outputs.tensor(name) for name in names}
+    found = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    if found:
         delta.counts = replace(
             delta.counts or TokenCounts(),
-            metrics={name: _number(outputs.item(name)) for name in told if name in _METRICS},
-            logits={name: told[name] for name in told if name not in _METRICS},
+            metrics={name: _number(outputs.item(name)) for name in found if name in _METRICS},
+            logits={name: found[name] for name in found if name not in _METRICS},
         )
 
 
@@ -157,15 +159,17 @@ def _number(element: Any) -> int | float:
     return element if isinstance(element, (int, float)) else float(_text(element) or 0)
 
 
-def _finish_reason(told: str) -> FinishReason | None:
+def _finish_reason(text: str) -> FinishReason | None:
     try:
-        return _FINISH_REASONS[told.lower()]
+        return _FINISH_REASONS[text.lower()]
     except KeyError:
-        raise InferenceFailed(f"The model ended the request with '{told}'.") from None
+        raise InferenceFailed(
+            f"The model ended the request with an unknown finish reason '{text}'."
+        ) from None
 
 
-def _stop_reason(told: str | None) -> str | int | None:
-    """A text, or the id of a token."""
-    if told in (None, "", "None"):
+def _stop_reason(text: str | None) -> str | int | None:
+    """A stop string or a token id."""
+    if text in (None, "", "None"):
         return None
-    return int(told) if told is not None and told.isdecimal() else told
+    return int(text) if text is not None and text.isdecimal() else text

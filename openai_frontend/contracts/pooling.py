@@ -1,6 +1,4 @@
-"""The tensors of one pooled prompt, a vector or a score: those of NVIDIA's vLLM backend and of our
-in-process backend. Never generates text.
-"""
+"""The tensors of embeddings and scores in NVIDIA's vLLM backend and our in-process backend."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -19,48 +17,48 @@ from openai_frontend.generation import (
 
 
 class EmbeddingContract:
-    """One JSON document in, one vector out: a tensor of ours, JSON text of NVIDIA's."""
+    """A JSON document in, a vector out: as a tensor from our backend, as JSON from NVIDIA's."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
         self._takes_token_ids = config.get("backend") == "inprocess"
 
     def encode(self, request: EmbedRequest) -> dict[str, TensorInput]:
-        """Token ids where they are known, else the text; the ids as a tensor where they may be."""
+        """Sends token ids if known, else the text; the ids as a tensor if the model takes one."""
         token_ids = request.prompt_token_ids if self._takes_token_ids else None
         document: dict[str, Any] = {"input": _prompt(request)} if token_ids is None else {}
         if request.dimensions is not None:
-            document["pooling_params"] = {"dimensions": [request.dimensions]}  # NVIDIA's form
+            document["pooling_params"] = {"dimensions": [request.dimensions]}  # NVIDIA's format
         inputs = _inputs(self._inputs, "embedding_request", document)
         if token_ids is not None:
             inputs["prompt_token_ids"] = self._inputs.tensor("prompt_token_ids", token_ids)
         return inputs
 
     def decode(self, outputs: Outputs) -> EmbeddingResult:
-        """The vector lies in the response's own memory where the model answers with a tensor."""
+        """The vector. If it comes as a tensor, it stays in the response's own memory."""
         tensor = outputs.tensor("embedding")
         vector = _parsed(outputs) if tensor is None else memoryview(tensor)
         return EmbeddingResult(vector, outputs.item("num_input_tokens") or 0)
 
 
 class ScoreContract:
-    """One JSON document in, one number out; of our in-process backend alone."""
+    """A JSON document in, a number out. Only our in-process backend has it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._inputs = DeclaredInputs(config)
 
     def encode(self, request: ScorePairRequest) -> dict[str, TensorInput]:
-        """The sequence, and which of its tokens are the document's where the model is told."""
+        """The token ids, and which of them are the document's if the model takes that."""
         document: dict[str, Any] = {"input": list(request.prompt_token_ids)}
         if request.token_type_ids is not None:
             document["token_type_ids"] = list(request.token_type_ids)
         return _inputs(self._inputs, "score_request", document)
 
     def decode(self, outputs: Outputs) -> ScoreResult:
-        """The score and what was read for it."""
+        """The score and the number of input tokens."""
         score = outputs.item("score")
         if score is None:
-            raise InferenceFailed("The model answered without a score.")
+            raise InferenceFailed("The model returned no score.")
         return ScoreResult(score, outputs.item("num_input_tokens") or 0)
 
 
@@ -69,7 +67,7 @@ def _prompt(request: EmbedRequest) -> str | Sequence[int]:
         return list(request.prompt_token_ids)
     if request.prompt is not None:
         return request.prompt
-    raise InvalidRequest("There is nothing to embed.", param="input")
+    raise InvalidRequest("The input is empty.", param="input")
 
 
 def _inputs(
@@ -86,4 +84,4 @@ def _parsed(outputs: Outputs) -> memoryview:
     try:
         return memoryview(array("f", orjson.loads(text or b"")))
     except (orjson.JSONDecodeError, TypeError):
-        raise InferenceFailed("The model answered without an embedding.") from None
+        raise InferenceFailed("The model returned no embedding.") from None

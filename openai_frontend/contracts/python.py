@@ -1,4 +1,4 @@
-"""The tensors of any other model of text: by the usual names, or by those an operator gives."""
+"""The tensors of any other text model: default names, or names that the operator configures."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from openai_frontend.contracts.tensor_fields import TensorFields
 from openai_frontend.contracts.tensor_map import TensorMap
 from openai_frontend.errors import ModelUnavailable
 
-# Fields that go to an input of their own name, or of that which an operator says
+# Fields passed to an input of the same name, or of the name in `tensors`
 FIELDS = (
     "max_tokens",
     "min_tokens",
@@ -52,7 +52,7 @@ def python(
 
 
 def text_tensor(config: Mapping[str, Any], side: str, tensors: Mapping[str, str]) -> str:
-    """The model's name of its prompt or its answer; `side` is "input" or "output"."""
+    """The name of the prompt tensor or the answer tensor; `side` is "input" or "output"."""
     ours = f"text_{side}"
     texts = [
         tensor["name"] for tensor in config.get(side, ()) if tensor["data_type"] == "TYPE_STRING"
@@ -61,11 +61,11 @@ def text_tensor(config: Mapping[str, Any], side: str, tensors: Mapping[str, str]
     if name in texts:
         return name
     if ours in tensors:
-        raise ModelUnavailable(f"it has no {side} '{name}' of the type TYPE_STRING")
+        raise ModelUnavailable(f"it has no {side} '{name}' of type TYPE_STRING")
     if len(texts) != 1:
         raise ModelUnavailable(
-            f"none of its {side}s is called '{ours}', and {len(texts)} of them hold text: "
-            f"`tensors` can say which is meant"
+            f"it has no {side} '{ours}', and {len(texts)} of its {side}s hold text; name one as "
+            f"'{ours}' in `tensors`"
         )
     return str(texts[0])
 

@@ -22,17 +22,17 @@ NAMES = ("vllm", "tensorrt_llm", "llmapi", "python", "embeddings")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractOptions:
-    """What an operator says of a model's tensors."""
+    """An operator's options for a model's tensors."""
 
-    name: str | None = None  # one of NAMES; None: chosen from the config
+    name: str | None = None  # one of NAMES; None: selected by the config
     tensors: Mapping[str, str] = field(default_factory=dict)  # our name -> the model's
-    # name -> numpy array [tokens, hidden size]: prompt embeddings that requests may ask for
+    # name -> numpy array [tokens, hidden size]: prompt embeddings that requests can name
     prompt_embedding_tables: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedContracts:
-    """A model's contracts, and why they are its own."""
+    """A model's contracts, and the reason for the selection."""
 
     name: str
     reason: str  # one sentence
@@ -41,12 +41,12 @@ class SelectedContracts:
     score: ScoreContract | None = None
 
 
-_SAID_NOTHING = ContractOptions()
+_NO_OPTIONS = ContractOptions()
 _TASKS = frozenset({"generate", "embed", "score"})
 
 
-class _Maker(Protocol):
-    """Makes the contract of one model whose tensors stand one for each field."""
+class _Factory(Protocol):
+    """Creates the contract of a model with one tensor for each field."""
 
     def __call__(
         self,
@@ -58,33 +58,37 @@ class _Maker(Protocol):
     ) -> TensorFields: ...
 
 
-_MAKERS: Mapping[str, _Maker] = {"tensorrt_llm": tensorrt_llm, "llmapi": llmapi, "python": python}
+_FACTORIES: Mapping[str, _Factory] = {
+    "tensorrt_llm": tensorrt_llm,
+    "llmapi": llmapi,
+    "python": python,
+}
 
 
 def select_contracts(
     config: Mapping[str, Any],
     *,
     tasks: Collection[str] | None = None,
-    options: ContractOptions = _SAID_NOTHING,
+    options: ContractOptions = _NO_OPTIONS,
     decoupled: bool | None = None,
     vocabulary: Vocabulary | None = None,
 ) -> SelectedContracts:
-    """The contracts of a model with this config, which is Triton's completed one.
+    """The contracts for a model with this config, as completed by Triton.
 
-    `tasks` is what an in-process engine says that it does; None: all that the tensors allow.
-    `decoupled`: whether it sends any number of responses; None: what its config says.
-    `vocabulary` is that of its tokenizer, where there is one.
-    Raises ModelUnavailable with the reason where no contract fits.
+    `tasks`: what an in-process engine reports that it does; None: all that the tensors allow.
+    `decoupled`: whether it sends any number of responses; None: as in its config.
+    `vocabulary`: that of its tokenizer, if it has one.
+    Raises ModelUnavailable with the reason if no contract fits.
     """
     name, reason = _name(config, options)
     if name == "embeddings" and "embedding_request" not in declared_names(config, "input"):
         vectors = GenericEmbeddingContract(config, options.tensors)
         return SelectedContracts(name=name, reason=reason, embedding=vectors)
     if name in ("vllm", "embeddings"):
-        return _of_vllm(config, name, reason, tasks, vocabulary)
+        return _select_vllm(config, name, reason, tasks, vocabulary)
     if decoupled is None:
         decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
-    make = _MAKERS[name]
+    make = _FACTORIES[name]
     if name == "tensorrt_llm":
         make = partial(tensorrt_llm, prompt_embedding_tables=options.prompt_embedding_tables)
     contract = make(config, tensors=options.tensors, decoupled=decoupled, vocabulary=vocabulary)
@@ -93,40 +97,40 @@ def select_contracts(
 
 
 def _name(config: Mapping[str, Any], options: ContractOptions) -> tuple[str, str]:
-    """The name of the contract, and why it is this one."""
+    """The contract's name and the reason for it."""
     if options.name is not None:
         if options.name not in NAMES:
-            raise ModelUnavailable(f"there is no contract '{options.name}', only {NAMES}")
-        return options.name, "The model's options say so."
+            raise ModelUnavailable(
+                f"unknown contract '{options.name}'; use one of {', '.join(NAMES)}"
+            )
+        return options.name, "The model's options set it."
     named = frozenset(options.tensors)
     inputs = declared_names(config, "input") | named
     outputs = declared_names(config, "output") | named
-    for name, (sign, told) in _SIGNS.items():
-        if sign(config, inputs, outputs):
-            return "embeddings" if name == "vectors" else name, told
+    for name, (matches, reason) in _RULES.items():
+        if matches(config, inputs, outputs):
+            return "embeddings" if name == "vectors" else name, reason
     if "input_ids" in inputs:
-        raise ModelUnavailable(
-            "it takes token ids: requests go to the ensemble or the BLS model before it"
-        )
-    raise ModelUnavailable("no request of the gateway fits its tensors")
+        raise ModelUnavailable("it takes token ids; send requests to its ensemble or BLS model")
+    raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
 
 
-_Sign = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
+_Rule = Callable[[Mapping[str, Any], frozenset[str], frozenset[str]], bool]
 
-# Contract -> what shows it, and that in words; the first that fits
-_SIGNS: Mapping[str, tuple[_Sign, str]] = {
+# Contract -> its rule and the reason in words; the first match is selected
+_RULES: Mapping[str, tuple[_Rule, str]] = {
     "vllm": (
         lambda config, inputs, outputs: (
             (config.get("backend") in ("vllm", "inprocess") or "sampling_parameters" in inputs)
             and bool(outputs & {"text_output", "embedding", "score"})
         ),
-        "It takes its sampling parameters as vLLM's backends do.",
+        "It takes sampling parameters as vLLM's backends do.",
     ),
     "llmapi": (
         lambda config, inputs, outputs: (
             "text_output" in outputs and any(name.startswith("sampling_param_") for name in inputs)
         ),
-        "Its inputs are named sampling_param_..., as those of TensorRT-LLM's LLM-API model.",
+        "Its inputs are named sampling_param_..., as in TensorRT-LLM's LLM-API model.",
     ),
     "tensorrt_llm": (
         lambda config, inputs, outputs: (
@@ -138,51 +142,51 @@ _SIGNS: Mapping[str, tuple[_Sign, str]] = {
     ),
     "embeddings": (
         lambda config, inputs, outputs: "embedding_request" in inputs,
-        "It takes requests for embeddings as vLLM's backends do.",
+        "It takes embedding requests as vLLM's backends do.",
     ),
     "vectors": (
         lambda config, inputs, outputs: is_embedding_model(config),
-        "An input is its prompt and an output its vector, by their names.",
+        "The names of an input and an output identify its prompt and its vector.",
     ),
     "python": (
         lambda config, inputs, outputs: (
-            ("text_input" in inputs or _texts(config, "input") == 1)
-            and ("text_output" in outputs or _texts(config, "output") == 1)
+            ("text_input" in inputs or _text_count(config, "input") == 1)
+            and ("text_output" in outputs or _text_count(config, "output") == 1)
         ),
-        "An input is its prompt and an output its answer, by their names or as the only texts.",
+        "Its prompt and its answer are identified by their names, or are the only texts.",
     ),
 }
 
 
-def _texts(config: Mapping[str, Any], side: str) -> int:
+def _text_count(config: Mapping[str, Any], side: str) -> int:
     return sum(tensor["data_type"] == "TYPE_STRING" for tensor in config.get(side, ()))
 
 
-def _of_vllm(
+def _select_vllm(
     config: Mapping[str, Any],
     name: str,
     reason: str,
     tasks: Collection[str] | None,
     vocabulary: Vocabulary | None,
 ) -> SelectedContracts:
-    """Of vLLM's backends, NVIDIA's and ours: any of the three tasks."""
+    """The contracts of vLLM's backends, NVIDIA's and ours, for any of the three tasks."""
     inputs, outputs = declared_names(config, "input"), declared_names(config, "output")
     allowed = _TASKS if tasks is None else _TASKS & set(tasks)
     generates = "generate" in allowed and "text_output" in outputs and name == "vllm"
     embeds = "embed" in allowed and "embedding_request" in inputs
     scores = "score" in allowed and "score_request" in inputs and "score" in outputs
     if not (generates or embeds or scores):
-        raise ModelUnavailable("no request of the gateway fits its tensors")
+        raise ModelUnavailable("no supported endpoint matches its inputs and outputs")
     return SelectedContracts(
         name="vllm" if generates else "embeddings",
         reason=reason,
-        generation=_of_text(config, vocabulary) if generates else None,
+        generation=_vllm_generation(config, vocabulary) if generates else None,
         embedding=EmbeddingContract(config) if embeds else None,
         score=ScoreContract(config) if scores else None,
     )
 
 
-def _of_text(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
-    inprocess = config.get("backend") == "inprocess"  # it gets token ids
+def _vllm_generation(config: Mapping[str, Any], vocabulary: Vocabulary | None) -> Contract:
+    inprocess = config.get("backend") == "inprocess"  # it takes token ids
     contract = VLLMContract(config, None if inprocess else vocabulary)
     return ZeroTokens(DerivedOutputs(contract, vocabulary) if contract.derives else contract)

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Cuts a text that comes in pieces. What may be the start of a stop text waits for the next
-    piece; the same text in other pieces gives the same cut.
+    """Cuts a text that comes in pieces. Holds back what may be the start of a stop string.
+
+    The result does not depend on how the text is split into pieces.
     """
 
     def __init__(self, texts: Sequence[str], *, included: bool = False) -> None:
-        """`included`: the stop text itself stays in the text."""
+        """`included`: keep the stop string in the text."""
         self._matchers = [_Matcher(text) for text in texts]
         self._included = included
         self._waiting = ""
         self.found: str | None = None
 
     def feed(self, piece: str) -> str:
-        """What is sure to be before the end; once a stop text was found, nothing follows."""
+        """The text that certainly precedes any stop string. Empty once one was found."""
         if self.found is not None:
             return ""
         for at, character in enumerate(piece, start=1):
@@ -30,7 +31,7 @@ class StopStrings:
         return text[:sure]
 
     def finish(self) -> str:
-        """What waited and was no stop text."""
+        """The text that was held back."""
         rest, self._waiting = self._waiting, ""
         return rest
 
@@ -40,9 +41,7 @@ class StopStrings:
 
 
 class _Matcher:
-    """How much of one text the last characters are, after Knuth, Morris and Pratt: a step takes
-    the same time however long the text is.
-    """
+    """Matches one stop string by the Knuth-Morris-Pratt algorithm, in constant time per step."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -50,7 +49,7 @@ class _Matcher:
         self._shorter = _borders(text)
 
     def feed(self, character: str) -> bool:
-        """True where the character ends the text."""
+        """True if the character completes the stop string."""
         while self.matched and self.text[self.matched] != character:
             self.matched = self._shorter[self.matched]
         self.matched += self.text[self.matched] == character
@@ -58,7 +57,7 @@ class _Matcher:
 
 
 def _borders(text: str) -> list[int]:
-    """For each length: the longest shorter start of the text that ends there as well."""
+    """For each prefix of the text: the length of its longest border."""
     borders = [0, 0]
     for character in text[1:]:
         border = borders[-1]

@@ -18,8 +18,8 @@ from openai_frontend.generation import GenerationRequest, SamplingParams
 
 _DEFAULTS = {each.name: each.default for each in fields(SamplingParams)}
 
-# What an input that a model insists on is given where the request says nothing of it
-_NOTHING_SAID: Mapping[str, Any] = {
+# Values for required inputs that the request does not set
+_NEUTRAL_VALUES: Mapping[str, Any] = {
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
@@ -34,11 +34,11 @@ _NOTHING_SAID: Mapping[str, Any] = {
     "bad_words": "",
 }
 
-_OF_WHOLE_ANSWERS = {"return_context_logits", "return_generation_logits"}
+_NOT_STREAMED = {"return_context_logits", "return_generation_logits"}
 
 
 class TensorFields:
-    """Encodes for, and reads, one model; not yet completed by `DerivedOutputs`."""
+    """The contract of one model, without `DerivedOutputs` around it."""
 
     def __init__(
         self,
@@ -49,8 +49,9 @@ class TensorFields:
         decoupled: bool,
         vocabulary: Vocabulary | None,
     ) -> None:
-        """`tensors`: our name -> the model's. Raises ModelUnavailable for a model that cannot be
-        asked so.
+        """`tensors`: our name -> the model's name.
+
+        Raises ModelUnavailable if the model's tensors do not fit.
         """
         _check_named(tensors, tensor_map, config)
         self._map = tensor_map
@@ -70,20 +71,20 @@ class TensorFields:
         if tensor_map.exclude_prompt_flag and tensor_map.exclude_prompt_flag not in self._inputs:
             self.derives |= {"prompt"}
         self._check_datatypes({"text_input", *tensor_map.fields.values(), *tensor_map.flags})
-        self._unsaid = self._required()
+        self._required_values = self._required()
         self._needs_max_tokens = (
             self._inputs.name(tensor_map.fields.get("max_tokens", "")) in self._inputs.required()
         )
         self._carried = self._declared_fields()
 
     def supports(self, field: str) -> bool:
-        """True where the model declares every tensor that the field needs."""
+        """True if the model declares every tensor that the field needs."""
         return field in self._carried
 
     def encode(self, request: GenerationRequest) -> dict[str, TensorInput]:
-        """Prompt, flags, and what the request says, each in its own tensor."""
+        """Prompt, flags and fields, each in its own tensor."""
         tensor_map, params = self._map, request.sampling_params
-        values: Values = {**self._unsaid, "text_input": [self._prompt(request)]}
+        values: Values = {**self._required_values, "text_input": [self._prompt(request)]}
         for each, name in tensor_map.fields.items():
             value = getattr(params, each)
             if value is not None and value != _DEFAULTS[each]:
@@ -104,13 +105,13 @@ class TensorFields:
         return inputs
 
     def text_output(self, request: GenerationRequest) -> str | None:
-        """None: nothing promises that a response holds its text alone."""
+        """None, because a response may hold more than text."""
         return None
 
     def _streams(self, request: GenerationRequest) -> bool:
-        """Log probabilities are told token by token, so they are asked for as a stream."""
-        wanted = request.stream or request.sampling_params.logprobs is not None
-        return wanted and self._decoupled
+        """Log probabilities come token by token, so they require a stream."""
+        per_token = request.stream or request.sampling_params.logprobs is not None
+        return per_token and self._decoupled
 
     def _prompt(self, request: GenerationRequest) -> str:
         if request.prompt is None:
@@ -125,26 +126,26 @@ class TensorFields:
             return self._inputs.tensor(name, elements)
         except OverflowError:
             field = {name: each for each, name in self._map.fields.items()}.get(name, name)
-            message = f"Invalid '{field}': {elements[0]} is more than the model can be told."
+            message = f"Invalid '{field}': {elements[0]} is out of range for this model's input."
             raise InvalidRequest(message, param=field) from None
 
-    def _extra(self, given: Mapping[str, Any], *, stream: bool) -> Values:
-        """What goes to the model by the name of its input."""
+    def _extra(self, arguments: Mapping[str, Any], *, stream: bool) -> Values:
+        """Values for inputs that the client names itself in `vllm_xargs`."""
         values: Values = {}
-        for name, value in given.items():
+        for name, value in arguments.items():
             param = f"vllm_xargs.{name}"
             if self.extra_args is None or name not in self.extra_args:
                 message = f"Unsupported parameter: '{param}' is not supported with this model."
                 raise InvalidRequest(message, param=param, code="unsupported_parameter")
             tensor, kind = self._map.extra_args[name]
             values[tensor] = [_of_type(value, kind, param)]
-            if stream and name in _OF_WHOLE_ANSWERS and value:
+            if stream and name in _NOT_STREAMED and value:
                 message = f"Unsupported parameter: '{param}' cannot be used with 'stream'."
                 raise InvalidRequest(message, param=param, code="unsupported_parameter")
         return values
 
     def _declared_fields(self) -> frozenset[str]:
-        """The fields for which the model has every tensor that they need."""
+        """The fields for which the model declares every tensor."""
         tensor_map = self._map
         needs = {
             **{each: (name,) for each, name in tensor_map.fields.items()},
@@ -168,7 +169,7 @@ class TensorFields:
         return frozenset(carried | {"prompt"})
 
     def _required(self) -> Values:
-        """Values for the inputs that the model insists on and a request may say nothing of."""
+        """Neutral values for required inputs that a request may not set."""
         fields = {self._inputs.name(name): each for each, name in self._map.fields.items()}
         filled = {self._inputs.name(name) for name in ("text_input", *self._flags)}
         values: Values = {}
@@ -176,11 +177,11 @@ class TensorFields:
             each = fields.get(name, "")
             if name == self._inputs.name(self._map.stream):
                 values[self._map.stream] = [False]
-            elif each in _NOTHING_SAID:
-                values[self._map.fields[each]] = [_NOTHING_SAID[each]]
+            elif each in _NEUTRAL_VALUES:
+                values[self._map.fields[each]] = [_NEUTRAL_VALUES[each]]
             elif each != "max_tokens":
                 raise ModelUnavailable(
-                    f"its input '{name}' is required, and nothing of a request fills it"
+                    f"its input '{name}' is required, but no request field fills it"
                 )
         return values
 
@@ -188,15 +189,15 @@ class TensorFields:
         for name in sorted(names):
             if name in self._inputs and not is_writable(self._inputs.datatype(name)):
                 raise ModelUnavailable(
-                    f"its input '{self._inputs.name(name)}' is of the type "
-                    f"{self._inputs.datatype(name)}, in which no request can be written"
+                    f"its input '{self._inputs.name(name)}' has the unsupported type "
+                    f"{self._inputs.datatype(name)}"
                 )
 
 
 def _check_named(
     tensors: Mapping[str, str], tensor_map: TensorMap, config: Mapping[str, Any]
 ) -> None:
-    """Raises for a name that an operator gives to no tensor of ours, or of no tensor there is."""
+    """Raises ModelUnavailable if `tensors` has an unknown name on either side."""
     inputs = {"text_input", tensor_map.stream, *tensor_map.fields.values(), *tensor_map.flags}
     for names in tensor_map.custom_fields.values():
         inputs.update(names)
@@ -204,22 +205,24 @@ def _check_named(
     for ours, name in tensors.items():
         if ours not in sides:
             raise ModelUnavailable(
-                f"`tensors` names a '{ours}', but there are only {', '.join(sorted(sides))}"
+                f"`tensors` has an unknown name '{ours}'; use {', '.join(sorted(sides))}"
             )
         if name not in declared_names(config, sides[ours]):
-            raise ModelUnavailable(f"it has no {sides[ours]} '{name}', which `tensors` names")
+            raise ModelUnavailable(
+                f"`tensors` names an {sides[ours]} '{name}' that it does not have"
+            )
 
 
 def _unbounded() -> InvalidRequest:
     message = (
-        "Missing required parameter: 'max_tokens'. This model must be told how long its answer may "
-        "be, and nothing says how long its context is."
+        "Missing required parameter: 'max_tokens'. This model needs it, because its context length "
+        "is unknown."
     )
     return InvalidRequest(message, param="max_tokens", code="missing_required_parameter")
 
 
 def _of_type(value: Any, kind: type, param: str) -> Any:
-    """A value of a request as one of its input; whole numbers pass for decimals."""
+    """Checks a value's type; accepts integers as decimals."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:

@@ -26,7 +26,7 @@ def tensorrt_llm(
     vocabulary: Vocabulary | None,
     prompt_embedding_tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> TensorFields:
-    """The contract of one pipeline, not yet completed by `DerivedOutputs`."""
+    """The contract of one pipeline, without `DerivedOutputs` around it."""
     tensor_map = _ACCUMULATING if _accumulates(config) else _TENSOR_MAP
     if prompt_embedding_tables:
         tensor_map = _with_tables(tensor_map, prompt_embedding_tables)
@@ -36,7 +36,7 @@ def tensorrt_llm(
 
 
 def _with_tables(tensor_map: TensorMap, tables: Mapping[str, Any]) -> TensorMap:
-    """The same for a pipeline that has tables which requests may name."""
+    """The map of a pipeline with prompt tables that requests can name."""
 
     def arrays(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
         return {
@@ -49,13 +49,13 @@ def _with_tables(tensor_map: TensorMap, tables: Mapping[str, Any]) -> TensorMap:
 
 
 def _encode_custom(request: GenerationRequest, values: Values, context: EncodingContext) -> None:
-    """What does not go as it is."""
-    values.pop(ARGUMENT, None)  # the name of a table, which goes as an array
+    """Encodes the fields that are not passed unchanged."""
+    values.pop(ARGUMENT, None)  # the table itself is sent as an array
     params = request.sampling_params
     encode_sampling(params, values, context.inputs)
     if params.ignore_eos:
-        values["end_id"] = [-1]  # no token ends the answer
-    if params.bad_words:  # a word is other tokens where a space stands before it
+        values["end_id"] = [-1]  # no token has this id
+    if params.bad_words:  # a word has other tokens after a space
         values["bad_words"] = [form for word in params.bad_words for form in (word, f" {word}")]
     if params.logprobs is not None:
         values["return_log_probs"] = [True]
@@ -66,15 +66,15 @@ def _encode_custom(request: GenerationRequest, values: Values, context: Encoding
         values["guided_decoding_guide_type"] = [kind]
         values["guided_decoding_guide"] = [guide]
     if params.beam_width is not None or values.get("num_draft_tokens", [0])[0]:
-        values["stream"] = [False]  # neither of the two is told while it is worked out
+        values["stream"] = [False]  # neither can be streamed
     if request.adapter is not None:
         values["lora_task_id"] = [request.adapter.id]
 
 
 def _encode_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabulary) -> None:
-    """The model takes texts, and gives the weight to each token that it reads in one."""
+    """The model takes words and applies the weight to each of their tokens."""
     words = [_word(token_id, vocabulary) for token_id in bias]
-    # Its tokenizer reads BOS before each of them: the empty text takes from BOS what that gave.
+    # Its tokenizer adds BOS to each word; the empty word takes that bias from BOS again.
     values["embedding_bias_words"] = [*words, ""]
     values["embedding_bias_weights"] = [*bias.values(), -sum(bias.values())]
 
@@ -82,25 +82,25 @@ def _encode_bias(bias: Mapping[int, float], values: Values, vocabulary: Vocabula
 def _word(token_id: int, vocabulary: Vocabulary) -> str:
     text = vocabulary.token_text(token_id)
     if not text or list(vocabulary.ids(text)) != [token_id]:
-        message = f"Invalid 'logit_bias': this model cannot be told of the token {token_id}."
+        message = f"Invalid 'logit_bias': token {token_id} cannot be sent to this model as text."
         raise InvalidRequest(message, param="logit_bias")
     return text
 
 
-def _guide(held: StructuredOutputs, names: Mapping[str, str]) -> tuple[str, str]:
-    """The type of a guide and its text; how white space stands in it cannot be said."""
-    if held.json is not None:
-        schema = held.json
+def _guide(constraint: StructuredOutputs, names: Mapping[str, str]) -> tuple[str, str]:
+    """The guide's type and text. White space cannot be configured."""
+    if constraint.json is not None:
+        schema = constraint.json
         return "json_schema", schema if isinstance(schema, str) else orjson.dumps(schema).decode()
-    if held.regex is not None:
-        return "regex", held.regex
-    if held.choice is not None:
-        quoted = (json.dumps(choice, ensure_ascii=False) for choice in held.choice)
+    if constraint.regex is not None:
+        return "regex", constraint.regex
+    if constraint.choice is not None:
+        quoted = (json.dumps(choice, ensure_ascii=False) for choice in constraint.choice)
         return "ebnf_grammar", "root ::= " + " | ".join(quoted)
-    if held.grammar is not None:
-        if "::=" not in held.grammar:
+    if constraint.grammar is not None:
+        if "::=" not in constraint.grammar:
             raise _not_ebnf(names.get("structured_outputs", "structured_outputs"))
-        return "ebnf_grammar", held.grammar
+        return "ebnf_grammar", constraint.grammar
     return "json", ""
 
 
@@ -110,7 +110,7 @@ def _not_ebnf(param: str) -> InvalidRequest:
 
 
 def _accumulates(config: Mapping[str, Any]) -> bool:
-    """Whether BLS gives all tokens so far to its detokenizer, and so tells the whole text."""
+    """Whether the BLS model sends the complete text so far with each response."""
     parameter = config.get("parameters", {}).get("accumulate_tokens", {})
     return str(parameter.get("string_value", "")).lower() in ("true", "yes", "1", "t")
 
@@ -133,7 +133,7 @@ _CUSTOM_FIELDS = {
     "adapter_weights": ("lora_task_id", "lora_weights", "lora_config"),
 }
 
-# Inputs that a client names himself, in `vllm_xargs`
+# Inputs that clients set by name in `vllm_xargs`
 _EXTRA_ARGS = {
     "early_stopping": int,
     "end_id": int,
@@ -170,7 +170,7 @@ _ACCUMULATING = _tensor_map("deltas")
 def encode_sampling(
     params: SamplingParams, values: Values, declared: DeclaredInputs, *, prefix: str = ""
 ) -> None:
-    """The engine is greedy unless top_k or top_p says more, whatever the temperature."""
+    """Sampling inputs. TensorRT-LLM is greedy unless top_k or top_p is set."""
     temperature, top_k, top_p = (f"{prefix}{name}" for name in ("temperature", "top_k", "top_p"))
     if params.seed is not None:
         values[f"{prefix}seed"] = [params.seed % 2**64]

@@ -13,20 +13,19 @@ _ARRAYS = {"FP16": "<f2", "FP32": "<f4", "INT32": "<i4", "INT64": "<i8"}
 
 
 def lora_weights(request: GenerationRequest, inputs: DeclaredInputs) -> dict[str, TensorInput]:
-    """The inputs `lora_weights` and `lora_config`, where the request has what to tell; a request
-    without them names an adapter that the model has from before.
+    """The inputs `lora_weights` and `lora_config`, if the request carries weights.
+
+    Without them it names an adapter that the model has already cached.
     """
-    told = request.adapter_weights
-    if told is None:
+    adapter = request.adapter_weights
+    if adapter is None:
         return {}
-    arrays = {"lora_weights": told.weights, "lora_config": told.config}
+    arrays = {"lora_weights": adapter.weights, "lora_config": adapter.config}
     return {inputs.name(name): array_input(inputs, name, array) for name, array in arrays.items()}
 
 
 def array_input(inputs: DeclaredInputs, name: str, array: Any) -> TensorInput:
-    """In the declared datatype, with as many dimensions as are declared: those in front have one
-    element.
-    """
+    """The array in the declared datatype and rank; leading dimensions have one element."""
     datatype, rank = inputs.datatype(name), inputs.rank(name)
     shape = (1,) * (rank - array.ndim) + array.shape[max(0, array.ndim - rank) :]
     if numpy.prod(shape) != array.size:
@@ -35,7 +34,7 @@ def array_input(inputs: DeclaredInputs, name: str, array: Any) -> TensorInput:
 
 
 def _converted(array: Any, datatype: str) -> Any:
-    bfloat16 = array.dtype.kind == "V" and array.dtype.itemsize == 2  # numpy has no such type
+    bfloat16 = array.dtype.kind == "V" and array.dtype.itemsize == 2  # numpy lacks bfloat16
     if datatype == "BF16":
         return array if bfloat16 else _to_bfloat16(array)
     return (_from_bfloat16(array) if bfloat16 else array).astype(_ARRAYS[datatype], copy=False)
@@ -46,18 +45,18 @@ def _from_bfloat16(array: Any) -> Any:
 
 
 def _to_bfloat16(array: Any) -> Any:
-    """The upper half of a float32, rounded to the nearest, to the even one of two."""
+    """The upper half of a float32, rounded to nearest, ties to even."""
     bits = array.astype("<f4").view("<u4")
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
 
 
-ARGUMENT = "prompt_embedding_table"  # of `vllm_xargs`, and the input that takes the table
+ARGUMENT = "prompt_embedding_table"  # the member of `vllm_xargs` and the name of the input
 
 
 def prompt_table(
     request: GenerationRequest, inputs: DeclaredInputs, tables: Mapping[str, Any]
 ) -> dict[str, TensorInput]:
-    """The table that the request names, and what goes with it; nothing where it names none."""
+    """The table that the request names and its related inputs; empty if it names none."""
     name = (request.sampling_params.extra_args or {}).get(ARGUMENT)
     if name is None:
         return {}
@@ -67,14 +66,14 @@ def prompt_table(
         message = f"Invalid value for '{param}'. Supported values are: {known}."
         raise InvalidRequest(message, param=param, code="invalid_value")
     table = tables[name]
-    beside = {
+    scalars = {
         "prompt_vocab_size": len(table),
-        # keeps the prefixes of prompts apart that have different tables
+        # separates cached prefixes of prompts with different tables
         "prompt_table_extra_id": sorted(tables).index(name) + 1,
     }
     numbers = {
         inputs.name(each): inputs.tensor(each, [value])
-        for each, value in beside.items()
+        for each, value in scalars.items()
         if each in inputs
     }
     return {inputs.name(ARGUMENT): array_input(inputs, ARGUMENT, table), **numbers}

@@ -190,9 +190,9 @@ def test_what_the_model_does_not_report(tmp_path: Path, capsys: pytest.CaptureFi
 
     found = report(capsys, "m", "--model-repository", str(tmp_path))
 
-    assert found["contract"] == "python. The model's options say so."
+    assert found["contract"] == "python. The model's options set it."
     assert found["streams"] == "as one chunk at the end: the model sends one response"
-    assert any("first stop text" in sentence for sentence in found["derived"])
+    assert any("first stop string" in sentence for sentence in found["derived"])
     assert {"temperature", "response_format"} <= set(found["refused"])
     assert "stop" not in found["refused"]
 
@@ -207,7 +207,7 @@ def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[st
     found = report(capsys, "m", "--model-repository", str(tmp_path), code=1)
 
     assert (found["problem"], found["no_endpoint"]) == (
-        "no request of the gateway fits its tensors",
+        "no supported endpoint matches its inputs and outputs",
         True,
     )
 

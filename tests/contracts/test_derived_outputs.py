@@ -165,7 +165,7 @@ def test_numbers_that_fit_no_tokens_fail() -> None:
     """Nobody knows which token is whose: never guessed."""
 
     told = [CompletionDelta("abc", logprobs=numbers(-1.0, -2.0))]
-    with pytest.raises(InferenceFailed, match="2 log probabilities of a text of 3 tokens"):
+    with pytest.raises(InferenceFailed, match="2 log probabilities for a text of 3 tokens"):
         answers({"logprobs"}, told)
 
 

@@ -92,13 +92,13 @@ def test_inputs_that_a_model_insists_on_are_filled() -> None:
 @pytest.mark.parametrize(
     ("inputs", "outputs", "named", "reason"),
     [
-        ("a:STRING b:STRING", "c:STRING", {"text_output": "c"}, "no request of the gateway"),
-        ("a:STRING", "c:STRING d:STRING", {"text_input": "a"}, "no request of the gateway"),
+        ("a:STRING b:STRING", "c:STRING", {"text_output": "c"}, "no supported endpoint"),
+        ("a:STRING", "c:STRING d:STRING", {"text_input": "a"}, "no supported endpoint"),
         ("a:STRING", "c:STRING", {"text_input": "x"}, "no input 'x'"),
-        ("a:FP32 t:STRING", "c:STRING", {"text_input": "a"}, "no input 'a' of the type TYPE_STR"),
-        ("a:STRING", "c:STRING", {"temperature": "x"}, "no input 'x', which `tensors` names"),
-        ("a:STRING", "c:STRING", {"warmth": "a"}, "names a 'warmth', but there are only"),
-        ("a:STRING t:BF16", "c:STRING", {"temperature": "t"}, "'t' is of the type BF16"),
+        ("a:FP32 t:STRING", "c:STRING", {"text_input": "a"}, "no input 'a' of type TYPE_STR"),
+        ("a:STRING", "c:STRING", {"temperature": "x"}, "names an input 'x' that it does not have"),
+        ("a:STRING", "c:STRING", {"warmth": "a"}, "unknown name 'warmth'; use"),
+        ("a:STRING t:BF16", "c:STRING", {"temperature": "t"}, "'t' has the unsupported type BF16"),
     ],
 )
 def test_a_model_that_cannot_be_asked_says_why(

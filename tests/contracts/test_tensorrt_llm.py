@@ -373,7 +373,7 @@ def test_an_input_of_an_unknown_type_makes_a_model_useless() -> None:
         {**each, "data_type": "TYPE_BF16"} if each["name"] == "temperature" else each
         for each in ENSEMBLE["input"]
     ]
-    with pytest.raises(ModelUnavailable, match="'temperature' is of the type BF16"):
+    with pytest.raises(ModelUnavailable, match="'temperature' has the unsupported type BF16"):
         contract({**ENSEMBLE, "input": kinds})
 
 
@@ -381,7 +381,7 @@ def test_the_engine_itself_takes_no_text() -> None:
     """Its requests go to the pipeline around it."""
 
     config = {"input": tensors("input_ids:INT32"), "output": tensors("output_ids:INT32")}
-    with pytest.raises(ModelUnavailable, match="ensemble or the BLS model"):
+    with pytest.raises(ModelUnavailable, match="ensemble or BLS model"):
         select_contracts(config)
 
 

@@ -277,8 +277,8 @@ def test_a_user_without_a_home_needs_a_cache(
         (["org/m", "--model-repository", "."], "--model-repository: cannot be combined with MODEL"),
         (["--served-model-name", "m"], "served_model_name: only valid with MODEL"),
         (["--engine-arg", "a=1"], "engine_arg: only valid with MODEL"),
-        (["org/m", "--engine-arg", "a"], "--engine-arg: 'a' is not of the form KEY=VALUE"),
-        (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name begins with"),
+        (["org/m", "--engine-arg", "a"], "--engine-arg: 'a' must have the form KEY=VALUE"),
+        (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name may contain"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line_and_code_2(

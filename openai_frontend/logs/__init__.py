@@ -1,1 +1,1 @@
-"""How the process' log looks and where it goes. Decides nothing of what is logged."""
+"""The format of the process' log, and how it is written."""

@@ -1,6 +1,6 @@
-"""Which request a line of the log belongs to: set where requests begin, read where lines are made.
+"""Context variables that connect log lines with their request.
 
-The server starts a task for each request, and tasks that it starts inherit what is set here.
+The server starts a task for each request; tasks started by it inherit the variables.
 """
 
 from contextvars import ContextVar
@@ -8,19 +8,19 @@ from typing import Protocol
 
 
 class LogContext(Protocol):
-    """What a line tells of its request beside the id."""
+    """IDs of the request in log lines, besides the request id."""
 
     @property
     def trace_id(self) -> str | None:
-        """32 hexadecimal digits; None where there is no trace."""
+        """32 hexadecimal digits; None without a trace."""
 
     @property
     def span_id(self) -> str | None:
-        """16 of them: of the request's own span."""
+        """16 hexadecimal digits: the span of the request."""
 
     @property
     def response_id(self) -> str | None:
-        """The id of the answer, by which Triton and the engine know the request."""
+        """The id of the response, which Triton and the engine use too."""
 
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)

@@ -1,4 +1,4 @@
-"""A record of the log as a line: text for people, or one JSON object. Writes nothing."""
+"""Formats log records as text or JSON, one line each."""
 
 import logging
 from datetime import UTC, datetime
@@ -11,13 +11,14 @@ from openai_frontend.logs.redaction import Redactor, one_line
 
 LogFormat = Literal["text", "json"]
 
-# Of one record; attributes of ours on top of logging's own: `fields` (a dict, for JSON)
+# Records may have our attribute `fields`: a dict of further JSON members
 Line = dict[str, Any]
 
 
 class TextFormatter(logging.Formatter):
-    """`time level [request] logger: message`; what an exception adds is indented, so that each
-    line that begins at the margin is a record's.
+    """`time level [request] logger: message`.
+
+    Exceptions are indented, so each line without indentation is a record.
     """
 
     def __init__(self, redaction: Redactor) -> None:
@@ -25,27 +26,25 @@ class TextFormatter(logging.Formatter):
         self._redaction = redaction
 
     def format(self, record: logging.LogRecord) -> str:
-        """Without a line end."""
         current = request_id.get()
         message = self._redaction.message(record, of_request=current is not None)
         of = "" if current is None or current in message else f" [{current}]"
-        told = self._redaction.exception(record, of_request=current is not None)
+        exception = self._redaction.exception(record, of_request=current is not None)
         line = f"{self.formatTime(record)} {record.levelname}{of} {record.name}: {message}"
-        return line if told is None else line + _indented(told.stack)
+        return line if exception is None else line + _indented(exception.stack)
 
 
 class JSONFormatter(logging.Formatter):
-    """One object a line: docs/tracing-and-logs.md lists its members."""
+    """One object per line; docs/tracing-and-logs.md lists its members."""
 
     def __init__(self, redaction: Redactor, process: str | None = None) -> None:
-        """`process` is the name of another process than the gateway's own."""
+        """`process`: name of a process other than the gateway's own."""
         super().__init__()
         self._redaction = redaction
         self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
-        """Without a line end."""
-        current, known = request_id.get(), context.get()
+        current, ids = request_id.get(), context.get()
         of_request = current is not None
         line: Line = {
             "time": _rfc3339(record.created),
@@ -54,22 +53,21 @@ class JSONFormatter(logging.Formatter):
             "message": self._redaction.message(record, of_request=of_request),
             "request_id": current,
         }
-        if known is not None:
-            line.update(
-                trace_id=known.trace_id, span_id=known.span_id, response_id=known.response_id
-            )
+        if ids is not None:
+            line.update(trace_id=ids.trace_id, span_id=ids.span_id, response_id=ids.response_id)
         line["process"] = self._process
         line.update(getattr(record, "fields", ()))
-        told = self._redaction.exception(record, of_request=of_request)
-        if told is not None:
-            line["exception"] = {"type": told.type, "message": told.message, "stack": told.stack}
+        exception = self._redaction.exception(record, of_request=of_request)
+        if exception is not None:
+            line["exception"] = {
+                "type": exception.type, "message": exception.message, "stack": exception.stack,
+            }  # fmt: skip
         return _dumped({name: value for name, value in line.items() if value is not None})
 
 
 def make_formatter(
     form: LogFormat, *, exception_texts: bool = False, process: str | None = None
 ) -> logging.Formatter:
-    """The formatter of one of the two forms."""
     redaction = Redactor(exception_texts=exception_texts)
     return JSONFormatter(redaction, process) if form == "json" else TextFormatter(redaction)
 
@@ -85,7 +83,7 @@ def _rfc3339(seconds: float) -> str:
 def _dumped(line: Line) -> str:
     try:
         return orjson.dumps(line, default=str).decode()
-    except TypeError:  # a lone surrogate, which UTF-8 cannot carry
+    except TypeError:  # a lone surrogate, which UTF-8 cannot encode
         return orjson.dumps(_writable(line), default=str).decode()
 
 

@@ -1,6 +1,6 @@
-"""Writes lines on a thread of its own: a pipe that nobody reads, a full disk, hold up no request.
+"""A logging handler that writes on its own thread: a blocked pipe or a full disk delays no request.
 
-Lines that find no room, or that cannot be written, are counted, and the log tells how many.
+Lines that do not fit into the buffer or cannot be written are dropped and counted in the log.
 """
 
 import logging
@@ -11,14 +11,14 @@ import threading
 import weakref
 from collections.abc import Callable
 
-MAX_LINES = 10_000  # that wait to be written
-_FLUSH_S = 2.0  # that the process' end waits for them
-_RETRY_S = 0.5  # after which a descriptor that takes nothing now is tried again
+MAX_LINES = 10_000  # buffered
+_FLUSH_S = 2.0  # at shutdown
+_RETRY_S = 0.5  # for a non-blocking descriptor that is full
 _BATCH = 64
 
 
 class BackgroundWriter:
-    """A bounded queue of lines and the thread that writes them to a descriptor."""
+    """A bounded queue of lines, and the thread that writes them to a file descriptor."""
 
     def __init__(
         self,
@@ -27,32 +27,32 @@ class BackgroundWriter:
         notice: Callable[[int], str],
         max_lines: int = MAX_LINES,
     ) -> None:
-        """`notice` makes the line that tells how many were lost."""
+        """`notice` formats the line that reports the number of dropped lines."""
         self._fd = fd
         self._notice = notice
         self._max_lines = max_lines
-        self.lost = 0  # lines, since the start
-        self._told = 0  # of them
-        self._cut = False  # the last line was written in part
+        self.dropped = 0  # lines, since the start
+        self._reported = 0  # of them
+        self._cut = False  # the last line was written partially
         self._start()
         after_fork = weakref.WeakMethod(self._start)
         os.register_at_fork(after_in_child=lambda: (start := after_fork()) and start())
 
     def _start(self) -> None:
         self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
-        self._lock = threading.RLock()  # what interrupts a thread may log too
+        self._lock = threading.RLock()  # a signal handler may log too
         thread = threading.Thread(target=self._run, args=(self._lines,), name="log", daemon=True)
         thread.start()
 
     def put(self, line: str) -> None:
-        """Never blocks; from any thread, and from within itself."""
+        """Never blocks. Thread-safe and reentrant."""
         if self._lines.qsize() >= self._max_lines:
-            self._lose(1)
+            self._drop(1)
         else:
             self._lines.put(line)
 
     def flush(self, timeout_s: float = _FLUSH_S) -> bool:
-        """Wait until what was put has been written or lost; False where the time ran out."""
+        """Waits until all lines have been written or dropped; False on timeout."""
         done = threading.Event()
         self._lines.put(done)
         return done.wait(timeout_s)
@@ -74,14 +74,14 @@ class BackgroundWriter:
                 done.set()
 
     def _write_all(self, batch: list[str]) -> None:
-        lost = self.lost
-        if lost > self._told and self._write(self._notice(lost - self._told)) == 0:
-            self._told = lost
+        dropped = self.dropped
+        if dropped > self._reported and self._write(self._notice(dropped - self._reported)) == 0:
+            self._reported = dropped
         if batch:
-            self._lose(self._write("".join(batch)))
+            self._drop(self._write("".join(batch)))
 
     def _write(self, text: str) -> int:
-        """How many of the lines have not been written wholly."""
+        """Returns the number of lines that were not written completely."""
         encoded = text.encode(errors="backslashreplace")
         data = memoryview(b"\n" + encoded if self._cut else encoded)
         try:
@@ -97,44 +97,43 @@ class BackgroundWriter:
         while True:
             try:
                 return os.write(self._fd, data)
-            except BlockingIOError:  # a descriptor that another process made non-blocking
+            except BlockingIOError:  # another process made it non-blocking
                 select.select([], [self._fd], [], _RETRY_S)
 
-    def _lose(self, count: int) -> None:
+    def _drop(self, count: int) -> None:
         with self._lock:
-            self.lost += count
+            self.dropped += count
 
 
 class NonBlockingHandler(logging.Handler):
-    """Makes each record a line where it is logged, for an exception holds all that it saw; another
-    thread writes it.
+    """Formats records where they are logged, because an exception keeps its frames alive; another
+    thread writes the lines.
     """
 
     def __init__(self, fd: int, formatter: logging.Formatter) -> None:
         super().__init__()
         self.setFormatter(formatter)
-        self.writer = BackgroundWriter(fd, notice=self._lost_line)
+        self.writer = BackgroundWriter(fd, notice=self._dropped_notice)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Never raises."""
         try:
             line = self.format(record)
-        except Exception as error:  # noqa: BLE001  the log's own edge: a bad record ends no request
+        except Exception as error:  # noqa: BLE001  a bad record must not fail a request
             line = self.format(_unwritable(record, error))
         self.writer.put(line + "\n")
 
     def flush(self) -> None:
-        """Waits a while for the thread."""
         self.writer.flush()
 
-    def _lost_line(self, count: int) -> str:
-        return self.format(_record(logging.WARNING, "%d lines of the log were lost", count)) + "\n"
+    def _dropped_notice(self, count: int) -> str:
+        return self.format(_record(logging.WARNING, "dropped %d log lines", count)) + "\n"
 
 
 def dropped_lines() -> int:
-    """Of the process' log, since it was set up."""
+    """Lines that the process' log has dropped since it was set up."""
     handlers = logging.getLogger().handlers
-    return sum(each.writer.lost for each in handlers if isinstance(each, NonBlockingHandler))
+    return sum(each.writer.dropped for each in handlers if isinstance(each, NonBlockingHandler))
 
 
 def _record(level: int, message: str, *args: object) -> logging.LogRecord:
@@ -142,7 +141,7 @@ def _record(level: int, message: str, *args: object) -> logging.LogRecord:
 
 
 def _unwritable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """Says where the record comes from, and nothing that it holds."""
-    message = "a line of %s (%s:%d) could not be written: %s"
+    """Reports the record's source location without its content."""
+    message = "cannot format a log record of %s (%s:%d): %s"
     where = record.name, record.filename, record.lineno
     return _record(logging.ERROR, message, *where, type(error).__name__)

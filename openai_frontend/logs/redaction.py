@@ -1,8 +1,8 @@
-"""What no line of the log may hold: keys, what a request says, and bytes that forge lines.
+"""Removes from log lines what they must not contain: API keys, prompts, and control characters.
 
-An exception's text may quote the request that caused it, in any form (a repr, token ids, a part).
-So of an exception in a request the log has its type and its places in the source, which show what
-was wrong, and its text only where the operator wants it.
+An exception's text may quote the request that caused it in any form (a repr, token ids, a part).
+For exceptions of requests, the log therefore has the type and the traceback, and the text only if
+the operator enables it.
 """
 
 import hashlib
@@ -15,21 +15,21 @@ from typing import Any
 
 from openai_frontend.errors import GatewayError
 
-# Keys in OpenAI's form, JSON Web Tokens, and whatever stands where a key is sent
+# Keys in OpenAI's format, JSON Web Tokens, and any bearer token
 _SECRET = re.compile(
     r"sk-[A-Za-z0-9_-]{16,}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
     r"|(?<=bearer )[^\s'\",]{8,}",
     re.IGNORECASE,
 )
-# C0 and C1, delete, and the line ends of Unicode: what ends a line or commands a terminal
+# C0, C1, delete and Unicode line ends: they end a line or control a terminal
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 # Attribute of a logger, which its descendants inherit
 _MARKER = "redacts_exceptions"
-_AT_START = ("EngineCore failed to start",)  # what vLLM says before there is any request
-_MAX_FRAMES = 64  # of one exception: the innermost
-_MAX_CHAIN = 8  # exceptions that one was raised from
+_AT_START = ("EngineCore failed to start",)  # logged by vLLM before there are requests
+_MAX_FRAMES = 64  # per exception, the innermost
+_MAX_CHAIN = 8  # causes and contexts of an exception
 
 
 def redact_exceptions(logger: logging.Logger, *, redact: bool = True) -> None:
@@ -47,7 +47,7 @@ for _library in ("asyncio", "uvicorn", "vllm"):
 
 
 class Redactor:
-    """Decides by the operator's word whether texts of exceptions are logged."""
+    """Formats messages and exceptions; `exception_texts` is the operator's setting."""
 
     def __init__(self, *, exception_texts: bool = False) -> None:
         self._exception_texts = exception_texts
@@ -60,17 +60,17 @@ class Redactor:
         elif isinstance(args, Mapping):
             text = str(record.msg) % args
         else:
-            told = tuple(self._told(each, record, of_request) for each in args)
-            text = str(record.msg) % told
+            redacted = tuple(self._redacted(each, record, of_request) for each in args)
+            text = str(record.msg) % redacted
         return one_line(without_secrets(text))
 
-    def _told(self, argument: Any, record: LogRecord, of_request: bool) -> Any:
+    def _redacted(self, argument: Any, record: LogRecord, of_request: bool) -> Any:
         if isinstance(argument, BaseException):
             return self.text(argument, quotes=of_request or _is_for_requests(record))
         return argument
 
     def text(self, error: BaseException, *, quotes: bool) -> str:
-        """What the exception says; a length in its place where that may quote a request."""
+        """The exception's text, or its length if the text may quote a request."""
         text = _text(error)
         if self._exception_texts or not quotes or not text:
             return text
@@ -78,10 +78,10 @@ class Redactor:
             return text
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
-        return f"(its text of {len(text)} characters is left out; --log-exception-texts shows it)"
+        return f"(text of {len(text)} characters omitted; --log-exception-texts shows it)"
 
     def exception(self, record: LogRecord, *, of_request: bool) -> "RedactedException | None":
-        """The record's exception; None where there is none."""
+        """The record's exception, or None."""
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return None
@@ -94,7 +94,7 @@ class Redactor:
         )
 
     def _written(self, error: BaseException, quotes: bool) -> Iterator[str]:
-        """As Python writes it, causes first, but for texts and notes."""
+        """Python's format, causes first, with redacted texts and without notes."""
         for at, (each, how) in enumerate(reversed(list(_chain(error)))):
             if at:
                 yield f"\n{how}\n\n"
@@ -105,8 +105,6 @@ class Redactor:
 
 
 class RedactedException:
-    """What a line says of an exception."""
-
     __slots__ = ("message", "stack", "type")
 
     def __init__(self, *, type: str, message: str, stack: str) -> None:
@@ -116,19 +114,19 @@ class RedactedException:
 
 
 def one_line(text: str) -> str:
-    r"""Without characters that end a line or command a terminal: they are written `\x1b`."""
+    r"""Escapes characters that end a line or control a terminal, as in `\x1b`."""
     return _CONTROL.sub(_escaped, text)
 
 
 def without_secrets(text: str) -> str:
-    """Each key as the first four digits of its SHA-256, by which the keys file knows it too."""
+    """Replaces each key by the first four digits of its SHA-256, as in the keys file."""
     return _SECRET.sub(_fingerprint, text)
 
 
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001  an exception of others may fail even at this
+    except Exception as failure:  # noqa: BLE001  a foreign __str__ may fail
         return f"(no text: {type(failure).__name__})"
 
 
@@ -142,7 +140,7 @@ def _fingerprint(found: re.Match[str]) -> str:
 
 
 def _is_ours(error: GatewayError) -> bool:
-    """Whether its words are ours, or of a model as such: an engine's own may quote the request."""
+    """Whether the text is ours or about the model: an engine's text may quote the request."""
     return error.status != 500 and not (error.foreign and error.status < 500)
 
 
@@ -173,7 +171,7 @@ _CONTEXT = "During handling of the above exception, another exception occurred:"
 
 
 def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """The exception, then what it was raised from; each with how it came from the next."""
+    """The exception and its causes; each with the sentence that connects it to the next."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen and len(seen) < _MAX_CHAIN:

@@ -1,4 +1,4 @@
-"""The process' log: who writes into it, at which level, and what becomes of stray exceptions."""
+"""Sets up the process' logging: handler, levels, and exceptions that nothing catches."""
 
 import logging
 import sys
@@ -15,7 +15,7 @@ _STDERR = 2
 
 
 def log_to_stderr(level: str, form: LogFormat = "text", *, exception_texts: bool = False) -> None:
-    """Sets the process's logging up; uvicorn's loggers end here too."""
+    """uvicorn's loggers propagate to it too."""
     handler = NonBlockingHandler(_STDERR, make_formatter(form, exception_texts=exception_texts))
     logging.basicConfig(handlers=[handler])
     set_level(level)
@@ -24,8 +24,8 @@ def log_to_stderr(level: str, form: LogFormat = "text", *, exception_texts: bool
 
 
 def set_level(level: str) -> None:
-    """From now on; `level` is that of our own loggers. Libraries say at the level debug what they
-    are sent, so theirs is info at least.
+    """Sets the level of our own loggers. Libraries log received data at level debug, so they log
+    at info or above.
     """
     own = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(max(own, logging.INFO))
@@ -33,7 +33,7 @@ def set_level(level: str) -> None:
 
 
 def _log_stray_exceptions() -> None:
-    """Those that nobody catches; Python would write them to stderr, texts and all."""
+    """Python would write uncaught exceptions to stderr with their texts."""
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
     sys.unraisablehook = _unraisable
@@ -43,18 +43,18 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    logger.critical("an exception ends the process", exc_info=(kind, error, trace))
+    logger.critical("uncaught exception; the process exits", exc_info=(kind, error, trace))
 
 
-def _uncaught_in_thread(told: threading.ExceptHookArgs) -> None:
-    if told.exc_value is None or told.exc_type is SystemExit:
+def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is None or args.exc_type is SystemExit:
         return
-    name = told.thread.name if told.thread is not None else "unknown"
-    trace = (told.exc_type, told.exc_value, told.exc_traceback)
-    logger.critical("an exception ends the thread %s", name, exc_info=trace)
+    name = args.thread.name if args.thread is not None else "unknown"
+    trace = (args.exc_type, args.exc_value, args.exc_traceback)
+    logger.critical("uncaught exception; thread %s exits", name, exc_info=trace)
 
 
-def _unraisable(told: Any) -> None:
-    where = getattr(told.object, "__qualname__", type(told.object).__qualname__)
-    trace = (told.exc_type, told.exc_value, told.exc_traceback)
-    logger.error("an exception that nobody could raise, in %s", where, exc_info=trace)
+def _unraisable(args: Any) -> None:
+    where = getattr(args.object, "__qualname__", type(args.object).__qualname__)
+    trace = (args.exc_type, args.exc_value, args.exc_traceback)
+    logger.error("unraisable exception in %s", where, exc_info=trace)

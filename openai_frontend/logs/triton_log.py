@@ -1,4 +1,4 @@
-"""Triton's own log as records of ours: its core writes to a file, which is a pipe to here."""
+"""Turns the log of Triton's core into our log records: the core writes into a pipe."""
 
 import contextlib
 import fcntl
@@ -14,24 +14,24 @@ logger = logging.getLogger("triton")
 _HEAD = re.compile(r'(?:(?P<a>[IWEFV])\d{4} |\S+ (?P<b>[IWEFV]) )[^\]]*\] "?(?P<text>.*?)"?')
 _LEVELS = {"V": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 
-# The core blocks where the pipe is full, so it is as large as a process may have it
+# The core blocks on a full pipe, so the pipe is as large as allowed
 _PIPE_BYTES = 1024 * 1024
 
 
 class TritonLogPipe:
-    """The pipe, and the thread that reads it. One for a process: the core has one log."""
+    """The pipe and its reader thread. One per process, as the core has one log."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
-        with contextlib.suppress(OSError):  # where many pipes are open a small one has to do
+        with contextlib.suppress(OSError):  # the user's limit for pipes is reached
             fcntl.fcntl(self._write, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        # Which lines are written is the core's own settings' to say
+        # The core's own settings decide which lines are logged
         logger.setLevel(logging.DEBUG)
         threading.Thread(target=self._run, name="triton-log", daemon=True).start()
 
     @property
     def path(self) -> Path:
-        """For the core's setting of its log's file."""
+        """For the core's option `log_file`."""
         return Path(f"/proc/self/fd/{self._write}")
 
     def _run(self) -> None:
@@ -44,8 +44,8 @@ class TritonLogPipe:
 
 
 def _read(line: str, level_before: int) -> tuple[int, str]:
-    """Level and text; a line without a head goes on with the record before."""
-    found = _HEAD.fullmatch(line)
-    if found is None:
+    """Level and text; a line without a head continues the previous record."""
+    match = _HEAD.fullmatch(line)
+    if match is None:
         return level_before, line
-    return logging.getLevelNamesMapping()[_LEVELS[found["a"] or found["b"]]], found["text"]
+    return logging.getLevelNamesMapping()[_LEVELS[match["a"] or match["b"]]], match["text"]

@@ -1,1 +1,1 @@
-"""OpenTelemetry's traces of requests. Imports OpenTelemetry only where spans are made."""
+"""Traces of requests. Only `exporter` and `spans` import OpenTelemetry."""

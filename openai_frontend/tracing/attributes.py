@@ -1,8 +1,8 @@
-"""The attributes of a request's span, by OpenTelemetry's semantic conventions: for HTTP servers,
-and for generative AI (its repository semantic-conventions-genai, as of 2026-06).
+"""Attributes of a request's span, by OpenTelemetry's semantic conventions for HTTP servers and for
+generative AI (repository semantic-conventions-genai, as of 2026-06).
 
-No text of either side: `gen_ai.input.messages`, `gen_ai.output.messages`,
-`gen_ai.request.stop_sequences` and `url.path` are never set.
+Prompts and outputs are never included: `gen_ai.input.messages`, `gen_ai.output.messages`,
+`gen_ai.request.stop_sequences` and `url.path` are not set.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from openai_frontend.request_record import RequestRecord
 
 Attribute = str | bool | int | float | tuple[str, ...]
 
-# Ends of routes -> `gen_ai.operation.name`; those without a name of the conventions have our own
+# Route -> `gen_ai.operation.name`; our own name if the conventions have none
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "text_completion",
@@ -25,7 +25,7 @@ _OPERATIONS = {
 }
 _TRITON = "infer"  # KServe's requests
 
-# SamplingParams' names -> the conventions'
+# Field of SamplingParams -> attribute
 _REQUESTED = {
     "max_tokens": "gen_ai.request.max_tokens",
     "temperature": "gen_ai.request.temperature",
@@ -39,15 +39,13 @@ _REQUESTED = {
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the server listens."""
-
     host: str
     port: int | None = None  # None for a Unix socket
     scheme: str = "http"
 
 
 def operation(record: RequestRecord) -> str | None:
-    """What the model was asked for; None for a request that is for no model."""
+    """`gen_ai.operation.name`; None for a request without a model."""
     if not record.model:
         return None
     known = _OPERATIONS.get(record.route)
@@ -55,21 +53,21 @@ def operation(record: RequestRecord) -> str | None:
 
 
 def name(record: RequestRecord) -> str:
-    """`chat demo`, or `GET /v1/models`: few, for tools group by it."""
+    """The span's name, such as `chat demo` or `GET /v1/models`: of low cardinality."""
     asked = operation(record)
     return f"{record.method} {record.route}" if asked is None else f"{asked} {record.model}"
 
 
 def error_type(record: RequestRecord) -> str | None:
-    """The code of the failure, or the status; None where nothing failed."""
+    """The error code, or the status; None without an error."""
     if record.error is not None:
         return record.error
     return str(record.status) if record.status >= 400 else None
 
 
 def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
-    """All of them that are known."""
-    told: dict[str, Attribute | None] = {
+    """All attributes with a value."""
+    attributes: dict[str, Attribute | None] = {
         "http.request.method": record.method,
         "http.route": record.route,
         "http.response.status_code": record.status,
@@ -81,12 +79,12 @@ def of(record: RequestRecord, address: ServerAddress) -> dict[str, Attribute]:
         "openai_frontend.key": record.key,
     }
     if (asked := operation(record)) is not None:
-        told.update(_of_model(record, asked))
-    return {name: value for name, value in told.items() if value is not None}
+        attributes.update(_of_model(record, asked))
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 def _of_model(record: RequestRecord, asked: str) -> Mapping[str, Attribute | None]:
-    told: dict[str, Attribute | None] = {
+    attributes: dict[str, Attribute | None] = {
         "gen_ai.operation.name": asked,
         "gen_ai.provider.name": "triton",
         "gen_ai.request.model": record.model,
@@ -94,10 +92,10 @@ def _of_model(record: RequestRecord, asked: str) -> Mapping[str, Attribute | Non
         "gen_ai.response.id": record.response_id,
     }
     if record.prompt_tokens:
-        told["gen_ai.usage.input_tokens"] = record.prompt_tokens
+        attributes["gen_ai.usage.input_tokens"] = record.prompt_tokens
     if record.generations:
-        told.update(_of_generations(record))
-    return told
+        attributes.update(_of_generations(record))
+    return attributes
 
 
 def _of_generations(record: RequestRecord) -> Mapping[str, Attribute | None]:

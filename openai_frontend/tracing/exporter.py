@@ -1,7 +1,7 @@
-"""Sends spans to a collector, in batches and on a thread of its own. Blocks no request.
+"""Exports spans to a collector, in batches on its own thread. Blocks no request.
 
-OpenTelemetry's own batch processor takes finished spans; this one takes records, so that spans too
-are made off the event loop, and it knows how many were lost.
+OpenTelemetry's batch processor accepts finished spans; this one accepts records, so spans are
+built off the event loop, and it counts what was dropped.
 """
 
 import logging
@@ -27,17 +27,15 @@ from openai_frontend.tracing.spans import SpanBuilder
 
 logger = logging.getLogger(__name__)
 
-MAX_RECORDS = 4096  # that wait
+MAX_RECORDS = 4096  # queued
 _BATCH = 512
-_SEND_S = 3.0  # that one batch may take, with its repetitions
+_SEND_S = 3.0  # per batch, with retries
 
 
 class Exporter:
-    """Takes records until it is closed."""
-
     def __init__(self, endpoint: str, address: ServerAddress, *, send_s: float = _SEND_S) -> None:
-        """`endpoint` is a collector's base address; its headers and certificates, and how long a
-        batch waits for more, are set by OpenTelemetry's own environment variables.
+        """`endpoint` is the collector's base URL. OpenTelemetry's environment variables set its
+        headers and certificates, and the delay of a batch.
         """
         self._records: queue.SimpleQueue[RequestRecord | None] = queue.SimpleQueue()
         self._every_s = int(os.environ.get("OTEL_BSP_SCHEDULE_DELAY", "1000")) / 1000
@@ -47,22 +45,22 @@ class Exporter:
         self._spans = SpanBuilder(resource, address)
         url = f"{endpoint.rstrip('/')}/v1/traces"
         self._sender: SpanExporter = OTLPSpanExporter(endpoint=url, timeout=send_s)
-        self.lost = 0  # requests whose spans reached no collector
-        self._told = 0  # of them
+        self.lost = 0  # requests whose spans were not exported
+        self._reported = 0  # of them
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 
     def put(self, record: RequestRecord) -> None:
-        """Never blocks: what finds no room is counted."""
+        """Never blocks; drops and counts records that do not fit into the queue."""
         if self._records.qsize() >= MAX_RECORDS:
             self.lost += 1
         else:
             self._records.put(record)
 
     def close(self) -> None:
-        """Sends what waits, as far as the collector takes it in time. Blocks."""
+        """Exports queued records if the collector accepts them in time. Blocks."""
         self._records.put(None)
-        self._thread.join(2 * self._send_s)  # a batch under way, and the last
+        self._thread.join(2 * self._send_s)  # the current batch and the last one
         self._sender.shutdown()
 
     def _run(self) -> None:
@@ -73,7 +71,7 @@ class Exporter:
                 self._send(batch)
 
     def _next_batch(self) -> tuple[list[RequestRecord], bool]:
-        """What comes within a while; False with the last one."""
+        """The records of one batch delay; False if it is the last batch."""
         batch: list[RequestRecord] = []
         first = self._records.get()
         if first is None:
@@ -96,11 +94,11 @@ class Exporter:
             for record in batch:
                 spans += self._spans.of(record)
             sent = self._sender.export(spans) is SpanExportResult.SUCCESS
-        except Exception:  # the thread's edge: it goes on with the next batch
-            logger.exception("spans could not be sent")
+        except Exception:  # the thread continues with the next batch
+            logger.exception("exporting spans failed")
             sent = False
         if not sent:
             self.lost += len(batch)
-        if self.lost > self._told:
-            logger.warning("the spans of %d requests were lost", self.lost - self._told)
-            self._told = self.lost
+        if self.lost > self._reported:
+            logger.warning("dropped the spans of %d requests", self.lost - self._reported)
+            self._reported = self.lost

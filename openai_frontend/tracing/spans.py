@@ -1,4 +1,4 @@
-"""A request's record as OpenTelemetry's spans: its own, and one for each model in Triton."""
+"""Builds spans of a request record: one for the request, and one per model in Triton."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 _MAX_EVENTS = 64
 
-# Triton's activities by their numbers, under the names that Triton's own traces give them
+# Names of Triton's trace activities, by number
 _ACTIVITIES = (
     "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
     "COMPUTE_END", "REQUEST_END",
@@ -27,14 +27,14 @@ _QUEUE_START, _COMPUTE_START, _COMPUTE_END = 1, 2, 5
 
 
 class SpanBuilder:
-    """Makes them; used on the exporter's thread alone."""
+    """Only used on the exporter's thread."""
 
     def __init__(self, resource: Resource, address: ServerAddress) -> None:
         self._resource = resource
         self._address = address
 
     def of(self, record: RequestRecord) -> list[ReadableSpan]:
-        """The request's span first, then Triton's."""
+        """The request's span, then Triton's."""
         assert record.trace_id is not None and record.span_id is not None  # noqa: S101, PT018  it is sampled
         trace_id = int(record.trace_id, 16)
         state = TraceState.from_header([record.trace_state]) if record.trace_state else None
@@ -58,7 +58,7 @@ class SpanBuilder:
         return [span, *self._of_core(record, own)]
 
     def _of_core(self, record: RequestRecord, request: SpanContext) -> Iterator[ReadableSpan]:
-        """An ensemble's steps are below it."""
+        """The steps of an ensemble are children of its span."""
         for trace in record.core_traces:
             by_trace: dict[int, list[CoreActivity]] = defaultdict(list)
             for activity in trace.activities():
@@ -67,19 +67,19 @@ class SpanBuilder:
                 id: _context(request.trace_id, _span_id(request, id), request.trace_state)
                 for id in by_trace
             }
-            for id, told in by_trace.items():
-                parent = contexts.get(told[0][1], request)
-                yield self._of_model(told, contexts[id], parent, record.clock_ns)
+            for id, activities in by_trace.items():
+                parent = contexts.get(activities[0][1], request)
+                yield self._of_model(activities, contexts[id], parent, record.clock_ns)
 
     def _of_model(
         self,
-        told: Sequence[CoreActivity],
+        activities: Sequence[CoreActivity],
         context: SpanContext,
         parent: SpanContext,
         clock_ns: int,
     ) -> ReadableSpan:
-        id, _, model, version, *_ = told[0]
-        at = {activity: ns + clock_ns for *_, activity, ns in told}
+        id, _, model, version, *_ = activities[0]
+        at = {activity: ns + clock_ns for *_, activity, ns in activities}
         known: dict[str, attributes.Attribute] = {
             "triton.model_name": model,
             "triton.model_version": version,
@@ -105,7 +105,7 @@ class SpanBuilder:
 
 
 def _events(record: RequestRecord) -> Iterator[Event]:
-    """The first token and the end of each answer."""
+    """The first token and the end of each generation."""
     for choice, each in enumerate(record.generations[: _MAX_EVENTS // 2]):
         known = {"openai_frontend.choice": choice}
         if each.first_ns is not None:
@@ -130,5 +130,5 @@ def _context(
 
 
 def _span_id(request: SpanContext, core_trace: int) -> int:
-    """Not that of another span of this trace: Triton numbers its traces from 1."""
+    """Unique within the trace: Triton numbers its traces from 1."""
     return (request.span_id + core_trace) % 2**64 or 1

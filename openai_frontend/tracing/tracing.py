@@ -1,4 +1,4 @@
-"""Decides which requests are traced, and hands what is known of them over when they are over."""
+"""Samples requests, and passes their records to the exporter when they end."""
 
 import json
 import random
@@ -7,9 +7,9 @@ from typing import Protocol
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.tracing.traceparent import TraceContext
 
-_HALF = 2**64  # of a trace id, whose lower half decides: as OpenTelemetry's own sampler
+_HALF = 2**64  # sampling uses the lower half of the trace id, as OpenTelemetry's sampler does
 
-# Asked every few seconds by machines: no traces of their own
+# Polled every few seconds: not traced
 _PROBES = frozenset(
     {
         "/health", "/health/live", "/health/ready", "/healthz", "/metrics", "/ping",
@@ -19,21 +19,19 @@ _PROBES = frozenset(
 
 
 class RecordExporter(Protocol):
-    """Where records become spans."""
-
     @property
     def lost(self) -> int:
-        """Requests whose spans nobody has taken."""
+        """Requests whose spans were not exported."""
 
     def put(self, record: RequestRecord) -> None:
         """Never blocks."""
 
     def close(self) -> None:
-        """Blocks until what waits has been sent, or cannot be."""
+        """Blocks until queued records are exported or dropped."""
 
 
 class Tracing:
-    """`begin` gives a request its ids; `end` takes its record where it is sampled."""
+    """`begin` assigns trace ids to a request; `end` exports its record if it is sampled."""
 
     def __init__(self, spans: RecordExporter) -> None:
         self._spans = spans
@@ -41,18 +39,16 @@ class Tracing:
 
     @property
     def lost(self) -> int:
-        """Sampled requests whose spans nobody has taken."""
+        """Sampled requests whose spans were not exported."""
         return self._spans.lost
 
     def set_sampling(self, *, ratio: float, follows_caller: bool) -> None:
-        """From the next request on. `ratio` is the share of the requests that are sampled where no
-        caller decides it.
-        """
+        """`ratio`: the share of requests sampled if the caller's trace does not decide."""
         self._bound = round(ratio * _HALF)
         self._follows_caller = follows_caller
 
     def begin(self, record: RequestRecord, caller: TraceContext | None) -> None:
-        """The request's own span, and what Triton is told of it."""
+        """Sets the ids of the request's span, and the trace context for Triton."""
         # Unique, not secret, as request ids are
         trace_id = caller.trace_id if caller is not None else f"{random.getrandbits(128):032x}"
         record.trace_id, record.span_id = trace_id, f"{random.getrandbits(64):016x}"
@@ -62,14 +58,13 @@ class Tracing:
             record.core_context = _core_context(record)
 
     def end(self, record: RequestRecord) -> None:
-        """The request is over."""
         if record.parent_id is None and record.route in _PROBES:
             return
         if record.core_context is not None:
             self._spans.put(record)
 
     def close(self) -> None:
-        """There are no more requests. Blocks, for some seconds at most."""
+        """Called after the last request. Blocks for some seconds at most."""
         self._spans.close()
 
     def _samples(self, trace_id: str, caller: TraceContext | None) -> bool:
@@ -79,7 +74,7 @@ class Tracing:
 
 
 def _core_context(record: RequestRecord) -> str:
-    """As Triton's own frontends write it: backends find W3C's headers in it by their names."""
+    """The format of Triton's frontends: W3C headers by name, which backends read."""
     context = {"traceparent": f"00-{record.trace_id}-{record.span_id}-01"}
     if record.trace_state:
         context["tracestate"] = record.trace_state

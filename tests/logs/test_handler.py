@@ -27,8 +27,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
-def test_order(tmp_path: Path) -> None:
-    """Lines are written in the order in which they were put."""
+def test_lines_are_written_in_order(tmp_path: Path) -> None:
+    """1,000 lines keep their order."""
     with (tmp_path / "log").open("wb") as file:
         writer = BackgroundWriter(file.fileno(), notice=notice)
         for number in range(1000):
@@ -38,33 +38,33 @@ def test_order(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text().split() == list(map(str, range(1000)))
 
 
-def test_pipe_that_nobody_reads(pipe: tuple[int, int]) -> None:
-    """Lines beyond the limit are counted, putting takes no time, and the log tells how many."""
+def test_blocked_pipe_does_not_block_the_caller(pipe: tuple[int, int]) -> None:
+    """Lines beyond the limit are dropped and counted, and the log reports their number."""
     reader, end = pipe
     writer = BackgroundWriter(end, notice=notice, max_lines=100)
     for _ in range(400):
         writer.put("x" * 4095 + "\n")
     assert writer.flush(0.01) is False
-    lost = writer.lost
-    assert 200 < lost < 400
+    dropped = writer.dropped
+    assert 200 < dropped < 400
 
-    said = threading.Event()
-    threading.Thread(target=drain, args=(reader, said), daemon=True).start()
+    reported = threading.Event()
+    threading.Thread(target=drain, args=(reader, reported), daemon=True).start()
     assert writer.flush(10)
     writer.put("again\n")
-    assert said.wait(10)
+    assert reported.wait(10)
 
 
-def drain(reader: int, said: threading.Event) -> None:
+def drain(reader: int, reported: threading.Event) -> None:
     got = b""
     while b"again" not in got:
         got += os.read(reader, 65536)
     if b" lost\n" in got:
-        said.set()
+        reported.set()
 
 
-def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that finds no room on the disk is counted; the next one that does tells of it."""
+def test_full_disk_drops_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next line that can be written is preceded by the number of dropped lines."""
     path = tmp_path / "log"
     file = os.open(path, os.O_WRONLY | os.O_CREAT)
     writer = BackgroundWriter(file, notice=notice)
@@ -80,7 +80,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openai_frontend.logs.handler.os.write", short)
     writer.put("first\n")
     assert writer.flush(10)
-    assert writer.lost == 1
+    assert writer.dropped == 1
     full = False
     writer.put("second\n")
     assert writer.flush(10)
@@ -89,30 +89,30 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert path.read_text().splitlines() == ["first"[:3], "1 lost", "second"]
 
 
-def test_dev_full() -> None:
-    """The same with a device that is always full."""
+def test_full_device_drops_lines() -> None:
+    """Each line that cannot be written is counted."""
     with open("/dev/full", "wb", buffering=0) as full:
         handler = NonBlockingHandler(full.fileno(), make_formatter("json"))
         for _ in range(5):
             handler.handle(logging.LogRecord("x", 20, __file__, 1, "line", (), None))
         assert handler.writer.flush(10)
 
-    assert handler.writer.lost == 5
+    assert handler.writer.dropped == 5
 
 
-def test_record_that_cannot_be_written(tmp_path: Path) -> None:
-    """A wrong call of the log ends no request: a line tells its place, and nothing it held."""
+def test_record_that_cannot_be_formatted(tmp_path: Path) -> None:
+    """A wrong logging call fails no request: a line reports its location without its content."""
     with (tmp_path / "log").open("wb") as file:
         handler = NonBlockingHandler(file.fileno(), make_formatter("json"))
         handler.handle(logging.LogRecord("x", 20, "here.py", 7, "%d", ("canary",), None))
         assert handler.writer.flush(10)
 
     line = json.loads((tmp_path / "log").read_text())
-    assert line["message"] == "a line of x (here.py:7) could not be written: TypeError"
+    assert line["message"] == "cannot format a log record of x (here.py:7): TypeError"
 
 
-def test_non_blocking_descriptor(pipe: tuple[int, int]) -> None:
-    """A pipe that somebody made non-blocking loses nothing while its reader is slow."""
+def test_non_blocking_descriptor_drops_nothing(pipe: tuple[int, int]) -> None:
+    """A slow reader of a non-blocking pipe gets every line."""
     reader, end = pipe
     os.set_blocking(end, False)
     writer = BackgroundWriter(end, notice=notice)
@@ -123,11 +123,11 @@ def test_non_blocking_descriptor(pipe: tuple[int, int]) -> None:
         left -= len(os.read(reader, 65536))
         time.sleep(0.001)
 
-    assert writer.lost == 0
+    assert writer.dropped == 0
 
 
-def test_fork(tmp_path: Path) -> None:
-    """A process that is forked off has a thread of its own."""
+def test_forked_process_can_log(tmp_path: Path) -> None:
+    """It starts its own writer thread."""
     with (tmp_path / "log").open("ab") as file:
         writer = BackgroundWriter(file.fileno(), notice=notice)
         child = os.fork()

@@ -1,4 +1,4 @@
-"""What no line of the log holds."""
+"""What log lines must not contain."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ def record(message: str, *args: object, error: BaseException | None = None, name
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
     try:
         raise error from cause
-    except Exception as caught:  # noqa: BLE001  whatever it is
+    except Exception as caught:  # noqa: BLE001  any exception
         return caught
 
 
@@ -54,10 +54,10 @@ def raised(error: Exception, cause: Exception | None = None) -> Exception:
         raised(ExceptionGroup(PROMPT, [ValueError(PROMPT)])),
     ],
 )
-def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None) -> None:
-    """Of an exception in a request its type and its places are told, and not its text; causes'
-    neither.
-    """
+def test_texts_of_exceptions_in_requests_are_omitted(
+    form: LogFormat, error: Exception, in_request: None
+) -> None:
+    """The type and the traceback are logged, for causes too, but no text."""
     error.add_note(PROMPT)
     told = make_formatter(form).format(record("failed: %s", error, error=error))
 
@@ -76,18 +76,19 @@ def test_texts_of_exceptions(form: LogFormat, error: Exception, in_request: None
         "uvicorn.error",
     ],
 )
-def test_tasks_of_requests(name: str) -> None:
-    """The same where the logger works for requests in tasks of its own."""
+def test_texts_of_exceptions_in_other_tasks_are_omitted(name: str) -> None:
+    """Engines and libraries run requests in tasks of their own."""
     error = raised(ValueError(PROMPT))
 
     assert PROMPT not in make_formatter("json").format(record("failed", error=error, name=name))
 
 
 PACKAGE = Path(openai_frontend.__file__).parent
-# They log exceptions, and run in a request's own task or see no request
+# Modules that log exceptions in a request's own task
 IN_REQUEST = {error_reply.logger.name, guard.logger.name}
+# Modules that log exceptions without a request
 WITHOUT_REQUEST = {
-    setup.logger.name,  # nothing caught the exception: the operator has only this line
+    setup.logger.name,  # uncaught exceptions: the operator has only this line
     supervise.logger.name,
     supervisor.logger.name,
     exporter.logger.name,
@@ -150,14 +151,14 @@ def test_loggers_below_a_marked_one_inherit_the_mark() -> None:
         (OSError(28, "No space left on device", f"/x/{PROMPT}"), "No space left on device"),
     ],
 )
-def test_texts_that_quote_nothing(error: Exception, told: str, in_request: None) -> None:
-    """Our own words about a request, and the system's, are told."""
+def test_texts_without_quotes_are_logged(error: Exception, told: str, in_request: None) -> None:
+    """Our own error messages and those of the system do not quote a request."""
     assert told in make_formatter("text").format(record("failed: %s", error))
     assert PROMPT not in make_formatter("text").format(record("failed: %s", error))
 
 
-def test_start_tells_all() -> None:
-    """What fails outside of requests is told wholly: the operator has nothing else."""
+def test_texts_outside_of_requests_are_logged() -> None:
+    """They are all that the operator has."""
     error = raised(ValueError("no such file"))
     at_start = record("EngineCore failed to start.", error=error, name="vllm.v1.engine.core")
 
@@ -165,8 +166,8 @@ def test_start_tells_all() -> None:
     assert "no such file" in make_formatter("text").format(at_start)
 
 
-def test_operators_choice(in_request: None) -> None:
-    """Where the operator wants the texts, they are told."""
+def test_operator_can_enable_texts(in_request: None) -> None:
+    """With `exception_texts`, the text is logged."""
     line = make_formatter("json", exception_texts=True).format(
         record("failed", error=raised(ValueError("why")))
     )
@@ -184,8 +185,8 @@ def test_operators_choice(in_request: None) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_keys(form: LogFormat, message: str) -> None:
-    """A key is told by the first four digits of its digest."""
+def test_secrets_are_replaced(form: LogFormat, message: str) -> None:
+    """The log has the first four digits of a key's digest instead."""
     secret = message.split()[-1]
     told = make_formatter(form, exception_texts=True).format(
         record(message, error=raised(ValueError(message)))
@@ -201,8 +202,8 @@ class Unprintable(Exception):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_exception_without_words(form: LogFormat) -> None:
-    """An exception that cannot say what it is is told all the same."""
+def test_exception_whose_str_fails(form: LogFormat) -> None:
+    """Its type and traceback are still logged."""
     told = make_formatter(form).format(
         record("failed: %s", Unprintable(), error=raised(Unprintable()))
     )
@@ -214,8 +215,8 @@ def test_exception_without_words(form: LogFormat) -> None:
 FORGED = "x\r\n2026-01-01 00:00:00,000 INFO openai_frontend: all is well\x1b[2K\u2028\x9b1A\x00"
 
 
-def test_no_line_is_forged_in_text() -> None:
-    """Whatever is logged is one line; what an exception adds is indented."""
+def test_text_lines_cannot_be_forged() -> None:
+    """A message is one line; exceptions are indented."""
     error = raised(ValueError(FORGED))
     first, *more = make_formatter("text").format(record("%s", FORGED, error=error)).splitlines()
 
@@ -224,8 +225,8 @@ def test_no_line_is_forged_in_text() -> None:
     assert {line[:4] for line in more} == {"    "}
 
 
-def test_no_line_is_forged_in_json() -> None:
-    """In JSON a record is one line without any control character."""
+def test_json_lines_cannot_be_forged() -> None:
+    """A record is one line without control characters."""
     line = make_formatter("json").format(record("%s", FORGED, error=raised(ValueError(FORGED))))
 
     assert line.isprintable()
@@ -233,7 +234,7 @@ def test_no_line_is_forged_in_json() -> None:
 
 
 def test_lone_surrogates() -> None:
-    """A character that UTF-8 cannot carry ends no line of the log."""
+    """They are replaced, because UTF-8 cannot encode them."""
     made = record("a")
     made.fields = {"model": "\ud800"}
 

@@ -1,4 +1,4 @@
-"""What a line of the log holds, and where it goes."""
+"""The process' log as it is set up at start-up."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ logger = logging.getLogger("openai_frontend.anything")
 
 @contextlib.contextmanager
 def own_log(form: LogFormat = "text", level: str = "info") -> Iterator[None]:
-    """The log as the process writes it, in place of pytest's own handlers."""
+    """The process' log instead of pytest's handlers."""
     root = logging.getLogger()
     with log_restored():
         root.handlers.clear()
@@ -32,8 +32,8 @@ def own_log(form: LogFormat = "text", level: str = "info") -> Iterator[None]:
             handler.flush()
 
 
-async def test_line_of_a_request(capfd: pytest.CaptureFixture[str]) -> None:
-    """Whoever logs, a line that is written for a request tells its id."""
+async def test_lines_of_a_request_have_its_id(capfd: pytest.CaptureFixture[str]) -> None:
+    """The id is added to the lines of any logger."""
 
     async def app(scope, receive, send):
         logger.warning("something about %s", "it")
@@ -45,8 +45,8 @@ async def test_line_of_a_request(capfd: pytest.CaptureFixture[str]) -> None:
     assert "WARNING [abc-1] openai_frontend.anything: something about it" in capfd.readouterr().err
 
 
-async def test_id_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
-    """A message that tells the id itself is not told it again."""
+async def test_id_is_not_repeated(capfd: pytest.CaptureFixture[str]) -> None:
+    """A message that contains the id does not get it again."""
 
     async def app(scope, receive, send):
         logger.error("request %s failed", scope["state"]["request_id"])
@@ -58,16 +58,16 @@ async def test_id_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err.count("abc-1") == 1
 
 
-def test_line_of_no_request(capfd: pytest.CaptureFixture[str]) -> None:
-    """Outside of a request a line has no id."""
+def test_lines_outside_of_requests_have_no_id(capfd: pytest.CaptureFixture[str]) -> None:
+    """The line has only time, level, logger and message."""
     with own_log():
         logger.warning("alone")
 
     assert "WARNING openai_frontend.anything: alone" in capfd.readouterr().err
 
 
-async def test_json(capfd: pytest.CaptureFixture[str]) -> None:
-    """In JSON a line is one object, whoever has logged it."""
+async def test_json_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """A record of any logger is one JSON object."""
 
     async def app(scope, receive, send):
         logging.getLogger("uvicorn.error").warning("two\nlines")
@@ -86,8 +86,8 @@ async def test_json(capfd: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_levels(capfd: pytest.CaptureFixture[str]) -> None:
-    """The level debug is for our own lines: libraries say there what they are sent."""
+def test_debug_level_applies_only_to_our_loggers(capfd: pytest.CaptureFixture[str]) -> None:
+    """Libraries log received data at this level."""
     with own_log(level="debug"):
         logging.getLogger("httpcore.http11").debug("headers: secret")
         logger.debug("ours")
@@ -96,8 +96,8 @@ def test_levels(capfd: pytest.CaptureFixture[str]) -> None:
     assert "secret" not in told
 
 
-def test_stray_exceptions(capfd: pytest.CaptureFixture[str]) -> None:
-    """What nobody catches is a line as any other: of a thread, of a destructor, of Python."""
+def test_uncaught_exceptions_are_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    """Those of threads, of destructors and warnings become log lines too."""
     with own_log("json"):
         thread = threading.Thread(target=lambda: 1 / 0, name="worker")
         thread.start()

@@ -1,4 +1,4 @@
-"""What vLLM's processes log: they read our file of its log as vLLM does."""
+"""The log of vLLM's processes, which load our logging configuration."""
 
 import json
 import os
@@ -7,12 +7,12 @@ import sys
 
 from openai_frontend.logs import vllm_log
 
-# As vLLM configures itself in each of its processes, and then logs
+# Configures logging as vLLM does in each of its processes
 ENGINE = """
 import json, logging.config, os
 logging.config.dictConfig(json.load(open(os.environ["_OPENAI_FRONTEND_ENGINE_LOG_CONFIG"])))
 logger = logging.getLogger("vllm.v1.engine.core")
-logger.info("not at this level")
+logger.info("below the level")
 logger.error("stopped at %s", "once")
 try:
     raise RuntimeError("the prompt was: canary")
@@ -39,8 +39,8 @@ def logged(monkeypatch, *, exception_texts=False):
     return [json.loads(line) for line in ran.stderr.splitlines()]
 
 
-def test_form_and_process(monkeypatch):
-    """Their lines have the gateway's form, and the name of the process."""
+def test_lines_have_our_format_and_the_process(monkeypatch):
+    """Each line is JSON and names the process."""
     first, fatal, start = logged(monkeypatch)
 
     assert first["message"] == "stopped at once"
@@ -48,16 +48,16 @@ def test_form_and_process(monkeypatch):
     assert {line["logger"] for line in (first, fatal, start)} == {"vllm.v1.engine.core"}
 
 
-def test_texts_of_exceptions(monkeypatch):
-    """What an exception says of a request is left out; why the engine does not start is told."""
+def test_texts_of_requests_are_omitted(monkeypatch):
+    """The reason of a failed start is logged."""
     _, fatal, start = logged(monkeypatch)
 
     assert "canary" not in json.dumps(fatal["exception"])
     assert start["exception"]["message"] == "no memory"
 
 
-def test_operators_choice(monkeypatch):
-    """The setting for the texts holds there too."""
+def test_operator_can_enable_texts(monkeypatch):
+    """The setting applies to vLLM's processes too."""
     _, fatal, _ = logged(monkeypatch, exception_texts=True)
 
     assert "the prompt was: canary" in fatal["exception"]["message"]

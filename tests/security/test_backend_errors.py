@@ -52,5 +52,5 @@ def test_log(guarded):
     response = guarded.post(CHAT, fields, "x-request-id: told-in-the-log")
 
     line = guarded.process.wait_for_line("told-in-the-log failed")
-    assert f"its text of {len(engines.SECRET_TEXT)} characters is left out" in line
+    assert f"text of {len(engines.SECRET_TEXT)} characters omitted" in line
     assert json.loads(response.body)["error"]["type"] == "invalid_request_error"

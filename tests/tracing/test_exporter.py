@@ -40,7 +40,7 @@ def test_collector_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
         exporter.close()
 
     assert exporter.lost == 1
-    assert "the spans of 1 requests were lost" in caplog.messages
+    assert "dropped the spans of 1 requests" in caplog.messages
 
 
 def test_too_many() -> None:

@@ -192,7 +192,7 @@ class ServedModel(TritonModel):
         """The prompt that makes the model fill the gap between two texts, if it supports that."""
         return self._builder().fill_in_the_middle(prefix, suffix)
 
-    def turn(self, priority: int) -> QueueKey:
+    def queue_key(self, priority: int) -> QueueKey:
         """Whose turn a request of this priority waits for: nobody in particular has sent it."""
         return QueueKey(priority=priority) if priority else ANONYMOUS
 

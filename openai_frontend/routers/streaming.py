@@ -19,7 +19,7 @@ from openai_frontend.routers.request import CancelOnDisconnect
 from openai_frontend.routers.stream_writer import MAX_BUFFER_BYTES, StreamWriter
 from openai_frontend.serving.admission.concurrency_limit import Bursts
 from openai_frontend.serving.error_reply import ErrorReply, log_failure, reply_for
-from openai_frontend.serving.output.endings import ChunkStream
+from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.sse import KEEP_ALIVE, error_event
 
 HEADERS = [

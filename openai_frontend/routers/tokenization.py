@@ -13,9 +13,8 @@ from openai_frontend.routers.request import resolve_model
 from openai_frontend.routers.routing import InferenceRoute
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
-from openai_frontend.serving.rendering import rendered
 from openai_frontend.serving.request.request_body import BodyReader
-from openai_frontend.serving.tokenization import Tokenization
+from openai_frontend.serving.tokenization import Tokenization, rendered
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import (
@@ -77,7 +76,7 @@ def render_router(
         """What the model would be asked for a conversation."""
         asked = await chats.read_in_turns(await request.body())
         model = await resolve_model(request, registry, asked.model, "chat")
-        answer = await chat.render(asked, model)
+        answer = await chat.build_job(asked, model)
         [only] = await rendered(answer, asked)
         return _json(only, adjusted_parameters(answer.adjusted))
 
@@ -90,7 +89,7 @@ def render_router(
         """What the model would be asked for each prompt."""
         asked = await texts.read_in_turns(await request.body())
         model = await resolve_model(request, registry, asked.model, "completions")
-        return _json(await rendered(await completions.render(asked, model), asked))
+        return _json(await rendered(await completions.build_job(asked, model), asked))
 
     return router
 

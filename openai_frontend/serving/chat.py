@@ -1,15 +1,15 @@
-"""Chat completions: request to answer, answer to ChatCompletion or chunks. No HTTP, no bytes."""
+"""Chat completions: from a request to a job for the model, from the job to the response."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
-from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
     check_request_fields,
@@ -19,47 +19,60 @@ from openai_frontend.serving.output.completion_job import (
     new_id,
     require_generation,
 )
-from openai_frontend.serving.output.endings import (
-    ChunkStream,
-    CompletedChoice,
-    collect,
-    logprobs_writer,
-)
-from openai_frontend.serving.output.logprobs import ChatLogprobs
-from openai_frontend.serving.output.output_parsing import ParserConfig
-from openai_frontend.serving.output.reader_choice import (
+from openai_frontend.serving.output.logprobs import ChatLogprobs, logprobs_writer
+from openai_frontend.serving.output.output_parsing import (
+    ParserConfig,
     keep_special_tokens,
     needs_parser,
     parser_config,
     prompt_text,
     with_parser_needs,
 )
+from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.messages import prefilled_text, template_messages
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     StreamDefaults,
-    details,
+    response_options,
     wire_prompt_logprobs,
 )
 from openai_frontend.serving.request.sampling import (
     UNLIMITED,
+    Constraint,
     SamplingOptions,
     clamp_max_tokens,
     sampling_params,
     token_budget,
     unsupported,
 )
-from openai_frontend.serving.request.template_variables import template_variables
+from openai_frontend.serving.request.template_variables import (
+    TemplateVariables,
+    template_variables,
+)
 from openai_frontend.serving.request.tools import Tools, parse_tools, require_tool_support
 from openai_frontend.serving.request.truncation import truncation
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK
 from schemas.chat_completions import ChatCompletionRequest
 
 
+class _Validated(NamedTuple):
+    """What a request asks for beyond its plain fields."""
+
+    tools: Tools
+    variables: TemplateVariables
+
+
+class _Constrained(NamedTuple):
+    """What the output must match, and how it is parsed."""
+
+    constraint: Constraint
+    parser: ParserConfig | None  # None: the model's text is the content
+
+
 class ChatCompletions:
-    """What POST /v1/chat/completions means, whatever carries it."""
+    """POST /v1/chat/completions, independent of HTTP."""
 
     def __init__(
         self,
@@ -75,19 +88,63 @@ class ChatCompletions:
         self._limiter = limiter
 
     async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
-        """The answer, not yet begun; raises for what this model or server cannot honour."""
-        self._limiter.slots_for(model).check(model.turn(request.priority or 0))
-        answer = await self.render(request, model)
-        model.reserve(answer.requests[0])
-        return answer
+        """A job that is ready to run, its tokens reserved.
 
-    async def render(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
-        """The same answer for those who only look at its request: takes no place in a queue and
-        none of the caller's tokens.
+        Raises for a full queue before anything is rendered, and for what this model or server does
+        not support.
         """
-        tools = self._check(request, model)
-        hints = template_variables(request, model, self._policy)
-        prompt = await self._render(request, model, tools, hints.values)
+        self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
+        job = await self.build_job(request, model)
+        model.reserve(job.requests[0])
+        return job
+
+    async def build_job(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
+        """The job alone: neither checks the queue nor reserves tokens.
+
+        Each phase needs the result of the one before. Refusals that are cheap come first; the
+        prompt's length decides the budget, and its end whether the output begins with reasoning.
+        """
+        validated = self._validate(request, model)
+        prompt = await self._render(request, model, validated)
+        max_tokens = self._budget(request, model, prompt)
+        constrained = _constrain(request, model, validated, prompt)
+        job = self._sample(request, model, prompt, max_tokens, constrained)
+        adjusted = validated.variables.adjusted
+        return replace(job, adjusted=adjusted) if adjusted else job
+
+    def _validate(self, request: ChatCompletionRequest, model: ServedModel) -> _Validated:
+        """Refuse what the server or the model does not support."""
+        require_generation(model)
+        self._policy.check(request, NEUTRAL_IN_CHAT)
+        self._limits.check_n(request.n or 1)
+        self._limits.check_messages(len(request.messages))
+        _check_fields(request)
+        tools = parse_tools(request, self._policy)
+        if tools.in_use:
+            require_tool_support(tools, model.reading, shown=model.template_knows("tools"))
+        return _Validated(tools, template_variables(request, model, self._policy))
+
+    async def _render(
+        self, request: ChatCompletionRequest, model: ServedModel, validated: _Validated
+    ) -> Prompt:
+        """Render the conversation with the model's chat template and tokenize it."""
+        prompt = await model.render_chat(
+            template_messages(request.messages, self._policy),
+            tools=validated.tools.for_template,
+            documents=request.documents,
+            add_generation_prompt=_add_generation_prompt(request),
+            continue_final_message=bool(request.continue_final_message),
+            template_kwargs=validated.variables.values,
+            add_special_tokens=bool(request.add_special_tokens),
+            truncation=truncation(request, model, output_tokens=_max_tokens(request) or 1),
+        )
+        self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
+        return prompt
+
+    def _budget(
+        self, request: ChatCompletionRequest, model: ServedModel, prompt: Prompt
+    ) -> int | None:
+        """The maximum output length in tokens; None if neither request nor model limits it."""
         check_request_fields(request, model, special_tokens=False)
         max_tokens = token_budget(
             _max_tokens(request),
@@ -96,118 +153,86 @@ class ChatCompletions:
             param="messages",
         )
         max_tokens = clamp_max_tokens(max_tokens, model)
-        self._limits.check_answer_tokens(request.n or 1, max_tokens)
-        read = needs_parser(tools, model)
-        text = prompt_text(request, prompt, model) if read else None
-        continued = bool(request.continue_final_message)
-        opened = model.reading.reasoning_open(text, continued=continued, variables=hints.values)
-        held = constraint(
-            request,
-            tools,
-            model.reading,
-            reasoning_open=opened,
-            takes_tags=model.supports("structured_outputs.structural_tag"),
-        )
-        special_tokens = read and keep_special_tokens(model)
-        asked = _asked(request, max_tokens, held, special_tokens=special_tokens)
-        reading = parser_config(request, tools, held, text, model, hints.values) if read else None
-        answer = self._answer(request, model, prompt, asked, reading)
-        return replace(answer, adjusted=hints.adjusted) if hints.adjusted else answer
+        self._limits.check_output_tokens(request.n or 1, max_tokens)
+        return max_tokens
 
-    def _answer(
+    def _sample(
         self,
         request: ChatCompletionRequest,
         model: ServedModel,
         prompt: Prompt,
-        asked: SamplingOptions,
-        reading: ParserConfig | None,
+        max_tokens: int | None,
+        constrained: _Constrained,
     ) -> CompletionJob:
-        id, n = new_id("chatcmpl"), request.n or 1
-        told = details(
+        """Translate sampling fields, and make one generation request for each choice."""
+        id, n, parser = new_id("chatcmpl"), request.n or 1, constrained.parser
+        logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        options = response_options(
             request,
             model,
-            logprobs=asked.logprobs,
+            logprobs=logprobs,
             defaults=self._stream_defaults,
-            read=reading is not None,
+            parsed=parser is not None,
         )
-        params = sampling_params(request, asked, model)
-        if params.beam_width is not None and reading is not None:
-            raise unsupported("use_beam_search")  # a parser reads one answer after the other
+        sampling = SamplingOptions(
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            constraint=constrained.constraint,
+            special_tokens=parser is not None and keep_special_tokens(model),
+        )
+        params = sampling_params(request, sampling, model)
+        if params.beam_width is not None and parser is not None:
+            raise unsupported("use_beam_search")  # parsers read one sequence after the other
         entries = count_prompt_logprobs(params, len(prompt.token_ids), model)
         self._limits.check_prompt_logprobs(entries, "prompt_logprobs")
-        first = first_request(id, prompt, params, request, told, asked.held)
-        requests = _choices(
-            first if reading is None else with_parser_needs(first, reading, model), n
-        )
+        first = first_request(id, prompt, params, request, options, constrained.constraint)
+        if parser is not None:
+            first = with_parser_needs(first, parser, model)
         return CompletionJob(
             id=id,
             model=model,
             slots=self._limiter.slots_for(model),
-            requests=requests,
+            requests=_choices(first, n),
             n=n,
-            details=told,
+            options=options,
             echo=[prefilled_text(request.messages)] if request.echo else [],
-            reading=reading,
+            parser=parser,
         )
 
-    def _check(self, request: ChatCompletionRequest, model: ServedModel) -> Tools:
-        require_generation(model)
-        self._policy.check(request, NEUTRAL_IN_CHAT)
-        self._limits.check_n(request.n or 1)
-        self._limits.check_messages(len(request.messages))
-        _check(request)
-        tools = parse_tools(request, self._policy)
-        if tools.in_use:
-            require_tool_support(tools, model.reading, shown=model.template_knows("tools"))
-        return tools
 
-    async def _render(
-        self,
-        request: ChatCompletionRequest,
-        model: ServedModel,
-        tools: Tools,
-        variables: Mapping[str, Any],
-    ) -> Prompt:
-        prompt = await model.render_chat(
-            template_messages(request.messages, self._policy),
-            tools=tools.for_template,
-            documents=request.documents,
-            add_generation_prompt=_add_generation_prompt(request),
-            continue_final_message=bool(request.continue_final_message),
-            template_kwargs=variables,
-            add_special_tokens=bool(request.add_special_tokens),
-            truncation=truncation(request, model, answer_tokens=_max_tokens(request) or 1),
-        )
-        self._limits.check_prompt_tokens(len(prompt.token_ids), "messages")
-        return prompt
-
-
-def _asked(
-    request: ChatCompletionRequest,
-    max_tokens: int | None,
-    held: Constraint,
-    *,
-    special_tokens: bool,
-) -> SamplingOptions:
-    return SamplingOptions(
-        max_tokens=max_tokens,
-        logprobs=_logprobs(request),
-        prompt_logprobs=request.prompt_logprobs,
-        held=held,
-        special_tokens=special_tokens,
+def _constrain(
+    request: ChatCompletionRequest, model: ServedModel, validated: _Validated, prompt: Prompt
+) -> _Constrained:
+    """Decide what the output must match, and how to parse it."""
+    tools, variables = validated.tools, validated.variables.values
+    parsed = needs_parser(tools, model)
+    text = prompt_text(request, prompt, model) if parsed else None
+    reasoning_open = model.reading.reasoning_open(
+        text, continued=bool(request.continue_final_message), variables=variables
     )
+    wanted = constraint(
+        request,
+        tools,
+        model.reading,
+        reasoning_open=reasoning_open,
+        takes_tags=model.supports("structured_outputs.structural_tag"),
+    )
+    if not parsed:
+        return _Constrained(wanted, None)
+    return _Constrained(wanted, parser_config(request, tools, wanted, text, model, variables))
 
 
 def _choices(first: GenerationRequest, n: int) -> list[GenerationRequest]:
-    """All choices; what the prompt is worth is told once, so it is asked for once."""
+    """One request per choice. Only the first asks for the prompt's log probabilities."""
     if n == 1 or first.sampling_params.prompt_logprobs is None:
         return choice_requests(first, n)
-    untold = replace(first, sampling_params=replace(first.sampling_params, prompt_logprobs=None))
-    return [first, *choice_requests(untold, n)[1:]]
+    others = replace(first, sampling_params=replace(first.sampling_params, prompt_logprobs=None))
+    return [first, *choice_requests(others, n)[1:]]
 
 
-def _check(request: ChatCompletionRequest) -> None:
-    """What fields demand of one another."""
+def _check_fields(request: ChatCompletionRequest) -> None:
+    """Check fields that depend on each other."""
     for name in ("max_completion_tokens", "max_tokens"):
         if getattr(request, name) == 0:
             wanted = "Expected a value >= 1, or -1 for no limit, but got 0 instead."
@@ -222,7 +247,7 @@ def _check(request: ChatCompletionRequest) -> None:
             raise InvalidRequest(message, param="continue_final_message")
         prefilled_text(request.messages, param="continue_final_message")
     if request.top_logprobs is not None and not request.logprobs:
-        message = "Invalid 'top_logprobs': 'logprobs' must be true where 'top_logprobs' is used."
+        message = "Invalid 'top_logprobs': it requires 'logprobs' to be true."
         raise InvalidRequest(message, param="top_logprobs")
 
 
@@ -233,68 +258,63 @@ def _add_generation_prompt(request: ChatCompletionRequest) -> bool:
 
 
 def _max_tokens(request: ChatCompletionRequest) -> int | None:
-    asked = request.max_completion_tokens or request.max_tokens
-    return None if asked == UNLIMITED else asked
+    max_tokens = request.max_completion_tokens or request.max_tokens
+    return None if max_tokens == UNLIMITED else max_tokens
 
 
-def _logprobs(request: ChatCompletionRequest) -> int | None:
-    return (request.top_logprobs or 0) if request.logprobs else None
+def chunks(job: CompletionJob) -> ChunkStream:
+    """The response as a stream of chunks."""
+    return ChunkStream(job, CHAT_COMPLETION_CHUNK, ChatLogprobs)
 
 
-def chunks(answer: CompletionJob) -> ChunkStream:
-    """The ending of a streamed answer."""
-    return ChunkStream(answer, CHAT_COMPLETION_CHUNK, ChatLogprobs)
+async def complete(job: CompletionJob) -> dict[str, Any]:
+    """The whole response: the fields of ChatCompletion.
 
-
-async def complete(answer: CompletionJob) -> dict[str, Any]:
-    """The ending of a whole answer: the fields of ChatCompletion, ready to be written.
-
-    Not the schema's own model: building and dumping it costs 8 us, this 1.
+    Not a ChatCompletion: building and dumping that model takes 8 us, this 1 us.
     """
-    wholes, usage = await collect(answer)
-    fields = answer.fields()
+    choices, usage = await collect(job)
+    fields = job.fields()
     return {
         "id": fields["id"],
         "object": "chat.completion",
         **fields,
-        "choices": [_choice(answer, index, whole) for index, whole in enumerate(wholes)],
+        "choices": [_choice(job, index, choice) for index, choice in enumerate(choices)],
         "usage": usage.model_dump(),
-        **_beside_choices(answer, wholes[0]),
+        **_extra_fields(job, choices[0]),
     }
 
 
-def _choice(answer: CompletionJob, index: int, whole: CompletedChoice) -> dict[str, Any]:
+def _choice(job: CompletionJob, index: int, choice: CompletedChoice) -> dict[str, Any]:
     """The fields of ChatCompletionChoice."""
-    told = answer.details
-    ids = {"token_ids": whole.token_ids} if told.token_ids else {}
+    ids = {"token_ids": choice.token_ids} if job.options.token_ids else {}
     logprobs = None
-    if told.logprobs is not None:
-        logprobs = logprobs_writer(answer, ChatLogprobs).tokens(whole.logprobs)
+    if job.options.logprobs is not None:
+        logprobs = logprobs_writer(job, ChatLogprobs).tokens(choice.logprobs)
     return {
         "index": index,
-        "message": _message(whole),
+        "message": _message(choice),
         "logprobs": logprobs,
-        "finish_reason": whole.finish_reason,
+        "finish_reason": choice.finish_reason,
         **ids,
-        **whole.more(),
+        **choice.logits_fields(),
     }
 
 
-def _message(whole: CompletedChoice) -> dict[str, Any]:
+def _message(choice: CompletedChoice) -> dict[str, Any]:
     """The fields of ChatCompletionMessage."""
-    if whole.message is not None:
-        return whole.message.fields(whole.text)
-    return {"role": "assistant", "content": whole.text, "refusal": None, "annotations": []}
+    if choice.message is not None:
+        return choice.message.fields(choice.text)
+    return {"role": "assistant", "content": choice.text, "refusal": None, "annotations": []}
 
 
-def _beside_choices(answer: CompletionJob, first: CompletedChoice) -> dict[str, Any]:
-    """The fields of an answer that are there where the request asked for them."""
-    told = answer.details
+def _extra_fields(job: CompletionJob, first: CompletedChoice) -> dict[str, Any]:
+    """Fields that the response has only on request."""
+    options = job.options
     fields: dict[str, Any] = {}
-    if told.metadata is not None:
-        fields["metadata"] = told.metadata
-    if told.prompt_logprobs:
+    if options.metadata is not None:
+        fields["metadata"] = options.metadata
+    if options.prompt_logprobs:
         fields["prompt_logprobs"] = wire_prompt_logprobs(first.prompt_logprobs)
-    if told.token_ids:
-        fields["prompt_token_ids"] = answer.prompt_token_ids(0)
+    if options.token_ids:
+        fields["prompt_token_ids"] = job.prompt_token_ids(0)
     return fields

@@ -1,4 +1,4 @@
-"""Completions: request to answer, answer to Completion or chunks. No HTTP, no bytes."""
+"""Completions: from a request to a job for the model, from the job to the response."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
-from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
     CompletionJob,
     check_request_fields,
@@ -22,24 +23,20 @@ from openai_frontend.serving.output.completion_job import (
     request_id,
     require_generation,
 )
-from openai_frontend.serving.output.endings import (
-    ChunkStream,
-    CompletedChoice,
-    collect,
-    logprobs_writer,
-)
-from openai_frontend.serving.output.logprobs import TextLogprobs, extended
+from openai_frontend.serving.output.logprobs import TextLogprobs, extended, logprobs_writer
+from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_COMPLETIONS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.response_options import (
     NO_DEFAULTS,
     ResponseOptions,
     StreamDefaults,
-    details,
+    response_options,
     wire_prompt_logprobs,
 )
 from openai_frontend.serving.request.sampling import (
     UNLIMITED,
+    Constraint,
     SamplingOptions,
     check_in_vocabulary,
     sampling_params,
@@ -56,7 +53,7 @@ DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
 class Completions:
-    """What POST /v1/completions means, whatever carries it."""
+    """POST /v1/completions, independent of HTTP."""
 
     def __init__(
         self,
@@ -72,32 +69,34 @@ class Completions:
         self._limiter = limiter
 
     async def prepare(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
-        """The answer, not yet begun; raises for what this model or server cannot honour."""
-        self._limiter.slots_for(model).check(model.turn(request.priority or 0))
-        answer = await self.render(request, model)
-        model.reserve(answer.requests[0])
-        return answer
+        """A job that is ready to run, its tokens reserved.
 
-    async def render(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
-        """The same answer for those who only look at its requests: takes no place in a queue and
-        none of the caller's tokens.
+        Raises for a full queue before anything is tokenized, and for what this model or server does
+        not support.
         """
+        self._limiter.slots_for(model).check(model.queue_key(request.priority or 0))
+        job = await self.build_job(request, model)
+        model.reserve(job.requests[0])
+        return job
+
+    async def build_job(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
+        """The job alone: neither checks the queue nor reserves tokens."""
         prompts = await self._tokenized(request, model)
         check_request_fields(request, model, special_tokens=True)
-        id, n, told = new_id("cmpl"), _candidates(request), self._details(request, model)
-        _check_model(request, told, model)
-        held = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
-        params = sampling_params(request, _asked(request, told, held, model), model)
-        self._limits.check_answer_tokens(n * len(prompts), _max_tokens(request, model))
+        id, n, options = new_id("cmpl"), _candidates(request), self._options(request, model)
+        _check_model(request, options, model)
+        wanted = constraint(request, NO_TOOLS, PLAIN, reasoning_open=None)
+        params = sampling_params(request, _sampling_options(request, options, wanted, model), model)
+        self._limits.check_output_tokens(n * len(prompts), _max_tokens(request, model))
         tokens = n * sum(len(prompt.token_ids) for prompt in prompts)
         param = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
         self._limits.check_prompt_logprobs(count_prompt_logprobs(params, tokens, model), param)
         requests: list[GenerationRequest] = []
         for at, prompt in enumerate(prompts):
-            room = _room(prompt, request, model)
-            own = params if params.max_tokens == room else replace(params, max_tokens=room)
+            budget = _budget(prompt, request, model)
+            own = params if params.max_tokens == budget else replace(params, max_tokens=budget)
             first_id = request_id(id, at, prompts=len(prompts))
-            first = first_request(first_id, prompt, own, request, told, held)
+            first = first_request(first_id, prompt, own, request, options, wanted)
             requests += choice_requests(first, n)
         return CompletionJob(
             id=id,
@@ -106,23 +105,25 @@ class Completions:
             requests=requests,
             n=n,
             kept=request.n or 1,
-            details=told,
+            options=options,
             echo=_echo(request, prompts, model),
         )
 
-    def _details(self, request: CompletionRequest, model: ServedModel) -> ResponseOptions:
-        told = details(request, model, logprobs=request.logprobs, defaults=self._stream_defaults)
-        return replace(told, echo_logprobs=bool(request.echo) and request.logprobs is not None)
+    def _options(self, request: CompletionRequest, model: ServedModel) -> ResponseOptions:
+        options = response_options(
+            request, model, logprobs=request.logprobs, defaults=self._stream_defaults
+        )
+        return replace(options, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
     async def _tokenized(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
-        """What the model reads; raises for fields that this model or server cannot honour."""
+        """Validate the request and tokenize its prompts."""
         require_generation(model)
         prompts = _prompts(request)
         self._policy.check(request, NEUTRAL_IN_COMPLETIONS)
         self._limits.check_n(request.n or 1)
         self._limits.check_n(_candidates(request), "best_of")
         self._limits.check_prompts(len(prompts), _candidates(request))
-        _check(request)
+        _check_fields(request)
         tokenized, tokens = [], 0
         for prompt in prompts:
             tokenized.append(await _tokenize(prompt, request, model))
@@ -134,7 +135,7 @@ class Completions:
 
 
 def _prompts(request: CompletionRequest) -> list[str | list[int]]:
-    """A list of prompts, whichever of the four forms the request has."""
+    """The prompts of any of the four forms that a request may have."""
     prompt = request.prompt
     if prompt is None or isinstance(prompt, str):
         return [prompt or ""]
@@ -144,14 +145,14 @@ def _prompts(request: CompletionRequest) -> list[str | list[int]]:
 
 
 def _candidates(request: CompletionRequest) -> int:
-    """Answers that are generated for each prompt; `best_of` may be more than are kept."""
+    """Completions to generate for each prompt: with `best_of` possibly more than are returned."""
     if request.use_beam_search:
-        return request.n or 1  # `best_of` is how many are followed, of which the best are told
+        return request.n or 1  # `best_of` is the beam width
     return request.best_of or request.n or 1
 
 
-def _check(request: CompletionRequest) -> None:
-    """What fields demand of one another."""
+def _check_fields(request: CompletionRequest) -> None:
+    """Check fields that depend on each other."""
     n, best_of = request.n or 1, request.best_of or request.n or 1
     if best_of < n:
         message = f"Invalid 'best_of': expected a value >= 'n' ({n}), but got {best_of} instead."
@@ -160,15 +161,15 @@ def _check(request: CompletionRequest) -> None:
         message = "Unsupported parameter: 'best_of' cannot be used with 'stream'."
         raise InvalidRequest(message, param="best_of", code="unsupported_parameter")
     if request.suffix and not _is_text(request.prompt):
-        message = "Unsupported parameter: 'suffix' is only supported where the prompt is text."
+        message = "Unsupported parameter: 'suffix' is only supported if the prompt is text."
         raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
 
 
-def _check_model(request: CompletionRequest, told: ResponseOptions, model: ServedModel) -> None:
-    """What needs log probabilities that were not asked for by their own name."""
+def _check_model(request: CompletionRequest, options: ResponseOptions, model: ServedModel) -> None:
+    """Check fields that need log probabilities without requesting them by name."""
     if _candidates(request) > (request.n or 1) and not model.supports("logprobs"):
         raise unsupported("best_of")
-    if told.echo_logprobs and not model.supports("prompt_logprobs"):
+    if options.echo_logprobs and not model.supports("prompt_logprobs"):
         raise unsupported("echo")
 
 
@@ -179,7 +180,7 @@ def _is_text(prompt: Any) -> bool:
 async def _tokenize(
     prompt: str | list[int], request: CompletionRequest, model: ServedModel
 ) -> Prompt:
-    cut = truncation(request, model, answer_tokens=_max_tokens(request, model) or 1)
+    cut = truncation(request, model, output_tokens=_max_tokens(request, model) or 1)
     if not isinstance(prompt, str):
         if model.vocab_size is not None:
             check_in_vocabulary(prompt, model.vocab_size, "prompt")
@@ -191,10 +192,10 @@ async def _tokenize(
 
 
 def _start_of_document(model: ServedModel) -> Prompt:
-    """OpenAI's meaning of no prompt at all."""
+    """OpenAI's meaning of an empty prompt."""
     start = model.document_start()
     if start is None:
-        message = "Invalid 'prompt': empty string, and the model has no token to begin from."
+        message = "Invalid 'prompt': empty string, and the model has no token to start from."
         raise InvalidRequest(message, param="prompt", code="empty_string")
     return Prompt(text=None, token_ids=[start])
 
@@ -207,7 +208,7 @@ def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
     return min(DEFAULT_MAX_TOKENS, model.max_output_tokens or DEFAULT_MAX_TOKENS)
 
 
-def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:
+def _budget(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:
     return token_budget(
         _max_tokens(request, model),
         prompt_tokens=len(prompt.token_ids),
@@ -216,87 +217,87 @@ def _room(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int
     )
 
 
-def _asked(
-    request: CompletionRequest, told: ResponseOptions, held: Constraint, model: ServedModel
+def _sampling_options(
+    request: CompletionRequest, options: ResponseOptions, wanted: Constraint, model: ServedModel
 ) -> SamplingOptions:
     ranked = _candidates(request) > (request.n or 1)
     logprobs = 0 if ranked and request.logprobs is None else request.logprobs
-    of_prompt = [request.prompt_logprobs, request.logprobs if told.echo_logprobs else None]
-    wanted = [each for each in of_prompt if each is not None]
+    prompt_logprobs = [request.prompt_logprobs, request.logprobs if options.echo_logprobs else None]
+    counts = [each for each in prompt_logprobs if each is not None]
     return SamplingOptions(
         max_tokens=_max_tokens(request, model),
         logprobs=logprobs,
-        prompt_logprobs=(-1 if -1 in wanted else max(wanted)) if wanted else None,
-        held=held,
+        prompt_logprobs=(-1 if -1 in counts else max(counts)) if counts else None,
+        constraint=wanted,
     )
 
 
 def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServedModel) -> list[str]:
-    """What stands before each prompt's answers: its own text, without what `suffix` adds."""
+    """The text before each prompt's completions: its own, without what `suffix` adds."""
     if not request.echo:
         return []
     pairs = zip(_prompts(request), prompts, strict=True)
-    return [_echoed(given, prompt, model) for given, prompt in pairs]
+    return [_echo_text(sent, prompt, model) for sent, prompt in pairs]
 
 
-def _echoed(given: str | list[int], prompt: Prompt, model: ServedModel) -> str:
-    whole = given == "" or prompt.text is not None  # else it was token ids, or it was cut
-    return given if isinstance(given, str) and whole else model.detokenize(prompt.token_ids)
+def _echo_text(sent: str | list[int], prompt: Prompt, model: ServedModel) -> str:
+    complete = sent == "" or prompt.text is not None  # else token ids, or truncated
+    return sent if isinstance(sent, str) and complete else model.detokenize(prompt.token_ids)
 
 
-def chunks(answer: CompletionJob) -> ChunkStream:
-    """The ending of a streamed answer."""
-    return ChunkStream(answer, COMPLETION_CHUNK, TextLogprobs)
+def chunks(job: CompletionJob) -> ChunkStream:
+    """The response as a stream of chunks."""
+    return ChunkStream(job, COMPLETION_CHUNK, TextLogprobs)
 
 
-async def complete(answer: CompletionJob) -> dict[str, Any]:
-    """The ending of a whole answer: the fields of Completion, ready to be written."""
-    wholes, usage = await collect(answer)
-    kept = _likeliest(answer, wholes)
-    fields = answer.fields()
+async def complete(job: CompletionJob) -> dict[str, Any]:
+    """The whole response: the fields of Completion."""
+    choices, usage = await collect(job)
+    kept = _likeliest(job, choices)
+    fields = job.fields()
     return {
         "id": fields["id"],
         "object": "text_completion",
         **fields,
-        "choices": [_choice(answer, at, index, wholes[index]) for at, index in enumerate(kept)],
+        "choices": [_choice(job, at, index, choices[index]) for at, index in enumerate(kept)],
         "usage": usage.model_dump(),
     }
 
 
-def _likeliest(answer: CompletionJob, wholes: Sequence[CompletedChoice]) -> list[int]:
-    """The choices that are kept of each prompt's, by the mean log probability of their tokens."""
-    n, kept = answer.n, answer.kept or answer.n
-    everyone = range(len(wholes))
+def _likeliest(job: CompletionJob, choices: Sequence[CompletedChoice]) -> list[int]:
+    """Indexes of the choices to return for each prompt, by mean log probability of their tokens."""
+    n, kept = job.n, job.kept or job.n
+    indexes = range(len(choices))
     if kept == n:
-        return list(everyone)
-    groups = [everyone[start : start + n] for start in everyone[::n]]
-    ranked = [sorted(group, key=lambda each: -wholes[each].likelihood()) for group in groups]
+        return list(indexes)
+    groups = [indexes[start : start + n] for start in indexes[::n]]
+    ranked = [sorted(group, key=lambda each: -choices[each].mean_logprob()) for group in groups]
     return [index for group in ranked for index in group[:kept]]
 
 
-def _choice(answer: CompletionJob, at: int, index: int, whole: CompletedChoice) -> dict[str, Any]:
+def _choice(job: CompletionJob, at: int, index: int, choice: CompletedChoice) -> dict[str, Any]:
     """The fields of CompletionChoice."""
-    told = answer.details
+    options = job.options
     fields: dict[str, Any] = {}
-    if told.token_ids:
-        fields["token_ids"] = whole.token_ids
-        fields["prompt_token_ids"] = answer.prompt_token_ids(index)
-    if told.prompt_logprobs:
-        fields["prompt_logprobs"] = wire_prompt_logprobs(whole.prompt_logprobs)
+    if options.token_ids:
+        fields["token_ids"] = choice.token_ids
+        fields["prompt_token_ids"] = job.prompt_token_ids(index)
+    if options.prompt_logprobs:
+        fields["prompt_logprobs"] = wire_prompt_logprobs(choice.prompt_logprobs)
     return {
         "index": at,
-        "text": whole.text,
-        "logprobs": None if told.logprobs is None else _logprobs(answer, index, whole),
-        "finish_reason": whole.finish_reason,
+        "text": choice.text,
+        "logprobs": None if options.logprobs is None else _logprobs(job, index, choice),
+        "finish_reason": choice.finish_reason,
         **fields,
-        **whole.more(),
+        **choice.logits_fields(),
     }
 
 
-def _logprobs(answer: CompletionJob, index: int, whole: CompletedChoice) -> CompletionLogprobs:
-    writer = logprobs_writer(answer, TextLogprobs)
-    if not answer.details.echo_logprobs:
-        return writer.tokens(whole.logprobs)
-    ids = answer.prompt_token_ids(index)
-    echoed = writer.prompt(answer.echoed(index), ids, whole.prompt_logprobs)
-    return extended(echoed, writer.tokens(whole.logprobs))
+def _logprobs(job: CompletionJob, index: int, choice: CompletedChoice) -> CompletionLogprobs:
+    writer = logprobs_writer(job, TextLogprobs)
+    if not job.options.echo_logprobs:
+        return writer.tokens(choice.logprobs)
+    ids = job.prompt_token_ids(index)
+    echoed = writer.prompt(job.echo_text(index), ids, choice.prompt_logprobs)
+    return extended(echoed, writer.tokens(choice.logprobs))

@@ -1,15 +1,13 @@
-"""Embeddings: request to vectors, vectors to the bytes of the answer. No HTTP."""
+"""Embeddings: from a request to vectors, from vectors to the bytes of the response."""
 
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.generation import EmbedRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
-from openai_frontend.serving.admission.batch import run_batch
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
 from openai_frontend.serving.admission.time_slicer import TimeSlicer
 from openai_frontend.serving.output.completion_job import new_id
@@ -18,20 +16,20 @@ from openai_frontend.serving.request.embedding_inputs import (
     VOCABULARY_HINT,
     Text,
     TokenIds,
-    input_truncation,
+    embedding_cost_us,
+    embedding_request,
     tokenize_inputs,
 )
-from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_EMBEDDINGS, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_EMBEDDINGS
-from schemas.embeddings import EmbeddingRequest as WireRequest
-from schemas.embeddings import Input
+from openai_frontend.serving.request.truncation import input_truncation
+from schemas.embeddings import EmbeddingRequest, Input
 
 logger = logging.getLogger(__name__)
 
 
 class Embeddings:
-    """What POST /v1/embeddings means, whatever carries it."""
+    """POST /v1/embeddings, independent of HTTP."""
 
     def __init__(
         self,
@@ -39,26 +37,26 @@ class Embeddings:
         policy: FieldPolicy,
         limiter: ConcurrencyLimiter,
         *,
-        tiktoken: TiktokenDecoder | None = None,  # reads the token ids of every request
+        tiktoken: TiktokenDecoder | None = None,  # decodes the token ids of requests
     ) -> None:
         self._limits = limits
         self._policy = policy
         self._limiter = limiter
         self._tiktoken = tiktoken
-        self._turns = TimeSlicer()
-        self._warned: set[str] = set()  # the models that were sent token ids
+        self._slicer = TimeSlicer()
+        self._warned: set[str] = set()  # models that received token ids
 
-    async def create(self, request: WireRequest, model: ServedModel) -> bytes:
-        """The whole answer as JSON; raises for what this model or server cannot honour."""
+    async def create(self, request: EmbeddingRequest, model: ServedModel) -> bytes:
+        """The response as JSON. Raises for what this model or server does not support."""
         slots = self._limiter.slots_for(model)
-        slots.check(model.turn(0))
+        slots.check(model.queue_key(0))
         self._policy.check_extra(request, NEUTRAL_IN_EMBEDDINGS)
         _check_embeds(model)
         _check_dimensions(request.dimensions, model)
         inputs = self._inputs(request.input)
         if self._tiktoken is not None:
             inputs = [_as_text(each, self._tiktoken) for each in inputs]
-        self._warn_of_token_ids(inputs, model)
+        self._warn_about_token_ids(inputs, model)
         prompts = await tokenize_inputs(
             inputs,
             model,
@@ -74,79 +72,67 @@ class Embeddings:
 
     async def _embed(
         self,
-        request: WireRequest,
+        request: EmbeddingRequest,
         prompts: Sequence[Prompt],
         model: ServedModel,
         slots: ModelSlots,
     ) -> tuple[list[bytes], int]:
-        """Each vector is rendered as it comes, which frees its tensor and spreads the work."""
+        """Vectors as JSON, and the usage. Each is rendered on arrival, which frees its tensor."""
         id = new_id("embd")
         as_base64 = request.encoding_format == "base64"
-        read = 0
+        prompt_tokens = 0
 
         async def embed(at: int) -> bytes:
-            nonlocal read
-            await self._turns.take(embedding_cost_us(prompts[at]))
+            nonlocal prompt_tokens
+            await self._slicer.take(embedding_cost_us(prompts[at]))
             result = await model.embed(
                 embedding_request(f"{id}-{at}", prompts[at], dimensions=request.dimensions)
             )
-            await self._turns.take(rendering_cost_us(result.embedding, as_base64=as_base64))
-            read += result.prompt_tokens or len(prompts[at].token_ids)  # not every backend counts
+            await self._slicer.take(rendering_cost_us(result.embedding, as_base64=as_base64))
+            # not every backend counts
+            prompt_tokens += result.prompt_tokens or len(prompts[at].token_ids)
             return render(at, result.embedding, as_base64=as_base64)
 
         model.reserve(embedding_request(id, prompts[0]))
-        data = await run_batch(slots, embed, range(len(prompts)), model.turn(0))
-        return data, read
+        data = await slots.gather(embed, range(len(prompts)), model.queue_key(0))
+        return data, prompt_tokens
 
-    def _inputs(self, given: Input) -> list[Text | TokenIds]:
-        """A list of inputs, whichever of the four forms the request has."""
-        if isinstance(given, str) or isinstance(given[0], int):
-            return [_input(given, "input")]
-        self._limits.check_inputs(len(given))
-        return [_input(each, f"input[{index}]") for index, each in enumerate(given)]
+    def _inputs(self, sent: Input) -> list[Text | TokenIds]:
+        """The inputs of any of the four forms that a request may have."""
+        if isinstance(sent, str) or isinstance(sent[0], int):
+            return [_input(sent, "input")]
+        self._limits.check_inputs(len(sent))
+        return [_input(each, f"input[{index}]") for index, each in enumerate(sent)]
 
-    def _warn_of_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServedModel) -> None:
-        """Ids of another vocabulary that this one has too cannot be told from the right ones."""
+    def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServedModel) -> None:
+        """Ids of another tokenizer may be valid here, so the server can only warn."""
         if isinstance(inputs[0], Text) or model.name in self._warned:
             return
         self._warned.add(model.name)
-        logger.warning("model %s is sent token ids. %s (told once)", model.name, VOCABULARY_HINT)
+        logger.warning(
+            "requests send token ids; model=%s. %s (logged once)", model.name, VOCABULARY_HINT
+        )
 
 
-def embedding_request(id: str, prompt: Prompt, *, dimensions: int | None = None) -> EmbedRequest:
-    """One prompt's request."""
-    return EmbedRequest(
-        request_id=id,
-        prompt=prompt.text,
-        prompt_token_ids=prompt.token_ids or None,
-        dimensions=dimensions,
-    )
+def _input(sent: Any, param: str) -> Text | TokenIds:
+    """A text, or else token ids: the schema allows nothing else."""
+    return Text(sent, param) if isinstance(sent, str) else TokenIds(sent, param)
 
 
-def embedding_cost_us(prompt: Prompt) -> float:
-    """What the event loop needs to send it to the model: the gateway's part and an engine's."""
-    return 50 + len(prompt.token_ids) * 0.03 + len(prompt.text or "") * 0.005
-
-
-def _input(given: Any, place: str) -> Text | TokenIds:
-    """A text, or else token ids: the schema lets nothing else through."""
-    return Text(given, place) if isinstance(given, str) else TokenIds(given, place)
-
-
-def _as_text(given: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
-    if isinstance(given, Text):
-        return given
-    return Text(tiktoken.decode(given.token_ids, param=given.place), given.place)
+def _as_text(sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
+    if isinstance(sent, Text):
+        return sent
+    return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
 
 
 def _check_embeds(model: ServedModel) -> None:
     if "embed" not in model.tasks:
-        message = f"The model '{model.name}' makes no embeddings."
+        message = f"The model '{model.name}' does not create embeddings."
         raise InvalidRequest(message, param="model", code="unsupported_model")
 
 
 def _check_dimensions(dimensions: int | None, model: ServedModel) -> None:
-    """Only the models that were trained for it give shorter vectors that mean something."""
+    """Shorter vectors are only useful from models that were trained for them."""
     own = model.dimensions
     if dimensions is None or dimensions == own:
         return

@@ -1,4 +1,4 @@
-"""Documents sorted by how well they answer a query, in the words of four APIs. No HTTP."""
+"""Documents sorted by relevance to a query, in the formats of four APIs."""
 
 import re
 from collections.abc import Sequence
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.embedding_inputs import Text
-from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_SCORING
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
 from openai_frontend.serving.scoring import Scored, Scoring
 from schemas.rerank import (
     CohereMeta,
@@ -23,41 +22,40 @@ from schemas.rerank import (
     TextsRerankRequest,
 )
 
-# As keys: within a JSON string the quotes have backslashes before them.
+# As keys: within a JSON string, quotes are escaped.
 _TEXTS = re.compile(rb'"texts"\s*:')
 _DOCUMENTS = re.compile(rb'"documents"\s*:')
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """The places of the documents, the most relevant first, and what they were sorted by."""
+    """Indexes of the documents, the most relevant first, and their scores."""
 
     order: list[int]
     scored: Scored
 
 
 class Reranking:
-    """What the rerank endpoints mean, whatever carries them."""
+    """The rerank endpoints, independent of HTTP."""
 
     def __init__(self, policy: FieldPolicy, scoring: Scoring) -> None:
         self._policy = policy
         self._scoring = scoring
 
     async def create(self, request: RerankRequest, model: ServedModel) -> RerankResponse:
-        """As Jina and vLLM answer: with the documents, unless they are not wanted."""
+        """Jina's and vLLM's response: with documents unless the request excludes them."""
         ranked = await self._rank(request, model)
-        wanted = request.return_documents is not False
         return RerankResponse(
             id=ranked.scored.id,
             model=model.name,
             usage=ranked.scored.usage,
-            results=_results(request, ranked, with_documents=wanted),
+            results=_results(request, ranked, with_documents=request.return_documents is not False),
         )
 
     async def create_for_cohere(
         self, request: RerankRequest, model: ServedModel
     ) -> CohereRerankResponse:
-        """As Cohere's v2 answers: without the documents, unless they are wanted."""
+        """Cohere v2's response: without documents unless the request includes them."""
         ranked = await self._rank(request, model)
         tokens = CohereTokens(input_tokens=ranked.scored.usage.prompt_tokens)
         return CohereRerankResponse(
@@ -69,7 +67,7 @@ class Reranking:
     async def create_for_texts(
         self, request: TextsRerankRequest, model: ServedModel
     ) -> list[TextRank]:
-        """As text-embeddings-inference answers: a bare list."""
+        """The response of text-embeddings-inference: a bare list."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
         ranked = await self._sort(request.query, request.texts, "texts", model)
         return [
@@ -87,20 +85,18 @@ class Reranking:
         return await self._sort(_text(request.query), documents, "documents", model)
 
     async def _sort(
-        self, query: str, documents: Sequence[str], place: str, model: ServedModel
+        self, query: str, documents: Sequence[str], param: str, model: ServedModel
     ) -> Ranked:
-        asked = Text(query, "query")
-        pairs = [(asked, Text(each, f"{place}[{at}]")) for at, each in enumerate(documents)]
+        query_text = Text(query, "query")
+        pairs = [(query_text, Text(each, f"{param}[{at}]")) for at, each in enumerate(documents)]
         scored = await self._scoring.score(pairs, model, id=new_id("rerank"))
-        # `sorted` is stable: of equal documents the first stays first
+        # `sorted` is stable: documents with equal scores keep their order
         order = sorted(range(len(pairs)), key=lambda at: -scored.scores[at])
         return Ranked(order, scored)
 
 
 def has_texts(body: bytes) -> bool:
-    """Whether a body is text-embeddings-inference's, which has `texts` where others have
-    `documents`.
-    """
+    """Whether a body is text-embeddings-inference's, which has `texts` instead of `documents`."""
     return bool(_TEXTS.search(body)) and not _DOCUMENTS.search(body)
 
 

@@ -1,4 +1,4 @@
-"""How well texts go with texts: by a cross-encoder, or by the angle between embeddings. No HTTP."""
+"""Scores how well texts match, by a cross-encoder or by the cosine of embeddings."""
 
 import asyncio
 import math
@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
 from openai_frontend.models.served_model import ServedModel
-from openai_frontend.serving.admission.batch import run_batch
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.admission.time_slicer import TimeSlicer
-from openai_frontend.serving.embeddings import embedding_cost_us, embedding_request
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.vectors import cosine_similarity
-from openai_frontend.serving.request.embedding_inputs import Text, tokenize_inputs
-from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.embedding_inputs import (
+    Text,
+    embedding_cost_us,
+    embedding_request,
+    tokenize_inputs,
+)
+from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
-from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_SCORING
 from schemas.embeddings import EmbeddingUsage
-from schemas.score import Score, ScoreResponse, Texts
-from schemas.score import ScoreRequest as WireRequest
+from schemas.score import Score, ScoreRequest, ScoreResponse, Texts
 
-Pair = tuple[Text, Text]  # what is asked, what may answer it
+Pair = tuple[Text, Text]  # query, document
 
-# The names that vLLM has for the two sides
+# vLLM's field names for the two sides.
 _SIDES = (
     ("text_1", "text_2"),
     ("queries", "documents"),
@@ -36,7 +37,7 @@ _SIDES = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The scores of some pairs, in their order."""
+    """Scores in the order of the pairs."""
 
     id: str
     scores: list[float]
@@ -44,7 +45,7 @@ class Scored:
 
 
 class Scoring:
-    """What POST /v1/score means, and the scores that reranking sorts by."""
+    """POST /v1/score, and the scores by which reranking sorts."""
 
     def __init__(
         self, limits: InferenceLimits, policy: FieldPolicy, limiter: ConcurrencyLimiter
@@ -52,10 +53,10 @@ class Scoring:
         self._limits = limits
         self._policy = policy
         self._limiter = limiter
-        self._turns = TimeSlicer()
+        self._slicer = TimeSlicer()
 
-    async def create(self, request: WireRequest, model: ServedModel) -> ScoreResponse:
-        """The scores of all pairs; raises for what this model or server cannot honour."""
+    async def create(self, request: ScoreRequest, model: ServedModel) -> ScoreResponse:
+        """The scores of all pairs. Raises for what this model or server does not support."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
         scored = await self.score(_pairs(request), model, id=new_id("score"))
         return ScoreResponse(
@@ -67,65 +68,65 @@ class Scoring:
         )
 
     async def score(self, pairs: Sequence[Pair], model: ServedModel, *, id: str) -> Scored:
-        """By the model's own judgement where it has one, else by similarity."""
-        self._limiter.slots_for(model).check(model.turn(0))
+        """Scores by the cross-encoder, or else by similarity of embeddings."""
+        self._limiter.slots_for(model).check(model.queue_key(0))
         if "score" in model.tasks:
-            scores, tokens = await self._judge(pairs, model, id)
+            scores, tokens = await self._cross_encode(pairs, model, id)
         elif "embed" in model.tasks:
             scores, tokens = await self._compare(pairs, model, id)
         else:
-            message = f"The model '{model.name}' scores no texts."
+            message = f"The model '{model.name}' does not score texts."
             raise InvalidRequest(message, param="model", code="unsupported_model")
         return Scored(id, scores, EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens))
 
-    async def _judge(
+    async def _cross_encode(
         self, pairs: Sequence[Pair], model: ServedModel, id: str
     ) -> tuple[list[float], int]:
-        """A cross-encoder reads each pair as one sequence."""
+        """Scores of a cross-encoder, which reads each pair as one sequence."""
         requests, tokens = [], 0
         for at, pair in enumerate(pairs):
             requests.append(await _score_request(f"{id}-{at}", pair, model))
             tokens += len(requests[-1].prompt_token_ids)
-            self._limits.check_prompt_tokens(tokens, pair[1].place)
-            await asyncio.sleep(0)  # tokenizing a short pair holds the event loop
+            self._limits.check_prompt_tokens(tokens, pair[1].param)
+            await asyncio.sleep(0)  # a short pair is tokenized on the event loop
 
         async def score(request: ScorePairRequest) -> ScoreResult:
-            await self._turns.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
+            await self._slicer.take(50 + len(request.prompt_token_ids) * 0.1)  # as JSON
             return await model.score(request)
 
         model.reserve(requests[0])
-        results = await run_batch(self._limiter.slots_for(model), score, requests, model.turn(0))
+        results = await self._limiter.slots_for(model).gather(score, requests, model.queue_key(0))
         scores = [result.score for result in results]
         if not all(map(math.isfinite, scores)):
-            raise InferenceFailed("The model's score is no finite number.")
+            raise InferenceFailed("The model returned a score that is not finite.")
         lengths = [len(request.prompt_token_ids) for request in requests]
-        return scores, _tokens_read(results, lengths)
+        return scores, _prompt_tokens(results, lengths)
 
     async def _compare(
         self, pairs: Sequence[Pair], model: ServedModel, id: str
     ) -> tuple[list[float], int]:
-        """Each text is embedded once, however many pairs it is in."""
+        """Cosine similarities. Each text is embedded once, however many pairs have it."""
         inputs = list({each.text: each for pair in pairs for each in pair}.values())
         prompts = await tokenize_inputs(inputs, model)
         tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        self._limits.check_prompt_tokens(tokens, inputs[-1].place)
+        self._limits.check_prompt_tokens(tokens, inputs[-1].param)
 
         async def embed(at: int) -> EmbeddingResult:
-            await self._turns.take(embedding_cost_us(prompts[at]))
+            await self._slicer.take(embedding_cost_us(prompts[at]))
             return await model.embed(embedding_request(f"{id}-{at}", prompts[at]))
 
         model.reserve(embedding_request(id, prompts[0]))
         slots = self._limiter.slots_for(model)
-        results = await run_batch(slots, embed, range(len(prompts)), model.turn(0))
+        results = await slots.gather(embed, range(len(prompts)), model.queue_key(0))
         vectors = {
             each.text: result.embedding for each, result in zip(inputs, results, strict=True)
         }
         scores = [cosine_similarity(vectors[one.text], vectors[other.text]) for one, other in pairs]
-        return scores, _tokens_read(results, [len(prompt.token_ids) for prompt in prompts])
+        return scores, _prompt_tokens(results, [len(prompt.token_ids) for prompt in prompts])
 
 
-def _tokens_read(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequence[int]) -> int:
-    """The usage: what the model says that it read, else the prompt's length."""
+def _prompt_tokens(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequence[int]) -> int:
+    """The tokens that the model reports, or else the prompts' lengths."""
     counted = zip(results, lengths, strict=True)  # not every backend counts
     return sum(result.prompt_tokens or length for result, length in counted)
 
@@ -133,32 +134,32 @@ def _tokens_read(results: Sequence[EmbeddingResult | ScoreResult], lengths: Sequ
 async def _score_request(id: str, pair: Pair, model: ServedModel) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(
-        first.text, second.text, param=second.place
+        first.text, second.text, param=second.param
     )
     return ScorePairRequest(
         request_id=id, prompt_token_ids=token_ids, token_type_ids=token_type_ids
     )
 
 
-def _pairs(request: WireRequest) -> list[Pair]:
-    """One text with each of many, or each with the one at its place."""
+def _pairs(request: ScoreRequest) -> list[Pair]:
+    """One text with each of many, or texts with the same index."""
     (first, second), (ones, others) = _sides(request)
     if len(ones) == 1:
         ones = ones * len(others)
     if len(ones) != len(others):
         message = (
             f"Invalid '{first}': {len(ones)} texts cannot be paired with {len(others)} in "
-            f"'{second}'. Send one, or as many as there."
+            f"'{second}'. Send one text, or the same number."
         )
         raise InvalidRequest(message, param=first)
     return list(zip(ones, others, strict=True))
 
 
-def _sides(request: WireRequest) -> tuple[tuple[str, str], tuple[list[Text], list[Text]]]:
-    """The names of the two sides, and their texts."""
+def _sides(request: ScoreRequest) -> tuple[tuple[str, str], tuple[list[Text], list[Text]]]:
+    """The field names of the two sides, and their texts."""
     named = {name: getattr(request, name) for pair in _SIDES for name in pair}
     sent = {name for name, given in named.items() if given is not None}
-    names = max(_SIDES, key=lambda pair: len(sent & set(pair)))  # of equal ones the first
+    names = max(_SIDES, key=lambda pair: len(sent & set(pair)))  # the first of equals
     for name in names:
         if name not in sent:
             message = f"Missing required parameter: '{name}'."
@@ -169,7 +170,7 @@ def _sides(request: WireRequest) -> tuple[tuple[str, str], tuple[list[Text], lis
     return names, (_texts(named[names[0]], names[0]), _texts(named[names[1]], names[1]))
 
 
-def _texts(given: Texts, place: str) -> list[Text]:
-    if isinstance(given, str):
-        return [Text(given, place)]
-    return [Text(each, f"{place}[{index}]") for index, each in enumerate(given)]
+def _texts(sent: Texts, param: str) -> list[Text]:
+    if isinstance(sent, str):
+        return [Text(sent, param)]
+    return [Text(each, f"{param}[{index}]") for index, each in enumerate(sent)]

@@ -1,37 +1,49 @@
-"""Tokens of texts and chats, and texts of tokens. No HTTP."""
+"""Tokens of texts and chats, texts of tokens, and requests as the model would get them."""
 
+from typing import Any
+
+from openai_frontend.contracts import sampling_parameters
 from openai_frontend.errors import InvalidRequest
+from openai_frontend.generation import GenerationRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.limits import InferenceLimits
 from openai_frontend.serving.request.messages import template_messages
 from openai_frontend.serving.request.sampling import unsupported
+from schemas.sampling import SamplingFields
 from schemas.tokenization import (
     DetokenizeRequest,
     DetokenizeResponse,
+    RenderedPrompt,
     TokenizeRequest,
     TokenizeResponse,
 )
 
-# vLLM's that would change the tokens
+# vLLM's fields that would change the tokens
 _NEUTRAL: Neutral = {
     "chat_template": (),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
 }
-_OF_CHATS = ("tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+_ONLY_FOR_CHATS = (
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+)
 
 
 class Tokenization:
-    """What POST /tokenize and /detokenize mean, whatever carries them."""
+    """POST /tokenize and /detokenize, independent of HTTP."""
 
     def __init__(self, limits: InferenceLimits, policy: FieldPolicy) -> None:
         self._limits = limits
         self._policy = policy
 
     async def tokenize(self, request: TokenizeRequest, model: ServedModel) -> TokenizeResponse:
-        """The tokens, however many; raises for what cannot be honoured."""
+        """The tokens, even if they exceed the context. Raises for unsupported fields."""
         self._policy.check_extra(request, _NEUTRAL)
         if (request.prompt is None) == (request.messages is None):
             raise _one_of_two(request)
@@ -48,7 +60,7 @@ class Tokenization:
     async def detokenize(
         self, request: DetokenizeRequest, model: ServedModel
     ) -> DetokenizeResponse:
-        """The text of the tokens, special ones included."""
+        """The text of the tokens, including special tokens."""
         self._policy.check_extra(request, {})
         text = await model.decode(request.tokens)
         largest = max(request.tokens, default=0)
@@ -58,7 +70,7 @@ class Tokenization:
         return DetokenizeResponse(prompt=text)
 
     async def _text(self, request: TokenizeRequest, model: ServedModel) -> Prompt:
-        for field in _OF_CHATS:
+        for field in _ONLY_FOR_CHATS:
             if getattr(request, field) is not None:
                 message = f"Unsupported parameter: '{field}' is only supported with 'messages'."
                 raise InvalidRequest(message, param=field, code="unsupported_parameter")
@@ -95,3 +107,52 @@ def _one_of_two(request: TokenizeRequest) -> InvalidRequest:
         return InvalidRequest(message, param="prompt", code="missing_required_parameter")
     message = "Use either 'prompt' or 'messages'."
     return InvalidRequest(message, param="messages")
+
+
+async def rendered(job: CompletionJob, request: SamplingFields) -> list[RenderedPrompt]:
+    """vLLM's GenerateRequest for each prompt. Like vLLM, raises InvalidRequest for beam search."""
+    if request.use_beam_search:
+        message = "Unsupported parameter: 'use_beam_search' cannot be rendered."
+        raise InvalidRequest(message, param="use_beam_search", code="unsupported_parameter")
+    firsts = job.requests[:: job.n]
+    return [
+        RenderedPrompt.model_construct(  # checking a million ids takes 50 ms
+            request_id=request_id(job.id, at, prompts=len(firsts)),
+            token_ids=list(first.prompt_token_ids or ()),
+            sampling_params=_sampling_params(job, first),
+            model=job.model.name,
+            # The grammar includes reasoning, so it applies from the first token on.
+            reasoning_ended=True if first.sampling_params.structured_outputs else None,
+            stream=bool(request.stream),
+            stream_options=_stream_options(request),
+            cache_salt=request.cache_salt,
+            priority=request.priority or 0,
+            prompt=await _text(first, job.model),
+            count=len(first.prompt_token_ids or ()),
+            max_model_len=job.model.max_model_len,
+        )
+        for at, first in enumerate(firsts)
+    ]
+
+
+def _sampling_params(job: CompletionJob, first: GenerationRequest) -> dict[str, Any]:
+    interval = job.options.interval
+    return {
+        "n": job.n,
+        **sampling_parameters.fields_of(first.sampling_params),
+        **({"stream_interval": interval} if interval > 1 else {}),
+    }
+
+
+def _stream_options(request: SamplingFields) -> dict[str, Any] | None:
+    options = request.stream_options
+    if not request.stream or options is None:
+        return None
+    return options.model_dump(include={"include_usage", "continuous_usage_stats"})  # vLLM's
+
+
+async def _text(first: GenerationRequest, model: ServedModel) -> str:
+    """The prompt's text, decoded if it was sent as tokens or truncated."""
+    if first.prompt is not None:
+        return first.prompt
+    return await model.decode(first.prompt_token_ids or ())

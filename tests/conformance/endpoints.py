@@ -10,8 +10,11 @@ from openai.types import EmbeddingCreateParams, completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from pydantic import BaseModel
 
-from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, NEUTRAL_IN_COMPLETIONS
-from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_EMBEDDINGS
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_COMPLETIONS,
+    NEUTRAL_IN_EMBEDDINGS,
+)
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.embeddings import EmbeddingRequest

@@ -5,8 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from openai_frontend.serving.request.field_policy import NEUTRAL_IN_CHAT, NEUTRAL_IN_COMPLETIONS
-from openai_frontend.serving.request.pooling_fields import NEUTRAL_IN_EMBEDDINGS
+from openai_frontend.serving.request.field_policy import (
+    NEUTRAL_IN_CHAT,
+    NEUTRAL_IN_COMPLETIONS,
+    NEUTRAL_IN_EMBEDDINGS,
+)
 from tests.conformance.conftest import Send
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -79,7 +79,7 @@ async def test_every_name_counts_for_one_model(repository, live_gateway):
         slots = gateway.state.limiter.slots("m", ConcurrencyLimits())
         await slots.acquire(1)
         asked = [asyncio.create_task(gateway.complete(name, max_tokens=1)) for name in NAMES]
-        await until(lambda: len(slots.line) == len(NAMES))
+        await until(lambda: len(slots.queue) == len(NAMES))
         slots.release(1)
         answers = await asyncio.gather(*asked)
         hung = await gateway.complete("nick:one", max_tokens=HANGS_AFTER + 1, stream=True)

@@ -27,7 +27,7 @@ def slots(gateway: LiveGateway) -> ModelSlots:
 
 async def wait(gateway: LiveGateway, waiting: int, running: int = 1) -> None:
     own = slots(gateway)
-    await until(lambda: (own.running, len(own.line)) == (running, waiting))
+    await until(lambda: (own.running, len(own.queue)) == (running, waiting))
 
 
 def check_refusal(response: httpx.Response, code: str) -> None:

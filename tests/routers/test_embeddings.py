@@ -132,7 +132,10 @@ async def test_model_that_does_not_embed(world):
 
     error = (await post(world)).json()["error"]
 
-    assert (error["param"], error["message"]) == ("model", "The model 'fake' makes no embeddings.")
+    assert (error["param"], error["message"]) == (
+        "model",
+        "The model 'fake' does not create embeddings.",
+    )
 
 
 async def test_unknown_model(world):

@@ -69,7 +69,7 @@ class FakeModel:
         self._template_variables = template_variables
         self._template_values = template_values
 
-    def turn(self, priority: int) -> QueueKey:
+    def queue_key(self, priority: int) -> QueueKey:
         return QueueKey(priority=priority)
 
     def reserve(self, first: object) -> None:

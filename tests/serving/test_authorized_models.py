@@ -238,9 +238,9 @@ async def test_whose_turn_it_is():
     model, _ = charged(FakeModel(), priority=3)
     digest = key("k").digest
 
-    assert model.turn(0) == QueueKey(digest, 3)
-    assert model.turn(7) == QueueKey(digest, 7)
-    assert model.turn(-7) == QueueKey(digest, 3)
+    assert model.queue_key(0) == QueueKey(digest, 3)
+    assert model.queue_key(7) == QueueKey(digest, 7)
+    assert model.queue_key(-7) == QueueKey(digest, 3)
 
 
 async def test_a_key_without_token_limits():

@@ -63,7 +63,7 @@ async def test_interval(fields, unsupported, expected):
     of_engine, of_gateway = expected
     assert answer.requests[0].stream_interval == of_engine
     assert answer.requests[0].return_token_ids == of_gateway or not of_gateway
-    assert (answer.details.interval > 1 and not answer.details.gathered) == of_gateway
+    assert (answer.options.interval > 1 and not answer.options.coalesced_by_engine) == of_gateway
 
 
 async def test_prompt():
@@ -108,7 +108,7 @@ async def test_tokens_of_all_choices(n):
 
 async def test_too_many_tokens_in_all():
     """One choice too many of such a length is refused by name."""
-    with pytest.raises(InvalidRequest, match="4 choices of up to 1000 tokens each") as refused:
+    with pytest.raises(InvalidRequest, match="4 choices of up to 1000 tokens") as refused:
         await prepare(FakeModel(max_model_len=1005), n=4)
 
     assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
@@ -413,8 +413,8 @@ async def test_the_length_of_a_prompt():
     longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
     model: Any = FakeModel()
 
-    assert len((await chat.render(request, model)).requests[0].prompt_token_ids or ()) == 5
-    for read in (chat.prepare, chat.render):
+    assert len((await chat.build_job(request, model)).requests[0].prompt_token_ids or ()) == 5
+    for read in (chat.prepare, chat.build_job):
         with pytest.raises(InvalidRequest) as refused:
             await read(longer, model)
         assert (refused.value.param, refused.value.code) == ("messages", "max_tokens_per_request")

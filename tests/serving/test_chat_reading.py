@@ -503,7 +503,7 @@ async def test_plain_answers_are_not_read():
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         answer = await prepare(model(["hi"], "hermes"), stream=True, **{"tools": TOOLS, **fields})
 
-        assert answer.reading is None
+        assert answer.parser is None
         assert answer.requests[0].relay is not None
 
 

@@ -61,7 +61,7 @@ async def test_tokens_of_all_answers(prompt):
 
     fitting = await prepare(model, prompt=prompt, n=2, max_tokens=3000 // answers)
     assert len(fitting.requests) == answers
-    with pytest.raises(InvalidRequest, match="At most 3000 are generated") as refused:
+    with pytest.raises(InvalidRequest, match="the limit is 3000 per request") as refused:
         await prepare(model, prompt=prompt, n=2, max_tokens=3000 // answers + 1)
 
     assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
@@ -275,8 +275,8 @@ async def test_the_length_of_all_prompts():
     fits = CompletionRequest(model="m", prompt=["ab", "abc"])
     longer = CompletionRequest(model="m", prompt=["abc", "abc", ""])
 
-    assert len((await completions.render(fits, model)).requests) == 2
-    for read in (completions.prepare, completions.render):
+    assert len((await completions.build_job(fits, model)).requests) == 2
+    for read in (completions.prepare, completions.build_job):
         with pytest.raises(InvalidRequest) as refused:
             await read(longer, model)
         assert (refused.value.param, refused.value.code) == ("prompt", "max_tokens_per_request")

@@ -201,7 +201,7 @@ async def test_newcomers_of_one_moment():
     many = await began(*(own.acquire(1, A) for _ in range(4)))
     newcomers = await began(own.acquire(1, B), own.acquire(1, QueueKey("c")))
 
-    assert len(own.line) == 4
+    assert len(own.queue) == 4
     await asyncio.wait(many[2:])
     assert [each.done() for each in many] == [False, False, True, True]
     own.release(1)
@@ -235,7 +235,7 @@ async def test_a_deadline():
         await shorter
     with pytest.raises(QueueTimeout, match=r"waited 0\.02 s"):
         await longer
-    assert len(own.line) == 0
+    assert len(own.queue) == 0
     own.release(1)
     assert await own.acquire(1) == 1
 
@@ -264,7 +264,7 @@ async def test_who_goes_with_a_place_gives_it_back():
     after.cancel()
 
     assert await last == 1
-    assert (limiter.running, len(own.line)) == (1, 0)
+    assert (limiter.running, len(own.queue)) == (1, 0)
 
 
 async def test_draining():
@@ -430,7 +430,7 @@ class AnyLoad(RuleBasedStateMachine):
         for model, limits in self.limits.items():
             own = self.limiter.slots(model, limits)
             tasks = [task for its, task in self.waiting if its is own]
-            assert len(own.line) == len(tasks) <= 3
+            assert len(own.queue) == len(tasks) <= 3
             assert own.running == sum(granted for its, granted in self.running if its is own)
             assert not (own.free() and tasks)
 
@@ -461,9 +461,9 @@ async def test_a_place_that_is_free_costs_next_to_nothing():
     async def asked() -> float:
         begun_s = time.process_time()
         for _ in range(2000):
-            limiter.slots_for(model).check(model.turn(0))
+            limiter.slots_for(model).check(model.queue_key(0))
             own = limiter.slots_for(model)
-            own.release(await own.acquire(1, model.turn(0)))
+            own.release(await own.acquire(1, model.queue_key(0)))
         return (time.process_time() - begun_s) / 2000
 
     assert min([await asked() for _ in range(10)]) < budget(5e-6)

@@ -14,16 +14,12 @@ from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.output_format import ExternalParser, OutputFormat
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.registry import TEXT, family_named
-from openai_frontend.serving.constraints import (
-    NO_CONSTRAINT,
-    Constraint,
-    constraint,
-    grammar,
-    plugin,
-)
+from openai_frontend.serving.constraints import grammar, plugin
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
+from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.constraints.json_schema import MAX_PARTS
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
+from openai_frontend.serving.request.sampling import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.request.tools import NO_TOOLS, CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.sampling import SamplingFields

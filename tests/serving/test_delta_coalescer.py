@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.serving.output.interval import DeltaCoalescer
+from openai_frontend.serving.output.stream import DeltaCoalescer
 from tests.serving.fake_model import last
 
 

@@ -204,7 +204,7 @@ async def test_model_that_does_not_embed():
     """A chat model is told apart by name, before anything is read."""
     model = FakePoolingModel(tasks=["generate"])
 
-    with pytest.raises(InvalidRequest, match="'fake' makes no embeddings") as refused:
+    with pytest.raises(InvalidRequest, match="'fake' does not create embeddings") as refused:
         await create(model)
 
     assert refused.value.param == "model"

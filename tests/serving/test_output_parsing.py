@@ -41,7 +41,7 @@ def reading(tools: Tools = TOOLS, **options: Any) -> ParserConfig:
 
     return ParserConfig(
         tools=tools,
-        parser=parser,
+        new_parser=parser,
         token_bytes=lambda token: chr(token).encode(),
         include_reasoning=options.get("include_reasoning", True),
     )
@@ -62,8 +62,8 @@ def read_all(of: DeltaParser, deltas: Sequence[CompletionDelta]) -> list[ParsedD
     """The deltas of a burst, up to the last that is wanted."""
     reads = []
     for delta in of.in_steps(deltas):
-        reads.append(of.read(delta))
-        if of.cut:
+        reads.append(of.parse(delta))
+        if of.stopped:
             break
     return reads
 
@@ -85,7 +85,7 @@ def test_events(size):
     events = told(reads)
     assert [ReasoningText("hm"), ContentText("Hi")] == events[:2]
     assert [ToolCallArguments(0, '{"a": 1}'), ToolCallEnd(0)] == events[3:]
-    assert reads[-1].calls == "tool_calls"
+    assert reads[-1].call_reason == "tool_calls"
 
 
 @SIZES
@@ -107,7 +107,7 @@ def test_reasoning_deltas_without_ids():
 
 def test_text_that_the_tokens_do_not_account_for():
     """Special tokens are not in the text, and some text is of no token: all of it is read."""
-    read = reader().read(CompletionDelta("<think>é</think>Hi", [999, 104, 0xE9, 7, 8]))
+    read = reader().parse(CompletionDelta("<think>é</think>Hi", [999, 104, 0xE9, 7, 8]))
 
     assert [ReasoningText("é"), ContentText("Hi")] == read.events
 
@@ -135,7 +135,7 @@ def test_calls_as_the_reason(tools, text, reason, calls):
     """The calls are the reason where one is complete and the model stopped by itself."""
     *_, last = read_all(reader(tools), deltas(text, 1000, reason))
 
-    assert (calls, reason) == (last.calls, last.finish_reason)
+    assert (calls, reason) == (last.call_reason, last.finish_reason)
 
 
 @SIZES
@@ -146,7 +146,11 @@ def test_one_call(size):
     reads = list(read_all(one, deltas(f"{CALL} and {CALL}", size)))
 
     assert [ToolCallStart, ToolCallArguments, ToolCallEnd] == [type(each) for each in told(reads)]
-    assert (one.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "stop", "tool_calls")
+    assert (one.stopped, reads[-1].finish_reason, reads[-1].call_reason) == (
+        True,
+        "stop",
+        "tool_calls",
+    )
 
 
 def test_counts_of_a_cut_answer():
@@ -154,10 +158,10 @@ def test_counts_of_a_cut_answer():
     usage = UsageCounter(5)
     one = DeltaParser(reading(ONE_CALL), usage)
     coming = iter(deltas(f"{CALL} and {CALL}", 1))
-    while not one.cut:
+    while not one.stopped:
         delta = next(coming)
         usage.add([delta])
-        last = one.read(delta)
+        last = one.parse(delta)
 
     arguments_end = CALL.index("}}") + 1
     assert TokenCounts(prompt_tokens=5, completion_tokens=arguments_end) == last.counts
@@ -172,7 +176,7 @@ def test_arguments_that_are_too_long(size):
     reads = list(read_all(cut, deltas(f"{CALL}{CALL}", size)))
 
     assert ArgumentsTooLong(0) == told(reads)[-1]
-    assert (cut.cut, reads[-1].finish_reason, reads[-1].calls) == (True, "length", None)
+    assert (cut.stopped, reads[-1].finish_reason, reads[-1].call_reason) == (True, "length", None)
 
 
 @SIZES
@@ -183,7 +187,7 @@ def test_arguments_that_are_too_long_in_the_one_call(tools, size):
 
     *_, last = read_all(cut, deltas(f"{CALL}{CALL}", size))
 
-    assert (cut.cut, last.finish_reason, last.calls) == (True, "length", None)
+    assert (cut.stopped, last.finish_reason, last.call_reason) == (True, "length", None)
 
 
 async def test_a_long_answer_is_read_in_steps():
@@ -203,7 +207,7 @@ async def test_a_long_answer_is_read_in_steps():
 
     counting = asyncio.create_task(count_turns())
     request = GenerationRequest(request_id="r")
-    [burst] = [burst async for burst in reading().read(once(), request)]
+    [burst] = [burst async for burst in reading().parse(once(), request)]
     counting.cancel()
 
     assert turns >= len(text) // 256 - 1
@@ -223,7 +227,7 @@ async def test_the_engine_is_stopped():
             closed.append(True)
 
     request = GenerationRequest(request_id="r", usage=UsageCounter(3))
-    bursts = [burst async for burst in reading(ONE_CALL).read(long(), request)]
+    bursts = [burst async for burst in reading(ONE_CALL).parse(long(), request)]
 
     assert (len(bursts), closed) == (1, [True])
     assert bursts[0][-1].counts.prompt_tokens == 3

@@ -4,8 +4,7 @@ import pytest
 
 from openai_frontend.generation import GenerationRequest, SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
-from openai_frontend.serving.output.output_parsing import ParserConfig
-from openai_frontend.serving.output.reader_choice import with_parser_needs
+from openai_frontend.serving.output.output_parsing import ParserConfig, with_parser_needs
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 
 TOOLS = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"))
@@ -28,7 +27,7 @@ class Model:
 def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> GenerationRequest:
     first = GenerationRequest(request_id="r", sampling_params=SamplingParams(max_tokens=max_tokens))
     reading = ParserConfig(
-        tools=tools, parser=lambda: PLAIN.parser({}, prompt=None), token_bytes=lambda _: None
+        tools=tools, new_parser=lambda: PLAIN.parser({}, prompt=None), token_bytes=lambda _: None
     )
     return with_parser_needs(first, reading, Model(able=able))
 

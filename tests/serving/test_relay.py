@@ -18,9 +18,10 @@ from openai_frontend.generation import (
     TextRelay,
 )
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.collect import Collector
 from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.endings import ChunkStream, Collector
 from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK, ChunkShape
 from tests import mock_models
@@ -82,8 +83,8 @@ def dropped(frame: bytes) -> bool:
 )
 def test_same_stream(kind, include_usage, pieces, end):
     """Whichever of the texts take the short way, the stream's bytes are the same."""
-    told, way = answer(None, details=ResponseOptions(include_usage=include_usage)), Way()
-    relayed = answer(way.relay, details=ResponseOptions(include_usage=include_usage))
+    told, way = answer(None, options=ResponseOptions(include_usage=include_usage)), Way()
+    relayed = answer(way.relay, options=ResponseOptions(include_usage=include_usage))
     shape, logprobs = KINDS[kind]
     long, short = ChunkStream(told, shape, logprobs), ChunkStream(relayed, shape, logprobs)
     sent = [long.start(), short.start()]
@@ -143,7 +144,7 @@ def test_more_than_text_takes_the_long_way(kind, details):
     """Where a frame holds more than text, or counts it, each delta is fed."""
     way = Way()
 
-    assert ChunkStream(answer(way.relay, details=details), *KINDS[kind]).relay(dropped) is None
+    assert ChunkStream(answer(way.relay, options=details), *KINDS[kind]).relay(dropped) is None
     assert way.opened == 0
 
 

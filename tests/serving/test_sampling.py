@@ -5,7 +5,7 @@ import pytest
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import SamplingParams
 from openai_frontend.parsing.output_format import PLAIN
-from openai_frontend.serving.constraints import constraint
+from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.sampling import (
     SamplingOptions,
     for_choice,
@@ -24,7 +24,7 @@ def params(
     request = SamplingFields(model="m", **fields)
     asked = SamplingOptions(
         max_tokens=max_tokens,
-        held=constraint(request, NO_TOOLS, PLAIN, reasoning_open=None),
+        constraint=constraint(request, NO_TOOLS, PLAIN, reasoning_open=None),
     )
     return sampling_params(request, asked, model)
 

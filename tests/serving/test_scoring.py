@@ -139,7 +139,7 @@ async def test_usage_of_a_backend_that_does_not_count(task, length):
 
 async def test_model_that_cannot_score():
     """A chat model is told apart by name."""
-    with pytest.raises(InvalidRequest, match="'fake' scores no texts") as refused:
+    with pytest.raises(InvalidRequest, match="'fake' does not score texts") as refused:
         await create(FakePoolingModel(tasks=["generate"]), text_1="a", text_2="b")
 
     assert refused.value.param == "model"

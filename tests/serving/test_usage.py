@@ -15,7 +15,7 @@ from openai_frontend.auth.rate_limit import Reservation
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.request_record import RequestRecord
 from openai_frontend.serving.admission.authorized_models import MeteredModel
-from openai_frontend.serving.output.endings import collect
+from openai_frontend.serving.output.collect import collect
 from tests import mock_models
 from tests.auth.key_files import FakeClock, caller, key
 from tests.prompting import tiny_tokenizer

@@ -10,7 +10,8 @@ from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.registry import family_named
-from openai_frontend.serving.constraints import Constraint, constraint
+from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import NO_TOOLS, Tools
 from openai_frontend.triton import Server
 from schemas.chat_completions import ChatCompletionRequest

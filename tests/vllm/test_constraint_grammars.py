@@ -12,8 +12,9 @@ from openai_frontend.parsing.events import Event
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.registry import family_named
-from openai_frontend.serving.constraints import Constraint, constraint
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS
+from openai_frontend.serving.constraints.grammar import constraint
+from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import CustomFormat, Tools
 from schemas.chat_completions import ChatCompletionRequest
 from tests.vllm.calls import calls_of

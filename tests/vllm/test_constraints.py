@@ -21,7 +21,7 @@ from openai_frontend.parsing.family import Reasoning
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.parsing.parser import complete
 from openai_frontend.parsing.registry import family_named
-from openai_frontend.serving.constraints import Constraint
+from openai_frontend.serving.request.sampling import Constraint
 from openai_frontend.serving.request.tools import Tools
 from openai_frontend.triton import Server
 from tests.vllm.calls import calls_of

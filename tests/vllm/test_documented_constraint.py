@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from openai_frontend.parsing.output_format import PLAIN
-from openai_frontend.serving.constraints import constraint, plugin
+from openai_frontend.serving.constraints import plugin
+from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.request.tools import NO_TOOLS
 from openai_frontend.triton import Options, Server
 from schemas.sampling import SamplingFields

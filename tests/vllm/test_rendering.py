@@ -12,7 +12,7 @@ from vllm.sampling_params import SamplingParams
 
 from schemas.tokenization import RenderedPrompt
 from tests.routers.test_fields_reach_the_model import SAMPLING
-from tests.serving.test_rendering import MESSAGES, of_chat, of_completion
+from tests.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
 
 pytestmark = pytest.mark.engine
 

@@ -97,7 +97,7 @@ class MeteredModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def turn(self, priority: int) -> QueueKey:
+    def queue_key(self, priority: int) -> QueueKey:
         """The key's, behind whose other requests this one waits."""
         return QueueKey(self._caller.key.digest, self._caller.priority(priority))
 

@@ -1,38 +1,41 @@
-"""How many generations run at the same time, in the server and in each model, and who waits."""
+"""Limits concurrent requests, in the server and for each model. Excess requests wait in queues."""
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from openai_frontend.admission.limits import ANONYMOUS, NO_LIMITS, ConcurrencyLimits, QueueKey
 from openai_frontend.admission.wait_queue import QueueMetrics, WaitQueue
 from openai_frontend.errors import ServerDraining
 from openai_frontend.generation import CompletionDelta
-from openai_frontend.serving.admission.fan_in import merge_streams
+from openai_frontend.serving.admission.fan_in import gather_bounded, merge_streams
 
 Deltas = AsyncGenerator[list[CompletionDelta], None]
 Bursts = AsyncGenerator[list[tuple[int, list[CompletionDelta]]], None]
 
-# Enough to fill an engine's batches; one call leaves room for others, and its memory is bounded.
+# Fills an engine's batches, leaves room for other calls, and bounds the memory of one call.
 MAX_PARALLEL = 128
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class LimitedModel(Protocol):
-    """What must be known of a model."""
+    """What the limiter needs to know about a model."""
 
     @property
     def model_name(self) -> str:
-        """The same for all of its names."""
+        """Triton's name, which aliases and versions share."""
 
     @property
     def concurrency_limits(self) -> ConcurrencyLimits:
-        """The operator's."""
+        """The limits that the operator sets for this model."""
 
 
 class ConcurrencyLimiter:
-    """The server's places. Each model has a queue of its own; models that are waited for take
-    turns.
+    """The server's slots for running requests. Each model has its own queue; models with waiting
+    requests take turns.
     """
 
     def __init__(
@@ -50,24 +53,22 @@ class ConcurrencyLimiter:
         self.unreleased = 0  # cancelled requests that Triton still has
         self.draining = False
         self._slots: dict[str, ModelSlots] = {}
-        self._waited_for: OrderedDict[ModelSlots, None] = OrderedDict()  # in turns
+        self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
 
     def set_limits(
         self, max_concurrent_requests: int, max_queue_size: int, queue_timeout_s: float
     ) -> None:
-        """Other ones; where more run already they end as they would have, and who waits goes on to
-        wait as it was told.
-        """
+        """Replace the limits. Running requests finish; queued requests keep their timeout."""
         self.max_concurrent_requests = max_concurrent_requests
         self.max_queue_size = max_queue_size
         self.queue_timeout_s = queue_timeout_s
 
     def slots_for(self, model: LimitedModel) -> "ModelSlots":
-        """The places for requests to a model."""
+        """The slots for requests to a model."""
         return self.slots(model.model_name, model.concurrency_limits)
 
     def slots(self, model_name: str, limits: ConcurrencyLimits) -> "ModelSlots":
-        """The same, by name; a model that was loaded again may have other limits."""
+        """As `slots_for`, by name. Takes the new limits of a model that was loaded again."""
         slots = self._of(model_name)
         slots.limits = limits
         return slots
@@ -79,11 +80,11 @@ class ConcurrencyLimiter:
         return slots
 
     def retain(self, model_name: str, input_bytes: int) -> None:
-        """A cancelled request keeps a place until Triton releases it: the model may go on."""
+        """A cancelled request keeps its slot until Triton releases it: it may still run."""
         self._count_unreleased(model_name, 1)
 
     def release(self, model_name: str, input_bytes: int) -> None:
-        """Triton has released it."""
+        """Triton has released a cancelled request."""
         self._count_unreleased(model_name, -1)
         self.grant_free_slots()
 
@@ -95,98 +96,117 @@ class ConcurrencyLimiter:
             self.metrics.unreleased_changed(model_name, slots.unreleased)
 
     def drain(self) -> None:
-        """Nothing begins from now on, and who waits is told at once. What runs goes on."""
+        """Start no more requests and reject those that wait. Running requests finish."""
         self.draining = True
-        for slots in self._waited_for:
-            slots.line.reject_all()
+        for slots in self._contended:
+            slots.queue.reject_all()
 
     def enqueue(self, slots: "ModelSlots") -> None:
-        """Somebody waits for this model."""
-        self._waited_for.setdefault(slots)
+        """Requests wait for this model's slots."""
+        self._contended.setdefault(slots)
 
     def grant_free_slots(self) -> None:
-        """Gives the places that are free to those who wait, whenever one becomes free."""
-        if not self._waited_for:
+        """Give free slots to waiting requests, one model after another."""
+        if not self._contended:
             return
         served = True
         while served:
             served = False
-            for slots in [*self._waited_for]:
-                if not slots.line:
-                    del self._waited_for[slots]
+            for slots in [*self._contended]:
+                if not slots.queue:
+                    del self._contended[slots]
                 elif slots.free():
                     slots.grant_next()
-                    self._waited_for.move_to_end(slots)
+                    self._contended.move_to_end(slots)
                     served = True
 
 
 class ModelSlots:
-    """A model's places, which are some of the server's, and the line for them."""
+    """A model's share of the server's slots, and the queue for them."""
 
     def __init__(self, server: ConcurrencyLimiter, model_name: str) -> None:
         self.limits = NO_LIMITS
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
-        self.line = WaitQueue(
-            model_name, describe_load=self._stands, give_back=self.release, metrics=server.metrics
+        self.queue = WaitQueue(
+            model_name,
+            describe_load=self._describe_load,
+            give_back=self.release,
+            metrics=server.metrics,
         )
         self._server = server
 
-    async def bursts(self, generations: Sequence[Deltas], turn: QueueKey = ANONYMOUS) -> Bursts:
-        """The deltas of all, with each one's index; they count until this generator is closed.
+    async def bursts(self, generations: Sequence[Deltas], key: QueueKey = ANONYMOUS) -> Bursts:
+        """Deltas of all generations, each burst with its generation's index. The slots stay taken
+        until this generator is closed.
 
-        More of them than there is room for run a few at a time.
+        Runs as many generations at the same time as slots were granted.
         """
-        at_once = await self.acquire(len(generations), turn)
+        granted = await self.acquire(len(generations), key)
         try:
             if len(generations) == 1:  # no task, no queue: the bursts pass through
                 async with aclosing(generations[0]) as generation:
                     async for deltas in generation:
                         yield [(0, deltas)]
                 return
-            async with aclosing(merge_streams(generations, at_once)) as bursts:
+            async with aclosing(merge_streams(generations, granted)) as bursts:
                 async for burst in bursts:
                     yield burst
         finally:
-            self.release(at_once)
+            self.release(granted)
 
-    def check(self, turn: QueueKey = ANONYMOUS) -> None:
-        """Raises where a request could not even wait: before it has cost anything."""
+    async def gather(
+        self,
+        work: Callable[[Item], Awaitable[Result]],
+        items: Sequence[Item],
+        key: QueueKey = ANONYMOUS,
+    ) -> list[Result]:
+        """Results of `work` in the order of `items`, a slot each. The first failure cancels the
+        rest.
+        """
+        granted = await self.acquire(len(items), key)
+        try:
+            return await gather_bounded(work, items, granted)
+        finally:
+            self.release(granted)
+
+    def check(self, key: QueueKey = ANONYMOUS) -> None:
+        """Raise QueueFull or ServerDraining before a request that cannot even wait costs work."""
         self._check_draining()
         if not self.free():
-            self.line.check(turn, self._longest)
+            self.queue.check(key, self._max_queue_size)
 
     async def acquire(
-        self, wanted: int, turn: QueueKey = ANONYMOUS, *, timeout_s: float | None = None
+        self, wanted: int, key: QueueKey = ANONYMOUS, *, timeout_s: float | None = None
     ) -> int:
-        """How many of `wanted` requests may run at a time, once there is a place: at least one, as
-        many as fit; whoever takes them gives them back.
+        """Wait for a slot, then take up to `wanted` and return their number, at least one. The
+        caller releases them.
 
-        Raises QueueFull, QueueTimeout or ServerDraining. `timeout_s` may be shorter than the
-        model's.
+        Raises QueueFull, QueueTimeout or ServerDraining. `timeout_s` can only shorten the model's
+        timeout.
         """
         self._check_draining()
-        if self.line and self.free():  # the limits have been raised since
+        if self.queue and self.free():  # the limits were raised meanwhile
             self._server.grant_free_slots()
-        if not self.line and self.free():
+        if not self.queue and self.free():
             return self._grant(wanted)
         self._server.enqueue(self)
-        return await self.line.wait(
-            wanted, turn, max_size=self._longest, timeout_s=self._timeout_s(timeout_s)
+        return await self.queue.wait(
+            wanted, key, max_size=self._max_queue_size, timeout_s=self._timeout_s(timeout_s)
         )
 
     def release(self, granted: int) -> None:
-        """These places are free."""
+        """Free slots that `acquire` granted."""
         self.running -= granted
         self._server.running -= granted
         self._server.grant_free_slots()
 
     def grant_next(self) -> None:
-        """The next in turn gets its places; there must be one."""
-        self.line.serve(self._grant)
+        """Give slots to the next waiting request. At least one must wait."""
+        self.queue.serve(self._grant)
 
     def free(self) -> int:
-        """Places that nobody has; limits may have been lowered since."""
+        """Free slots: 0 if limits were lowered below what runs."""
         server, own = self._server, self.limits.max_concurrent_requests
         free = server.max_concurrent_requests - server.running - server.unreleased
         if own is not None:
@@ -200,20 +220,20 @@ class ModelSlots:
         return granted
 
     @property
-    def _longest(self) -> int:
+    def _max_queue_size(self) -> int:
         own = self.limits.max_queue_size
         return self._server.max_queue_size if own is None else own
 
-    def _timeout_s(self, asked_s: float | None) -> float:
+    def _timeout_s(self, requested_s: float | None) -> float:
         own_s = self.limits.queue_timeout_s
-        longest_s = self._server.queue_timeout_s if own_s is None else own_s
-        return longest_s if asked_s is None else min(asked_s, longest_s)
+        max_s = self._server.queue_timeout_s if own_s is None else own_s
+        return max_s if requested_s is None else min(requested_s, max_s)
 
     def _check_draining(self) -> None:
         if self._server.draining:
             raise ServerDraining
 
-    def _stands(self) -> str:
+    def _describe_load(self) -> str:
         own, server = self.limits.max_concurrent_requests, self._server
         running = self.running + self.unreleased
         if own is not None and running >= own:

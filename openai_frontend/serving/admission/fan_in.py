@@ -1,22 +1,24 @@
-"""Several streams of bursts as one. Never looks into a burst."""
+"""Runs a bounded number of streams or calls at the same time and combines what they give."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
 Burst = TypeVar("Burst")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 async def merge_streams(
-    streams: Sequence[AsyncGenerator[Burst, None]], at_once: int | None = None
+    streams: Sequence[AsyncGenerator[Burst, None]], max_parallel: int | None = None
 ) -> AsyncGenerator[list[tuple[int, Burst]], None]:
-    """What came from all streams since the last look, each burst with its stream's index.
+    """Bursts that arrived since the last step, each with its stream's index.
 
-    `at_once` of them run at a time, in their order; None: all. The first stream that fails ends
-    them all, after the bursts that came before. Closing this generator closes every stream.
+    Runs `max_parallel` streams at the same time, in order; None runs all. The first failure ends
+    all streams, after the bursts that preceded it. Closing this generator closes every stream.
     """
-    mailbox = _Mailbox[Burst](streams, at_once or len(streams))
+    mailbox = _Mailbox[Burst](streams, max_parallel or len(streams))
     try:
         while (bursts := await mailbox.take()) is not None:
             yield bursts
@@ -25,19 +27,19 @@ async def merge_streams(
 
 
 class _Mailbox(Generic[Burst]):
-    """Tasks put the bursts of streams here. It holds no more than the answers' lengths allow."""
+    """Collects bursts from a task per running stream; the output's length bounds its size."""
 
-    def __init__(self, streams: Sequence[AsyncGenerator[Burst, None]], at_once: int) -> None:
+    def __init__(self, streams: Sequence[AsyncGenerator[Burst, None]], max_parallel: int) -> None:
         self._waiting = iter(enumerate(streams))
         self._bursts: list[tuple[int, Burst]] = []
         self._failure: BaseException | None = None
         self._wake = asyncio.Event()
-        self._pumps = {asyncio.ensure_future(self._take_turns()) for _ in range(at_once)}
+        self._pumps = {asyncio.ensure_future(self._run_next_streams()) for _ in range(max_parallel)}
         self._running = set(self._pumps)
         for pump in self._pumps:
             pump.add_done_callback(self._ended)
 
-    async def _take_turns(self) -> None:
+    async def _run_next_streams(self) -> None:
         for index, stream in self._waiting:
             await self._pump(index, stream)
 
@@ -54,7 +56,7 @@ class _Mailbox(Generic[Burst]):
         self._wake.set()
 
     async def take(self) -> list[tuple[int, Burst]] | None:
-        """All that has come, at least one burst; None once every stream has ended."""
+        """Wait for bursts and return all that arrived; None once every stream has ended."""
         while not self._bursts and self._failure is None and self._running:
             self._wake.clear()
             await self._wake.wait()
@@ -66,7 +68,34 @@ class _Mailbox(Generic[Burst]):
         return None
 
     async def close(self) -> None:
-        """Ends the streams that still run, and waits until each has cleaned up after itself."""
+        """Cancel running streams and wait for their cleanup."""
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
+
+
+async def gather_bounded(
+    work: Callable[[Item], Awaitable[Result]], items: Sequence[Item], max_parallel: int
+) -> list[Result]:
+    """Results of `work` in the order of `items`. The first failure cancels the rest."""
+    if len(items) == 1:  # no task
+        return [await work(items[0])]
+    results: dict[int, Result] = {}
+    waiting = iter(enumerate(items))
+
+    async def run_next_items() -> None:
+        for index, item in waiting:
+            results[index] = await work(item)
+
+    await _all_or_none([asyncio.ensure_future(run_next_items()) for _ in range(max_parallel)])
+    return [results[index] for index in range(len(items))]
+
+
+async def _all_or_none(tasks: "Sequence[asyncio.Task[None]]") -> None:
+    """Wait for all tasks. If one fails or the caller is cancelled, cancel the others."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

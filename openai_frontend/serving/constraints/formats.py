@@ -1,6 +1,6 @@
 """The parts of a structural tag, xgrammar's form of a grammar, as plain dicts. Knows no family."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -94,3 +94,29 @@ def within_text(triggers: Sequence[str], tags: Sequence[Format], *, one: bool) -
 def structural_tag(form: Format) -> str:
     """The whole as the JSON text that engines take."""
     return orjson.dumps({"type": "structural_tag", "format": form}).decode()
+
+
+def field_names(whole: Format, schemas: Mapping[str, Any], otherwise: str) -> dict[str, str]:
+    """The engine counts the schemas of a structural tag in the order of its text, and names the
+    one that it refuses `structured_outputs.schemas[2]`. `schemas` are the request's by place; of
+    one that is a part of those, `otherwise` is told.
+    """
+    places: dict[int, str] = {}  # by identity: the grammar holds the request's own
+    for at, schema in schemas.items():
+        places.setdefault(id(schema), at)
+    return {
+        f"structured_outputs.schemas[{number}]": places.get(id(schema), otherwise)
+        for number, schema in enumerate(_schemas(whole))
+    }
+
+
+def _schemas(part: Any) -> Iterator[Any]:
+    if isinstance(part, list):
+        for each in part:
+            yield from _schemas(each)
+    elif isinstance(part, dict):
+        if part.get("type") == "json_schema":
+            yield part.get("json_schema")
+            return
+        for each in part.values():
+            yield from _schemas(each)

@@ -4,7 +4,7 @@ that the request asks for. Pure: nothing is compiled here.
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,39 +13,21 @@ from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import StructuredOutputs
 from openai_frontend.parsing.output_format import OutputFormat
 from openai_frontend.serving.constraints import formats, harmony, plugin
-from openai_frontend.serving.constraints.arguments import SchemaArguments
+from openai_frontend.serving.constraints.arguments import SchemaArguments, allowed_functions
 from openai_frontend.serving.constraints.calls import Calls, Functions, any_call, any_call_schema
-from openai_frontend.serving.constraints.error_paths import field_names
 from openai_frontend.serving.constraints.family_tags import JSON_TAGS, TAGS, CallForm
-from openai_frontend.serving.constraints.format_grammar import format_grammar
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
-from openai_frontend.serving.constraints.functions import allowed_functions
 from openai_frontend.serving.constraints.plugin import PluginConstraint
-from openai_frontend.serving.constraints.reasoning import reasoning_grammar
 from openai_frontend.serving.constraints.response_format import (
     FORM_FIELDS,
     RequestedFormat,
+    format_grammar,
     requested_format,
 )
+from openai_frontend.serving.request.sampling import NO_CONSTRAINT, Constraint
 from openai_frontend.serving.request.tools import Tools
 from schemas.response_format import MAX_TAG_CHARACTERS
 from schemas.sampling import SamplingFields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
-    """What one answer is held to, in the engine's words and in the parser's."""
-
-    structured: StructuredOutputs | None = None  # what the engine is told
-    forced: str | None = None  # the parser is told: nothing but this function's arguments come
-    any_call: bool = False  # the parser is told: a JSON array of calls comes
-    needed: bool = True  # False: where the engine cannot, what reads the answer sees to it
-    param: str = "structured_outputs"  # the request field that asked
-    field_names: Mapping[str, str] = field(default_factory=dict)  # the engine's name -> a place
-    extra_args: Mapping[str, Any] = field(default_factory=dict)  # a plug-in's, for the engine's
-
-
-NO_CONSTRAINT = Constraint()
 
 _FORM_FIELDS = frozenset(FORM_FIELDS) | {"guided_whitespace_pattern", "guided_decoding_backend"}
 
@@ -204,12 +186,12 @@ class _GrammarBuilder:
         if before is not None:
             whole = formats.sequence(before, whole)
         structured = StructuredOutputs(structural_tag=_tag(whole, param, place))
-        names = {"structured_outputs": place, **field_names(whole, schemas, place)}
+        names = {"structured_outputs": place, **formats.field_names(whole, schemas, place)}
         return Constraint(structured=structured, param=param, field_names=names)
 
     def _thinking(self, param: str) -> Format | None:
         try:
-            return reasoning_grammar(self._reading, self._open)
+            return _reasoning_grammar(self._reading, self._open)
         except Unconstrainable as unknown:
             message = f"Unsupported parameter: '{param}' is not supported with this model: "
             raise InvalidRequest(
@@ -272,3 +254,27 @@ def _not_with(form: RequestedFormat | None, tools: Tools) -> InvalidRequest:
         reason = "calls can only be held to it where 'tool_choice' asks for one"
     message = f"Unsupported parameter: '{place}' is not supported with this model: {reason}."
     return InvalidRequest(message, param=place, code="unsupported_parameter")
+
+
+def _reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Format | None:
+    """What the model may think, up to the marker after which it answers; None where it does not.
+
+    A prompt that ends within reasoning has the model go on in it. After any other, a model that
+    writes the start marker by itself may do so, or answer at once.
+    """
+    reasoning = reading.family.reasoning
+    if reasoning is None:
+        if reasoning_open and reading.reasoning:
+            raise Unconstrainable("its reasoning parser does not say how reasoning ends")
+        return None
+    if reasoning_open is None:
+        reasoning_open = reasoning.starts_inside
+    if reasoning_open:
+        begin = ""
+    elif reasoning.starts_inside:  # and the prompt has ended it
+        return None
+    else:
+        begin = reasoning.start
+    thought = formats.tag(begin, formats.any_text(), reasoning.end)
+    whole = formats.sequence(thought, formats.GAP)
+    return whole if reasoning_open else formats.optional(whole)

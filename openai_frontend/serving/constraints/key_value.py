@@ -10,9 +10,9 @@ import orjson
 
 from openai_frontend.parsing.schema_types import argument_types
 from openai_frontend.serving.constraints import formats
+from openai_frontend.serving.constraints.family_tags import Tagged
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
 from openai_frontend.serving.constraints.json_schema import references
-from openai_frontend.serving.constraints.styles import Tagged
 
 # Those that may be left out make a grammar grow by their square where commas are between them.
 _MAX_PAIRS = 64

@@ -1,5 +1,6 @@
-"""What events add to a message, as OpenAI's deltas; and a message as the sum of its deltas, so that
-a stream and a whole answer say the same. No bytes.
+"""Parsed events as OpenAI's deltas, and a message as the sum of its deltas.
+
+So a stream and a whole response cannot disagree.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,16 +21,14 @@ Delta = Mapping[str, Any]
 
 
 class ChatDeltas:
-    """The deltas of one choice, in order; a call's id, type and name come once."""
+    """Turns one choice's events into deltas. A call's id, type and name are sent once."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._inputs: dict[
-            int, CustomInputDecoder
-        ] = {}  # of custom tools' calls that have not ended
+        self._inputs: dict[int, CustomInputDecoder] = {}  # of custom tool calls in progress
 
     def of(self, events: Iterable[Event]) -> list[Delta]:
-        """One delta for each event that says something, as OpenAI sends them."""
+        """One delta for each event that has visible output, as OpenAI sends them."""
         return [delta for event in events for delta in self._of(event)]
 
     def _of(self, event: Event) -> Iterator[Delta]:
@@ -73,7 +72,7 @@ def _call(index: int, fields: Delta) -> Delta:
 
 
 class ChatMessageBuilder:
-    """The sum of one choice's deltas."""
+    """Adds up one choice's deltas."""
 
     def __init__(self, tools: Tools) -> None:
         self._deltas = ChatDeltas(tools)
@@ -82,7 +81,6 @@ class ChatMessageBuilder:
         self._function_call: dict[str, Any] | None = None
 
     def add(self, events: Iterable[Event]) -> None:
-        """What these add."""
         for delta in self._deltas.of(events):
             self._add(delta)
 
@@ -99,7 +97,7 @@ class ChatMessageBuilder:
             self._calls[call["index"]] = _sum(self._calls[call["index"]], fields)
 
     def fields(self, before: str = "") -> dict[str, Any]:
-        """The members of ChatCompletionMessage; `before` stands before its content."""
+        """The fields of ChatCompletionMessage, with `before` in front of its content."""
         content = before + "".join(self._texts.get("content", ()))
         only_calls = not content and bool(self._calls or self._function_call)
         fields: dict[str, Any] = {
@@ -118,7 +116,7 @@ class ChatMessageBuilder:
 
 
 def _sum(first: Mapping[str, Any], more: Delta) -> dict[str, Any]:
-    """Texts one after the other, objects member by member: as clients add them up."""
+    """Texts concatenated, objects merged by member, as clients add them up."""
     joined = dict(first)
     for name, value in more.items():
         if isinstance(value, Mapping):

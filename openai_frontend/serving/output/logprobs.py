@@ -1,15 +1,16 @@
-"""Log probabilities as OpenAI writes them: one form for chat completions, one for completions.
+"""Log probabilities in OpenAI's two forms: for chat completions, and for completions.
 
-Both are fed with what the engine says of each token, in order; a stream and a whole answer use the
-same writer. Never guesses a token's text: it comes from the tokenizer, or else from the engine.
+A stream and a whole response use the same writer, token by token. A token's text comes from the
+tokenizer, or else from the engine.
 """
 
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from openai_frontend.generation import TokenLogprobs
+from openai_frontend.serving.output.completion_job import CompletionJob
 from schemas.logprobs import (
     ChatCompletionTokenLogprob,
     ChoiceLogprobs,
@@ -18,25 +19,27 @@ from schemas.logprobs import (
 )
 
 # JSON has no minus infinity; OpenAI writes this.
-_LEAST = -9999.0
+_MIN_LOGPROB = -9999.0
+NO_PROMPT_LOGPROBS = "the model returned no log probabilities for the prompt"
 
+Writer = TypeVar("Writer", bound="ChatLogprobs | TextLogprobs")
 TokenBytes = Callable[[int], bytes | None]
 
 
 class TokenNames:
-    """How tokens are written: as text, as `token_id:17` where the request asked for that."""
+    """Spells tokens: as text, or as `token_id:17` if the request asks for ids."""
 
     def __init__(self, token_bytes: TokenBytes, *, as_ids: bool) -> None:
         self._token_bytes = token_bytes
         self._as_ids = as_ids
 
     def raw(self, token_id: int, entry: Mapping[str, Any]) -> bytes:
-        """The token's bytes; where no tokenizer is known, those of the engine's text."""
+        """The token's bytes; without a tokenizer, those of the engine's text."""
         raw = self._token_bytes(token_id)
         return (entry.get("decoded_token") or "").encode() if raw is None else raw
 
     def name(self, token_id: int, raw: bytes, *, prefix: str = "") -> str:
-        r"""The token's text. A part of a character is written as its bytes: `\xe2\x9c`."""
+        r"""The token's text; the bytes of an incomplete character as `\xe2\x9c`."""
         if self._as_ids:
             return f"token_id:{token_id}"
         try:
@@ -47,12 +50,12 @@ class TokenNames:
 
 def _logprob(entry: Mapping[str, Any]) -> float:
     logprob = entry["logprob"]
-    return _LEAST if logprob is None else max(float(logprob), _LEAST)
+    return _MIN_LOGPROB if logprob is None else max(float(logprob), _MIN_LOGPROB)
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Which tokens are told of a place: the likeliest, or those asked for and its own."""
+    """Which tokens are listed at a position: the likeliest, or the requested ones and its own."""
 
     top: int = 0
     token_ids: Sequence[int] = ()
@@ -61,8 +64,8 @@ class Alternatives:
         """Likeliest first."""
         ranked = sorted(position.items(), key=lambda item: -_logprob(item[1]))
         if self.token_ids:
-            told = {next(iter(position)), *self.token_ids}
-            return [item for item in ranked if item[0] in told]
+            listed = {next(iter(position)), *self.token_ids}
+            return [item for item in ranked if item[0] in listed]
         return ranked[: self.top]
 
 
@@ -92,19 +95,19 @@ class ChatLogprobs:
 
 
 class TextLogprobs:
-    """Completions' `logprobs`; remembers how far into the text it has come."""
+    """Completions' `logprobs`, with each token's offset in the text so far."""
 
     def __init__(self, names: TokenNames, alternatives: Alternatives) -> None:
         self._names = names
         self._alternatives = alternatives
         self._offset = 0
-        # a character counts with its last byte, so its tokens all stand at its start
+        # a character counts with its last byte, so all its tokens have the offset of its start
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def prompt(
         self, text: str, token_ids: Sequence[int], positions: Sequence[TokenLogprobs | None]
     ) -> CompletionLogprobs:
-        """An echoed prompt's tokens. One that is not in the text, such as BOS, has no length."""
+        """An echoed prompt's tokens. A token that is not in the text, such as BOS, has length 0."""
         written = _empty()
         raw_text, at = text.encode(), 0
         for token_id, position in zip(token_ids, positions, strict=True):
@@ -115,7 +118,7 @@ class TextLogprobs:
         return written
 
     def tokens(self, positions: Sequence[TokenLogprobs]) -> CompletionLogprobs:
-        """The answer's next tokens."""
+        """The next generated tokens."""
         written = _empty()
         for position in positions:
             token_id, entry = next(iter(position.items()))
@@ -141,13 +144,13 @@ class TextLogprobs:
         return self._names.name(token_id, raw, prefix="bytes:")
 
     def _tops(self, token_id: int, position: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens and, as OpenAI does, the token itself."""
+        """The likeliest tokens and, like OpenAI, the token itself."""
         chosen = {**dict(self._alternatives.of(position)), token_id: position[token_id]}
         return {self._text(each, entry): _logprob(entry) for each, entry in chosen.items()}
 
 
 def _shown(raw: bytes, text: bytes, at: int) -> bytes:
-    """What of a prompt's token stands at this place of its text."""
+    """The bytes of a prompt's token that are at this offset of its text."""
     for form in (raw, raw.removeprefix(b" ")):  # sentencepiece puts a space before the text
         if form and text.startswith(form, at):
             return form
@@ -159,10 +162,17 @@ def _empty() -> CompletionLogprobs:
 
 
 def extended(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
-    """An echoed prompt's and its answer's, as one."""
+    """Two lists of tokens, such as an echoed prompt's and its completion's, as one."""
     return {
         "tokens": first["tokens"] + second["tokens"],
         "token_logprobs": first["token_logprobs"] + second["token_logprobs"],
         "top_logprobs": first["top_logprobs"] + second["top_logprobs"],
         "text_offset": first["text_offset"] + second["text_offset"],
     }
+
+
+def logprobs_writer(job: CompletionJob, form: type[Writer]) -> Writer:
+    """A writer for one choice, in the form of its endpoint."""
+    names = TokenNames(job.model.token_bytes, as_ids=job.options.tokens_as_ids)
+    options = job.options
+    return form(names, Alternatives(options.logprobs or 0, options.logprob_token_ids))

@@ -1,13 +1,14 @@
-"""One choice's deltas with what their text says: content, reasoning and calls, as events.
+"""Parses a chat's output into content, reasoning and tool calls, delta by delta.
 
-Ends a choice that has come to its end before the engine knows. Never writes anything of an answer.
+Stops a choice whose output is complete before the engine's own end.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 from openai_frontend.generation import (
     CompletionDelta,
@@ -17,6 +18,8 @@ from openai_frontend.generation import (
     UsageCounter,
     merge_deltas,
 )
+from openai_frontend.models.served_model import ServedModel
+from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
@@ -26,91 +29,99 @@ from openai_frontend.parsing.events import (
     ToolCallEnd,
 )
 from openai_frontend.parsing.parser import Parser
+from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.request.messages import prefilled_text
+from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
 from openai_frontend.serving.request.tools import Tools
+from schemas.chat_completions import ChatCompletionRequest
 
 TokenBytes = Callable[[int], bytes | None]
-_STEP = 256  # tokens that are read in one go where each is counted: about 1 ms
+_STEP_TOKENS = 256  # parsed in one step if each token is counted: about 1 ms
+# Output of this many tokens cannot exceed the limit on arguments: 16 bytes a token would be many.
+_SHORT_OUTPUT_TOKENS = MAX_ARGUMENTS // 16
+_CHECK_INTERVAL_TOKENS = 256  # between checks of longer output that is not streamed
+_PROMPT_END_TOKENS = 64  # in which a template says whether the output begins with reasoning
 CallReason = Literal["tool_calls", "function_call"]
 
 
 @dataclass(slots=True)
 class ParsedDelta(CompletionDelta):
-    """A delta, and what its text says; the events, not the text, are for the reader."""
+    """A delta and the events parsed from its text, which replace the text."""
 
     events: Sequence[Event] = ()
     reasoning_tokens: int = 0
-    calls: CallReason | None = None  # on the last delta, where it is calls that ended the answer
+    call_reason: CallReason | None = None  # on the last delta, if calls ended the output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserConfig:
-    """How one answer's choices are read."""
+    """How to parse the choices of one job."""
 
     tools: Tools
-    parser: Callable[[], Parser]  # a new one for each choice
+    new_parser: Callable[[], Parser]  # one for each choice
     token_bytes: TokenBytes
-    reasoning: bool = True  # the parser tells reasoning apart
+    reasoning: bool = True  # the parser separates reasoning from content
     include_reasoning: bool = True
 
-    async def read(
+    async def parse(
         self, generation: AsyncGenerator[list[CompletionDelta], None], request: GenerationRequest
     ) -> AsyncGenerator[list[CompletionDelta], None]:
-        """The deltas of one choice, read; it is cancelled where nothing more of it is wanted."""
-        reader = DeltaParser(self, request.usage)
+        """One choice's deltas, parsed. Cancels the generation once its output is complete."""
+        parser = DeltaParser(self, request.usage)
         async with aclosing(generation):
             async for deltas in generation:
-                read: list[CompletionDelta] = []
-                for delta in reader.in_steps(deltas):
-                    if read and len(delta.token_ids) == _STEP:
-                        await asyncio.sleep(0)  # a whole answer may be 100 ms of parsing
-                    read.append(reader.read(delta))
-                    if reader.cut:
+                parsed: list[CompletionDelta] = []
+                for delta in parser.in_steps(deltas):
+                    if parsed and len(delta.token_ids) == _STEP_TOKENS:
+                        await asyncio.sleep(0)  # a whole response may take 100 ms to parse
+                    parsed.append(parser.parse(delta))
+                    if parser.stopped:
                         break
-                yield read
-                if reader.cut:
+                yield parsed
+                if parser.stopped:
                     return
 
 
 class DeltaParser:
-    """Reads the deltas of one choice."""
+    """Parses the deltas of one choice."""
 
-    def __init__(self, reading: ParserConfig, usage: UsageCounter) -> None:
-        """`usage` counts what is read; it learns where the answer ends before the engine's end."""
-        self.cut = False  # the answer is over, whatever else the engine would say
-        self._parser = reading.parser()
-        self._reading = reading
+    def __init__(self, config: ParserConfig, usage: UsageCounter) -> None:
+        """`usage` counts the deltas; it is finished here if the output ends before the engine's."""
+        self.stopped = False  # the output is complete, whatever the engine still generates
+        self._parser = config.new_parser()
+        self._config = config
         self._usage = usage
-        self._counted = 0  # tokens of the counts that have been passed on
-        self._called = False  # a call has ended well
+        self._counted = 0  # tokens of the counts passed on so far
+        self._called = False  # a tool call is complete
 
     def in_steps(self, deltas: Sequence[CompletionDelta]) -> Iterator[CompletionDelta]:
-        """The deltas, those of many tokens as several."""
+        """The deltas; those of many tokens are split."""
         for delta in deltas:
-            if len(delta.token_ids) <= _STEP or not self._reading.reasoning:
+            if len(delta.token_ids) <= _STEP_TOKENS or not self._config.reasoning:
                 yield delta
             else:
                 yield from self._steps(delta)
 
     def _steps(self, delta: CompletionDelta) -> Iterator[CompletionDelta]:
-        """What is told beside text and ids comes with the last."""
+        """Deltas of `_STEP_TOKENS`; fields other than text and ids come with the last."""
         ids: list[int] = []
         texts: list[str] = []
         for token, text in self._by_token(delta):
-            if len(ids) == _STEP:
+            if len(ids) == _STEP_TOKENS:
                 yield CompletionDelta("".join(texts), ids)
                 ids, texts = [], []
             ids.append(token)
             texts.append(text)
         yield replace(delta, text="".join(texts), token_ids=ids)
 
-    def read(self, delta: CompletionDelta) -> ParsedDelta:
-        """One delta with its events; the last one where it ends the choice."""
-        reasoning_tokens, events = self._parse(delta)
+    def parse(self, delta: CompletionDelta) -> ParsedDelta:
+        """One delta with its events. It gets a finish reason if it completes the output."""
+        reasoning_tokens, events = self._events(delta)
         if delta.finish_reason is not None:
             events += self._parser.finish()
         if delta.counts is not None:
             self._counted += delta.counts.completion_tokens
-        read = ParsedDelta(
+        parsed = ParsedDelta(
             delta.text,
             delta.token_ids,
             delta.finish_reason,
@@ -121,16 +132,16 @@ class DeltaParser:
             events,
             reasoning_tokens,
         )
-        if len(events) != 1 or type(events[0]) is not ContentText or self.cut:
-            read.events = [event for event in merge_events(events) if self._is_told(event, read)]
-        if read.finish_reason == "stop" and self._called:
-            read.calls = "function_call" if self._reading.tools.legacy else "tool_calls"
-        return read
+        if len(events) != 1 or type(events[0]) is not ContentText or self.stopped:
+            parsed.events = [each for each in merge_events(events) if self._keeps(each, parsed)]
+        if parsed.finish_reason == "stop" and self._called:
+            parsed.call_reason = "function_call" if self._config.tools.legacy else "tool_calls"
+        return parsed
 
-    def _parse(self, delta: CompletionDelta) -> tuple[int, list[Event]]:
-        """Its events, and how many of its tokens are reasoning."""
+    def _events(self, delta: CompletionDelta) -> tuple[int, list[Event]]:
+        """The number of reasoning tokens, and the events."""
         ids, parser = delta.token_ids, self._parser
-        if len(ids) <= 1 or not self._reading.reasoning:
+        if len(ids) <= 1 or not self._config.reasoning:
             reasoning = (len(ids) or bool(delta.text)) if parser.in_reasoning else 0
             return int(reasoning), parser.feed(delta.text, ids)
         reasoning, events = 0, []
@@ -140,59 +151,59 @@ class DeltaParser:
         return reasoning, events
 
     def _by_token(self, delta: CompletionDelta) -> Iterator[tuple[int, str]]:
-        """The text token by token, as far as the tokenizer says, so that each is counted where it
-        stands. What of the text no token accounts for comes with the last one.
+        """Token ids with their texts, as far as the tokenizer knows them, so that each token counts
+        as what it belongs to. The last token gets the rest of the text.
         """
-        text, at, told = delta.text.encode("utf-8", "surrogatepass"), 0, 0
-        *most, last = delta.token_ids
-        for token in most:
-            raw = self._reading.token_bytes(token) or b""
+        text, at, used = delta.text.encode("utf-8", "surrogatepass"), 0, 0
+        *others, last = delta.token_ids
+        for token in others:
+            raw = self._config.token_bytes(token) or b""
             at += _shown(raw, text, at)
-            piece = text[told:at]
+            piece = text[used:at]
             if at < len(text) and text[at] & 0xC0 == 0x80:  # within a character
                 piece = b""
-            told += len(piece)
+            used += len(piece)
             yield token, piece.decode("utf-8", "surrogatepass")
-        yield last, text[told:].decode("utf-8", "surrogatepass")
+        yield last, text[used:].decode("utf-8", "surrogatepass")
 
-    def _is_told(self, event: Event, read: ParsedDelta) -> bool:
-        """Whether the event is a part of the answer; it may be what ends it."""
-        if self.cut:
+    def _keeps(self, event: Event, delta: ParsedDelta) -> bool:
+        """Whether the event is part of the output. May stop the choice."""
+        if self.stopped:
             return False
         match event:
             case ReasoningText():
-                return self._reading.include_reasoning
+                return self._config.include_reasoning
             case ArgumentsTooLong():
-                self._end(read, "length")
+                self._stop(delta, "length")
             case ToolCallEnd():
                 self._called = self._called or event.complete
-                if not self._reading.tools.parallel:
-                    self._end(read, _reason_of_end(event, read))
+                if not self._config.tools.parallel:
+                    self._stop(delta, _stop_reason(event, delta))
         return True
 
-    def _end(self, read: ParsedDelta, reason: FinishReason) -> None:
-        """This delta is the last: the engine, which is stopped, will not tell any counts."""
-        self.cut = True
-        read.finish_reason = reason
+    def _stop(self, delta: ParsedDelta, reason: FinishReason) -> None:
+        """Make this delta the last. The engine is cancelled and will not report counts."""
+        self.stopped = True
+        delta.finish_reason = reason
         usage = self._usage
         usage.finish(reason)
-        if read.counts is None:
-            read.counts = TokenCounts(
+        if delta.counts is None:
+            delta.counts = TokenCounts(
                 usage.prompt_tokens, usage.completion_tokens - self._counted, usage.cached_tokens
             )
 
 
-def _reason_of_end(call: ToolCallEnd, read: ParsedDelta) -> FinishReason:
-    """Why an answer ends that may hold one call alone."""
+def _stop_reason(call: ToolCallEnd, delta: ParsedDelta) -> FinishReason:
+    """Why output ends that may have only one call."""
     if call.complete:
         return "stop"
-    if ArgumentsTooLong(call.index) in read.events:
+    if ArgumentsTooLong(call.index) in delta.events:
         return "length"
-    return read.finish_reason or "stop"  # a call that the engine cut short ends as the engine says
+    return delta.finish_reason or "stop"  # the engine ended an incomplete call
 
 
 def _shown(raw: bytes, text: bytes, at: int) -> int:
-    """How much of the text, from here on, is this token's; special ones may have been left out."""
+    """How many bytes of the text at this offset are the token's; special tokens may be left out."""
     for form in (raw, raw.removeprefix(b" ")):  # sentencepiece puts a space before the text
         if text.startswith(form, at):
             return len(form)
@@ -200,7 +211,7 @@ def _shown(raw: bytes, text: bytes, at: int) -> int:
 
 
 def merge_events(events: Sequence[Event]) -> list[Event]:
-    """The same in as few events as can be: neighbouring pieces of one text are one."""
+    """The events, with adjacent pieces of one text joined."""
     if len(events) < 2:
         return list(events)
     runs: list[tuple[Event, list[str]]] = []
@@ -225,18 +236,90 @@ def _joined(event: Event, pieces: Sequence[str]) -> Event:
 
 
 def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
-    """Several read deltas as one."""
-    reads = [delta for delta in deltas if isinstance(delta, ParsedDelta)]
-    whole = merge_deltas(deltas)
+    """Several parsed deltas as one."""
+    parsed = [delta for delta in deltas if isinstance(delta, ParsedDelta)]
+    merged = merge_deltas(deltas)
     return ParsedDelta(
-        text=whole.text,
-        token_ids=whole.token_ids,
-        finish_reason=whole.finish_reason,
-        stop_reason=whole.stop_reason,
-        counts=whole.counts,
-        logprobs=whole.logprobs,
-        prompt_logprobs=whole.prompt_logprobs,
-        events=merge_events([event for read in reads for event in read.events]),
-        reasoning_tokens=sum(read.reasoning_tokens for read in reads),
-        calls=reads[-1].calls,
+        text=merged.text,
+        token_ids=merged.token_ids,
+        finish_reason=merged.finish_reason,
+        stop_reason=merged.stop_reason,
+        counts=merged.counts,
+        logprobs=merged.logprobs,
+        prompt_logprobs=merged.prompt_logprobs,
+        events=merge_events([event for each in parsed for event in each.events]),
+        reasoning_tokens=sum(each.reasoning_tokens for each in parsed),
+        call_reason=parsed[-1].call_reason,
     )
+
+
+def needs_parser(tools: Tools, model: ServedModel) -> bool:
+    """Whether output needs parsing; else the model's text is the content."""
+    return tools.in_use or model.reading.reasoning
+
+
+def keep_special_tokens(model: ServedModel) -> bool:
+    """Whether the engine must keep special tokens in the text, as some parsers need."""
+    return model.reading.special_tokens and model.supports("skip_special_tokens")
+
+
+def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServedModel) -> str:
+    """The text that shows whether the output begins with reasoning: the prompt, the end of a
+    truncated one, which is known only as tokens, or the message that is continued.
+    """
+    if request.continue_final_message:
+        return prefilled_text(request.messages)
+    if prompt.text is not None:
+        return prompt.text
+    return model.detokenize(list(prompt.token_ids[-_PROMPT_END_TOKENS:]))
+
+
+def parser_config(
+    request: ChatCompletionRequest,
+    tools: Tools,
+    constraint: Constraint,
+    prompt: str | None,
+    model: ServedModel,
+    variables: Mapping[str, Any],
+) -> ParserConfig:
+    """How to parse each choice. `prompt` is the result of `prompt_text`, `variables` are those of
+    the chat template.
+    """
+    return ParserConfig(
+        tools=tools,
+        new_parser=partial(
+            model.reading.parser,
+            tools.functions if tools.in_use else {},
+            prompt=prompt,
+            continued=bool(request.continue_final_message),
+            forced=constraint.forced,
+            any_call=constraint.any_call,
+            variables=variables,
+        ),
+        token_bytes=model.token_bytes,
+        reasoning=model.reading.reasoning,
+        include_reasoning=request.include_reasoning is not False,
+    )
+
+
+def with_parser_needs(
+    first: GenerationRequest, config: ParserConfig, model: SamplingSupport
+) -> GenerationRequest:
+    """The request, adapted to a parser. The model returns token ids to count reasoning tokens. It
+    streams if the parser may end the output: after the first call, or at arguments that
+    exceed the limit.
+    """
+    adapted = replace(
+        first,
+        relay=None,
+        return_token_ids=first.return_token_ids or model.supports("return_token_ids"),
+    )
+    if first.stream or not config.tools.in_use or not model.supports("stream"):
+        return adapted
+    if not config.tools.parallel:
+        return replace(adapted, stream=True)
+    max_tokens = first.sampling_params.max_tokens
+    if max_tokens is not None and max_tokens <= _SHORT_OUTPUT_TOKENS:
+        return adapted
+    interval = _CHECK_INTERVAL_TOKENS if model.supports("stream_interval") else 1
+    return replace(adapted, stream=True, stream_interval=interval)

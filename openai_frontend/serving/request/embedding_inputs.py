@@ -1,50 +1,50 @@
-"""Texts and token ids as prompts that a pooling model can read whole. Never runs the model."""
+"""Texts and token ids as prompts for embedding models and cross-encoders."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
+from openai_frontend.generation import EmbedRequest
 from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
-# What the author of a client must know who sends ids of another tokenizer
+# For authors of clients that send ids of another tokenizer.
 VOCABULARY_HINT = (
-    "Token ids must be those of the model's own tokenizer; langchain-openai sends OpenAI's, or "
-    "texts with check_embedding_ctx_length=False."
+    "Token ids must come from the model's own tokenizer. langchain-openai sends OpenAI's; with "
+    "check_embedding_ctx_length=False it sends texts."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that the client sent, and where."""
+    """A text and its request field."""
 
     text: str
-    place: str  # the field, such as `input[3]`
+    param: str  # such as `input[3]`
 
 
 @dataclass(frozen=True, slots=True)
 class TokenIds:
-    """A text that the client sent as the ids of its tokens, and where."""
+    """Token ids and their request field."""
 
     token_ids: list[int]
-    place: str
+    param: str
 
 
 async def tokenize_inputs(
-    given: Sequence[Text | TokenIds],  # all of them texts, or all of them token ids
+    inputs: Sequence[Text | TokenIds],  # only texts, or only token ids
     model: ServedModel,
     *,
     add_special_tokens: bool = True,
     truncation: Truncation | None = None,
 ) -> list[Prompt]:
-    """A prompt for each; raises, before any reaches the model, where one is none for it."""
-    texts = [each for each in given if isinstance(each, Text)]
+    """A prompt for each input. Raises InvalidRequest for one that the model cannot read."""
+    texts = [each for each in inputs if isinstance(each, Text)]
     if not texts:
-        return [_checked(each, model, truncation) for each in given if isinstance(each, TokenIds)]
-    if model.prompts is None:  # its backend tokenizes
+        return [_checked(each, model, truncation) for each in inputs if isinstance(each, TokenIds)]
+    if model.prompts is None:  # the backend tokenizes
         if not add_special_tokens:
             raise unsupported("add_special_tokens")
         return [Prompt(each.text, []) for each in texts]
@@ -52,10 +52,10 @@ async def tokenize_inputs(
         [each.text for each in texts],
         add_special_tokens=add_special_tokens,
         truncation=truncation,
-        params=[each.place for each in texts],
+        params=[each.param for each in texts],
     )
     for prompt, each in zip(prompts, texts, strict=True):
-        _check_not_empty(prompt, each.place)
+        _check_not_empty(prompt, each.param)
     return prompts
 
 
@@ -66,9 +66,9 @@ def _checked(given: TokenIds, model: ServedModel, truncation: Truncation | None)
     if context is not None and len(kept) > context:
         message = (
             f"This model's maximum context length is {context} tokens. However, your "
-            f"{given.place} resulted in {len(kept)} tokens. Please reduce the length of the input."
+            f"{given.param} resulted in {len(kept)} tokens. Please reduce the length of the input."
         )
-        raise ContextLengthExceeded(message, param=given.place)
+        raise ContextLengthExceeded(message, param=given.param)
     return Prompt(text=None, token_ids=kept)
 
 
@@ -76,35 +76,28 @@ def _check_vocabulary(given: TokenIds, model: ServedModel) -> None:
     if model.vocab_size is None:
         return
     try:
-        check_in_vocabulary(given.token_ids, model.vocab_size, given.place)
+        check_in_vocabulary(given.token_ids, model.vocab_size, given.param)
     except InvalidRequest as error:
         message = f"{error.message} {VOCABULARY_HINT}"
-        raise InvalidRequest(message, param=given.place) from None
+        raise InvalidRequest(message, param=given.param) from None
 
 
-def _check_not_empty(prompt: Prompt, place: str) -> None:
-    """A tokenizer without special tokens makes nothing of an empty text."""
+def _check_not_empty(prompt: Prompt, param: str) -> None:
+    """Tokenizers without special tokens return nothing for an empty text."""
     if not prompt.token_ids:
-        message = f"Invalid '{place}': it holds no token for this model to read."
-        raise InvalidRequest(message, param=place, code="empty_string")
+        message = f"Invalid '{param}': it has no tokens."
+        raise InvalidRequest(message, param=param, code="empty_string")
 
 
-def input_truncation(
-    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: ServedModel
-) -> Truncation | None:
-    """How inputs are cut; None where each must fit as it is. -1 cuts to the model's context."""
-    tokens, context = truncate_prompt_tokens, model.max_model_len
-    if tokens is None:
-        return None
-    if model.prompts is None or context is None:
-        raise unsupported("truncate_prompt_tokens")
-    if tokens > context:
-        message = (
-            "Invalid 'truncate_prompt_tokens': integer above maximum value. "
-            f"Expected a value <= {context}, but got {tokens} instead."
-        )
-        raise InvalidRequest(
-            message, param="truncate_prompt_tokens", code="integer_above_max_value"
-        )
-    # vLLM keeps the beginning of what it pools, as the models' own tokenizers do
-    return Truncation(context if tokens < 1 else tokens, side or "right")
+def embedding_request(id: str, prompt: Prompt, *, dimensions: int | None = None) -> EmbedRequest:
+    return EmbedRequest(
+        request_id=id,
+        prompt=prompt.text,
+        prompt_token_ids=prompt.token_ids or None,
+        dimensions=dimensions,
+    )
+
+
+def embedding_cost_us(prompt: Prompt) -> float:
+    """Event loop time to send a prompt to the model, in the gateway and the engine."""
+    return 50 + len(prompt.token_ids) * 0.03 + len(prompt.text or "") * 0.005

@@ -1,6 +1,6 @@
-"""Request fields that the schemas do not hold: which are refused, which pass, what the rest is.
+"""Policy for request fields that the schemas do not have: reject, accept or report them.
 
-Both tables are data: a field that becomes real leaves its table and enters the schema.
+The tables are data. A field that becomes supported moves from its table to the schema.
 """
 
 import logging
@@ -14,15 +14,15 @@ from schemas.sampling import RequestFields, SamplingFields, StreamOptions
 
 logger = logging.getLogger(__name__)
 
-# Anything else may be a prompt in a wrong place, which no log may hold
+# Anything else may be a misplaced prompt, which must not be logged.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 UnknownFieldsPolicy = Literal["warn", "ignore", "reject"]
-Neutral = Mapping[str, tuple[Any, ...]]  # field -> the values, besides null, that ask for nothing
+Neutral = Mapping[str, tuple[Any, ...]]  # field -> default values besides null, which are accepted
 
-_MAX_WARNED = 256  # distinct names that one process warns of
+_MAX_WARNED = 256  # distinct names that one process warns about
 
-# OpenAI's fields that this version cannot honour, and vLLM's that would change the answer.
+# Unsupported fields of OpenAI's, and of vLLM's that would change the output.
 _NEUTRAL_IN_BOTH: Neutral = {
     # vLLM's
     "ec_transfer_params": (),
@@ -52,9 +52,40 @@ NEUTRAL_IN_COMPLETIONS: Neutral = {
     "max_completion_tokens": (),
 }
 
+# Of vLLM's pooling models
+_NEUTRAL_IN_POOLING: Neutral = {
+    "cache_salt": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "padding": ("do_not_pad",),
+    "priority": (0,),
+    "use_activation": (True,),
+}
 
-# Fields that are objects -> the members that they have. Those of json_object say nothing of a
-# schema, though other servers take one there: it is refused with its format, not dropped.
+NEUTRAL_IN_EMBEDDINGS: Neutral = {
+    **_NEUTRAL_IN_POOLING,
+    "embed_dtype": ("float32",),
+    "endianness": ("native", "little"),
+    "messages": (),
+    "normalize": (True,),
+}
+
+NEUTRAL_IN_SCORING: Neutral = {
+    **_NEUTRAL_IN_POOLING,
+    "add_special_tokens": (True,),
+    "instruction": ("",),
+    "max_tokens_per_doc": (0,),
+    "max_tokens_per_query": (0,),
+    "truncate_prompt_tokens": (),
+    "truncation_side": ("right",),
+    # text-embeddings-inference's
+    "raw_scores": (False,),
+    "truncate": (False,),
+}
+
+# Object fields -> their members. A `schema` beside the type json_object, which other servers
+# accept, is rejected with its format, not ignored.
 _WITH_MEMBERS: Mapping[str, frozenset[str]] = {
     "prediction": frozenset({"type", "content"}),
     "prompt_cache_options": frozenset(),
@@ -67,7 +98,7 @@ _WITH_MEMBERS: Mapping[str, frozenset[str]] = {
 
 
 class FieldPolicy:
-    """Answers for the fields that a schema does not hold. One object for the whole process."""
+    """Applies the setting `unknown_fields`. One per process, so that each warning appears once."""
 
     def __init__(self, unknown_fields: UnknownFieldsPolicy) -> None:
         self._unknown_fields = unknown_fields
@@ -75,7 +106,7 @@ class FieldPolicy:
         self._adjusted: set[tuple[str, str]] = set()  # fields and models
 
     def check(self, request: SamplingFields, neutral: Neutral) -> None:
-        """Raises for a field that cannot be honoured: dropping it would be a lie to the caller."""
+        """Raise InvalidRequest for an unsupported field rather than ignore it silently."""
         if request.stream_options is not None:
             self._check_stream_options(request, request.stream_options)
         if request.stream and request.prompt_logprobs is not None:
@@ -86,7 +117,7 @@ class FieldPolicy:
             self._check_members(request)
 
     def _check_members(self, request: SamplingFields) -> None:
-        """Names that nobody knows inside of fields."""
+        """Report unknown names within object fields."""
         for field, known in _WITH_MEMBERS.items():
             value = getattr(request, field, None)
             if isinstance(value, RequestFields):
@@ -100,7 +131,7 @@ class FieldPolicy:
         self.unknown(f"response_format.json_schema.{name}" for name in sorted(unknown))
 
     def check_extra(self, request: RequestFields, neutral: Neutral) -> None:
-        """The same for a request that never streams."""
+        """As `check`, for a request that never streams."""
         fields = request.model_extra
         if not fields:
             return
@@ -116,7 +147,7 @@ class FieldPolicy:
         self.unknown(f"stream_options.{name}" for name in options.model_extra or ())
 
     def unknown(self, names: Iterable[str]) -> None:
-        """What the setting `unknown_fields` says of names that nobody knows."""
+        """Ignore, log or reject unknown names, as the setting `unknown_fields` says."""
         if self._unknown_fields == "ignore":
             return
         for name in names:
@@ -127,7 +158,7 @@ class FieldPolicy:
             self._warn(name[:64])
 
     def adjusted(self, field: str, used: str, model: str) -> None:
-        """A hint that the model does not support is replaced, or ignored; refused by "reject"."""
+        """Report a hint that was replaced or ignored. Raises if the setting is "reject"."""
         if self._unknown_fields == "reject":
             message = f"Unsupported value: '{field}' is not supported with this model."
             raise InvalidRequest(message, param=field, code="unsupported_value")
@@ -145,12 +176,12 @@ class FieldPolicy:
         if name in self._warned or len(self._warned) >= _MAX_WARNED:
             return
         self._warned.add(name)
-        told = name if _NAME.fullmatch(name) else "(no name)"
-        logger.warning("ignoring the unknown request field %r (told once for each name)", told)
+        shown = name if _NAME.fullmatch(name) else "(not a name)"
+        logger.warning("ignored unknown request field; name=%r (logged once per name)", shown)
 
 
 def _refuse_unless_neutral(name: str, value: Any, neutral: tuple[Any, ...]) -> None:
-    # `1 == True` in Python, so the types must match too, numbers aside from booleans.
+    # `1 == True` in Python, so booleans must be told from numbers.
     same = (value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
     if value is None or any(same):
         return

@@ -1,11 +1,17 @@
-"""What a conversation must hold beyond its types, and the plain messages that templates get."""
+"""Validates messages, and translates them into the words that published chat templates know.
+
+Templates know function calls, tool results and one name or another for reasoning. OpenAI's messages
+may also have calls of custom tools, and the deprecated `function_call` and role `function`. For
+what templates expect of arguments and empty contents, see prompting/chat_template.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
+import orjson
+
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.serving.request.field_policy import FieldPolicy
-from openai_frontend.serving.request.tool_history import for_templates
 from schemas.chat_completions import (
     ChatCompletionContentPartParam,
     ChatCompletionMessageParam,
@@ -14,12 +20,15 @@ from schemas.tools import ChatCompletionMessageToolCallParam
 
 _KNOWN = ChatCompletionMessageParam.__annotations__.keys()
 _TEXT_PARTS = ("text", "refusal")
+_CALL_FIELDS = ("tool_calls", "function_call", "reasoning_content", "reasoning")
+
+Message = Mapping[str, Any]
 
 
 def template_messages(
     messages: Sequence[ChatCompletionMessageParam], policy: FieldPolicy
 ) -> list[Mapping[str, Any]]:
-    """The messages without fields that nobody knows; raises for what cannot be honoured."""
+    """The messages without unknown fields. Raises InvalidRequest for unsupported content."""
     checked = [_checked(message, f"messages[{i}]", policy) for i, message in enumerate(messages)]
     return for_templates(checked)
 
@@ -41,7 +50,7 @@ def _checked(
 def _check_calls(
     calls: Sequence[ChatCompletionMessageToolCallParam], place: str, policy: FieldPolicy
 ) -> None:
-    """Clients send calls back as they got them, perhaps with the index of a delta."""
+    """Report unknown members. Clients return calls as received, perhaps with a delta's index."""
     for i, call in enumerate(calls):
         kind = call["type"]
         inner: Mapping[str, Any] = cast("Mapping[str, Any]", call)[kind]
@@ -57,7 +66,7 @@ def _check_content(message: ChatCompletionMessageParam, place: str) -> None:
         for i, part in enumerate(content):
             _check_part(part, f"{place}[{i}]")
     if message["role"] == "assistant":
-        return  # an answer may be empty, and clients send back what they got
+        return  # may be empty: clients return what they received
     if content is None:
         _missing(place)
     if content == []:
@@ -87,12 +96,64 @@ def _refuse(place: str) -> NoReturn:
 
 
 def prefilled_text(messages: Sequence[ChatCompletionMessageParam], *, param: str = "echo") -> str:
-    """The text of the last message, which must be the assistant's. `param` asks for that."""
+    """The text of the last message, which must be the assistant's. `param` requires it."""
     last = messages[-1]
     if last["role"] != "assistant":
-        message = f"Invalid '{param}': the last message must be the assistant's."
+        message = f"Invalid '{param}': the last message must have the role 'assistant'."
         raise InvalidRequest(message, param=param)
     content = last.get("content") or ""
     if isinstance(content, str):
         return content
     return "".join(part.get("text") or part.get("refusal") or "" for part in content)
+
+
+def for_templates(messages: Sequence[Message]) -> list[Message]:
+    """The messages in templates' words; those that need no change are the same objects."""
+    ids: dict[str, str] = {}  # function name -> the id of its last call
+    return [_translated(message, i, ids) for i, message in enumerate(messages)]
+
+
+def _translated(message: Message, index: int, ids: dict[str, str]) -> Message:
+    if message["role"] == "function":
+        return _tool_result(message, index, ids)
+    if message["role"] == "assistant" and any(message.get(name) for name in _CALL_FIELDS):
+        return _assistant(dict(message), index, ids)
+    return message
+
+
+def _new_id(index: int) -> str:
+    """Nine letters and digits, as Mistral's templates require."""
+    return f"call{index:05d}"
+
+
+def _tool_result(message: Message, index: int, ids: Mapping[str, str]) -> Message:
+    """A function's result as a tool result, for the function's last call."""
+    id = ids.get(message.get("name") or "") or _new_id(index)
+    return {**message, "role": "tool", "tool_call_id": id}
+
+
+def _assistant(message: dict[str, Any], index: int, ids: dict[str, str]) -> Message:
+    function = message.pop("function_call", None)
+    if function:
+        ids[function["name"]] = id = _new_id(index)
+        call = {"id": id, "type": "function", "function": function}
+        message["tool_calls"] = [*(message.get("tool_calls") or ()), call]
+    elif message.get("tool_calls"):
+        message["tool_calls"] = [_function_call(call) for call in message["tool_calls"]]
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if reasoning:
+        message["reasoning_content"] = message["reasoning"] = reasoning
+        if message.get("tool_calls") and not message.get("content"):
+            # gpt-oss's name; its template rejects it beside content
+            message["thinking"] = reasoning
+    return message
+
+
+def _function_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A custom tool's call as a call of the one-text function that the model was shown."""
+    if call["type"] == "function":
+        return call
+    custom = call["custom"]
+    arguments = orjson.dumps({"input": custom["input"]}).decode()
+    function = {"name": custom["name"], "arguments": arguments}
+    return {"id": call["id"], "type": "function", "function": function}

@@ -10,9 +10,9 @@ from openai_frontend.generation import GenerationRequest
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
 from openai_frontend.serving.chat import ChatCompletions
 from openai_frontend.serving.completions import Completions
-from openai_frontend.serving.rendering import rendered
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.tokenization import rendered
 from schemas.chat_completions import ChatCompletionRequest
 from schemas.completions import CompletionRequest
 from schemas.tokenization import RenderedPrompt
@@ -28,14 +28,14 @@ async def of_chat(model: FakeModel | None = None, **fields: Any) -> RenderedProm
     served: Any = model or FakeModel()
     body = orjson.dumps({"messages": MESSAGES, **fields})
     request = ChatCompletionRequest.model_validate_json(body)
-    [only] = await rendered(await CHAT.render(request, served), request)
+    [only] = await rendered(await CHAT.build_job(request, served), request)
     return only
 
 
 async def of_completion(**fields: Any) -> list[RenderedPrompt]:
     served: Any = FakeModel()
     request = CompletionRequest.model_validate_json(orjson.dumps({"prompt": "ab", **fields}))
-    return await rendered(await COMPLETIONS.render(request, served), request)
+    return await rendered(await COMPLETIONS.build_job(request, served), request)
 
 
 async def test_a_prompt_with_several_choices():
@@ -104,8 +104,10 @@ async def test_rendering_takes_nothing():
     model: Any = Charging()
     await limiter.slots_for(model).acquire(1)
 
-    chatted = await chat.render(ChatCompletionRequest.model_validate({"messages": MESSAGES}), model)
-    completed = await completions.render(CompletionRequest(prompt="a"), model)
+    chatted = await chat.build_job(
+        ChatCompletionRequest.model_validate({"messages": MESSAGES}), model
+    )
+    completed = await completions.build_job(CompletionRequest(prompt="a"), model)
 
     assert isinstance(chatted.requests[0], GenerationRequest)
     assert completed.requests[0].prompt == "a"

@@ -15,9 +15,10 @@ from openai_frontend.generation import (
 )
 from openai_frontend.serving import chat, completions
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.collect import Collector, CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import CompletionJob
-from openai_frontend.serving.output.endings import ChunkStream, Collector, CompletedChoice, collect
 from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.output.stream import ChunkStream
 from openai_frontend.serving.request.response_options import ResponseOptions
 from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
 from tests.serving.fake_model import FakeModel, last
@@ -53,7 +54,7 @@ class StreamOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stream = ChunkStream(
-            answer(self.choices, details=ResponseOptions(include_usage=True)),
+            answer(self.choices, options=ResponseOptions(include_usage=True)),
             CHAT_COMPLETION_CHUNK,
             ChatLogprobs,
         )
@@ -156,7 +157,7 @@ def test_no_usage_unless_asked():
 def test_continuous_usage():
     """With continuous_usage_stats each chunk carries the counts up to its own tokens."""
     stream = ChunkStream(
-        answer(details=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
+        answer(options=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
     )
 
     sent = stream.start() + stream.feed(
@@ -242,7 +243,7 @@ def token(letter: str) -> CompletionDelta:
 
 
 def chat_stream(details: ResponseOptions, choices: int = 1) -> ChunkStream:
-    return chat.chunks(answer(choices, details=details))
+    return chat.chunks(answer(choices, options=details))
 
 
 def test_logprobs_cover_the_chunk():
@@ -283,7 +284,7 @@ def test_token_ids_of_a_chat():
 
 def test_token_ids_of_a_completion():
     """A completion has no opening frame: the prompt's ids come on a frame of their own."""
-    stream = completions.chunks(answer(details=ResponseOptions(token_ids=True)))
+    stream = completions.chunks(answer(options=ResponseOptions(token_ids=True)))
 
     [event] = events(stream.start())
 
@@ -312,7 +313,7 @@ def test_obfuscation():
 
 def test_echo_with_logprobs():
     """A prompt echoed with its log probabilities comes with them, before the answer."""
-    echoing = answer(echo=["\x01\x02"], details=ResponseOptions(logprobs=0, echo_logprobs=True))
+    echoing = answer(echo=["\x01\x02"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
     first = CompletionDelta("a", [97], logprobs=[position(97)])
     first.prompt_logprobs = [None, position(2)]
     stream, collector = completions.chunks(echoing), Collector(echoing)
@@ -327,7 +328,7 @@ def test_echo_with_logprobs():
     assert whole.text == "\x01\x02a"
 
 
-ECHOING = answer(echo=["p"], details=ResponseOptions(logprobs=0, echo_logprobs=True))
+ECHOING = answer(echo=["p"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
 
 
 @pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])

@@ -4,7 +4,6 @@ import pytest
 
 from openai_frontend.admission.limits import NO_LIMITS
 from openai_frontend.errors import QueueFull
-from openai_frontend.serving.admission.batch import run_batch
 from openai_frontend.serving.admission.concurrency_limit import (
     MAX_PARALLEL,
     ConcurrencyLimiter,
@@ -17,7 +16,7 @@ def slots(streams: int) -> ModelSlots:
 
 
 class Counting:
-    """Work that gives back its item, later items first."""
+    """Work that returns its item, later items first."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.running = self.most = self.ended = 0
@@ -38,57 +37,57 @@ class Counting:
 
 
 @pytest.mark.parametrize("items", [1, 2, MAX_PARALLEL, 2048])
-async def test_order(items):
-    """Results stand where their items stood, whichever came first."""
+async def test_results_keep_the_order_of_their_items(items):
+    """Results have the order of the items, whichever finished first."""
     work = Counting()
 
-    results = await run_batch(slots(1024), work, range(items))
+    results = await slots(1024).gather(work, range(items))
 
     assert list(range(items)) == results
 
 
-async def test_a_few_at_a_time():
-    """However many there are, no more than AT_ONCE run together."""
+async def test_runs_at_most_max_parallel_items():
+    """At most MAX_PARALLEL items run at the same time."""
     work = Counting()
 
-    await run_batch(slots(1024), work, range(2048))
+    await slots(1024).gather(work, range(2048))
 
     assert work.most == MAX_PARALLEL
 
 
-async def test_only_as_many_as_the_server_has_room_for():
-    """A small `max_concurrent_requests` slows a large batch down; it does not refuse it."""
+async def test_runs_at_most_the_free_slots():
+    """A small `max_concurrent_requests` slows a large batch but does not reject it."""
     work, own = Counting(), slots(3)
 
-    results = await run_batch(own, work, range(100))
+    results = await own.gather(work, range(100))
 
     assert (work.most, len(results), own.running) == (3, 100, 0)
 
 
-async def test_no_room():
-    """Where generations fill the server, a batch is refused before it begins."""
+async def test_full_server_rejects_the_batch():
+    """A batch is rejected before it starts if no slot is free."""
     work, own = Counting(), slots(3)
     await own.acquire(3)
 
     with pytest.raises(QueueFull):
-        await run_batch(own, work, range(2))
+        await own.gather(work, range(2))
 
     assert work.ended == 0
 
 
-async def test_first_failure_ends_the_rest():
-    """Nothing runs on, and nothing more begins, once one item has failed."""
+async def test_first_failure_cancels_the_rest():
+    """After a failure nothing keeps running and nothing more starts."""
     work, own = Counting(fails_at=4), slots(3)
 
     with pytest.raises(ValueError, match="4"):
-        await run_batch(own, work, range(1000))
+        await own.gather(work, range(1000))
 
     assert (work.running, own.running) == (0, 0)
     assert work.ended < 20
 
 
-async def test_caller_goes_away():
-    """Cancelling the batch cancels all that runs for it."""
+async def test_cancelling_the_caller_cancels_the_work():
+    """Cancelling the batch cancels its running work."""
     begun, cancelled = asyncio.Event(), []
 
     async def work(item: int) -> None:
@@ -98,7 +97,7 @@ async def test_caller_goes_away():
         finally:
             cancelled.append(item)
 
-    task = asyncio.create_task(run_batch(slots(2), work, range(9)))
+    task = asyncio.create_task(slots(2).gather(work, range(9)))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,265 @@
+"""A completion as chunks: which frames are sent, and in what order. `sse.py` knows their bytes.
+
+Synchronous. `collect.py` reads the same deltas, so a stream and a whole response cannot disagree.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import (
+    ChunkedSocket,
+    CompletionDelta,
+    FrameWriter,
+    Resume,
+    TokenLogprobs,
+    merge_deltas,
+)
+from openai_frontend.parsing.events import ContentText
+from openai_frontend.serving.output.chat_message import ChatDeltas, Delta
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.logprobs import (
+    NO_PROMPT_LOGPROBS,
+    ChatLogprobs,
+    TextLogprobs,
+    logprobs_writer,
+)
+from openai_frontend.serving.output.output_parsing import ParsedDelta, merge_parsed
+from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.serving.request.tools import Tools
+from openai_frontend.sse import DONE, ChunkFrames, ChunkShape
+
+Join = Callable[[Sequence[CompletionDelta]], CompletionDelta]
+
+
+class DeltaCoalescer:
+    """Joins one choice's deltas until they have `tokens` tokens.
+
+    Passes on the first delta immediately, since a client waits for it, and also the last.
+    """
+
+    def __init__(self, tokens: int, join: Join = merge_deltas) -> None:
+        self._tokens = tokens
+        self._join = join
+        self._pending: list[CompletionDelta] = []
+        self._count = tokens - 1  # so that the first delta is due
+
+    def feed(self, delta: CompletionDelta) -> CompletionDelta | None:
+        """The pending deltas and this one, joined; None until there are enough tokens."""
+        self._pending.append(delta)
+        # a model that reports no token ids sends one token at a time
+        self._count += len(delta.token_ids) or 1
+        if self._count < self._tokens and delta.finish_reason is None:
+            return None
+        pending, self._pending, self._count = self._pending, [], 0
+        return pending[0] if len(pending) == 1 else self._join(pending)
+
+
+class ParsedChoiceFrames:
+    """One choice's parsed deltas as frames.
+
+    Tokens without visible output, such as those of a marker, are reported with the next frame, so
+    that each frame accounts for all tokens since the one before.
+    """
+
+    def __init__(
+        self, index: int, frames: ChunkFrames, options: ResponseOptions, tools: Tools
+    ) -> None:
+        self._index = index
+        self._frames = frames
+        self._options = options
+        self._deltas = ChatDeltas(tools)
+        self._positions: list[TokenLogprobs] = []
+        self._ids: list[int] = []
+
+    def feed(self, delta: ParsedDelta, logprobs: ChatLogprobs | None) -> bytes:
+        """The frames of a delta; `logprobs` writes log probabilities if they were requested."""
+        if self._options.plain:
+            return b"".join([self._frame(each) for each in self._chat_deltas(delta)])
+        if logprobs is not None:
+            self._positions += delta.logprobs or ()
+        if self._options.token_ids:
+            self._ids += delta.token_ids
+        deltas = [*self._chat_deltas(delta)]
+        if not deltas and delta.finish_reason is not None and (self._positions or self._ids):
+            deltas = [{}]
+        return b"".join([self._frame(each, *self._take_tokens(logprobs)) for each in deltas])
+
+    def _chat_deltas(self, delta: ParsedDelta) -> list[Delta]:
+        events = delta.events
+        if len(events) == 1 and type(events[0]) is ContentText:  # the usual token
+            return [{"content": events[0].text}]
+        return self._deltas.of(events)
+
+    def _frame(
+        self,
+        delta: Delta,
+        logprobs: Mapping[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        return self._frames.delta(self._index, delta, logprobs, fields)
+
+    def _take_tokens(
+        self, logprobs: ChatLogprobs | None
+    ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
+        """Log probabilities and fields of the pending tokens, which are pending no longer."""
+        positions, ids = self._positions, self._ids
+        self._positions, self._ids = [], []
+        written = None if logprobs is None or not positions else logprobs.tokens(positions)
+        return written, {"token_ids": ids} if self._options.token_ids else None
+
+
+class ChunkStream:
+    """The frames of a stream, in order.
+
+    Every choice's opening frame, then deltas as they arrive, each choice's finish reason once, the
+    usage frame if requested, [DONE].
+    """
+
+    def __init__(
+        self,
+        job: CompletionJob,
+        shape: ChunkShape,
+        logprobs: type[ChatLogprobs | TextLogprobs],
+    ) -> None:
+        """`logprobs` is the endpoint's form of log probabilities."""
+        self._job = job
+        self._options = options = job.options
+        self._progress = job.progress()
+        self._plain = options.plain and job.parser is None
+        wanted = options.logprobs is not None
+        self._writers = [logprobs_writer(job, logprobs) for _ in job.requests if wanted]
+        self._unechoed = set(range(len(job.requests))) if options.echo_logprobs else set()
+        interval = 1 if options.coalesced_by_engine else options.interval
+        join = merge_deltas if job.parser is None else merge_parsed
+        self._coalescers = [DeltaCoalescer(interval, join) for _ in job.requests if interval > 1]
+        self._frames = ChunkFrames(
+            shape,
+            job.fields(),
+            choices=len(job.requests),
+            usage_field=options.include_usage,
+            obfuscate=options.obfuscate,
+        )
+        self._parsed_frames = [
+            ParsedChoiceFrames(index, self._frames, options, job.parser.tools)
+            for index in range(len(job.requests))
+            if job.parser is not None
+        ]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has its finish reason."""
+        return self._progress.finished
+
+    def start(self) -> bytes:
+        """Frames before the first token: none for completions without echo."""
+        if self._options.continuous_usage:
+            self._frames.usage_so_far(self._progress.usage().model_dump())
+        choices = range(len(self._job.requests))
+        prompts = [self._prompt_fields(choice) for choice in choices]
+        parser = self._job.parser
+        may_call = parser is not None and parser.tools.in_use
+        opening = self._frames.opening(prompts, may_call=may_call)
+        frames = [self._before_output(choice, opened=bool(opening)) for choice in choices]
+        return b"".join([opening, *frames])
+
+    def _before_output(self, choice: int, *, opened: bool) -> bytes:
+        """The echoed prompt, and its token ids unless an opening frame had them."""
+        text = "" if self._options.echo_logprobs else self._job.echo_text(choice)
+        fields = {} if opened else self._prompt_fields(choice)
+        return self._frames.detailed(choice, text, fields=fields) if text or fields else b""
+
+    def _prompt_fields(self, choice: int) -> dict[str, Any]:
+        if not self._options.token_ids:
+            return {}
+        return {"prompt_token_ids": self._job.prompt_token_ids(choice)}
+
+    def relay(
+        self, write: FrameWriter, socket: Callable[[], ChunkedSocket | None] = lambda: None
+    ) -> Resume | None:
+        """Send text that needs only its frame to `write` from now on, past `feed`.
+
+        `socket` returns the client's socket if frames may be written to it directly. Returns what
+        resumes the relay after `write` has paused it; None if every delta must be fed, because it
+        is counted or belongs to one of several choices.
+        """
+        requests = self._job.requests
+        if len(requests) != 1 or not self._plain or self._options.continuous_usage:
+            return None
+        relay = requests[0].relay
+        if relay is None:
+            return None
+        return relay.take(*self._frames.around_text(0), write, socket())
+
+    def feed(self, choice: int, deltas: Iterable[CompletionDelta]) -> bytes:
+        """Frames of one choice's burst."""
+        if not self._plain:
+            return b"".join([self._detailed(choice, delta) for delta in deltas])
+        frames = []
+        count, text_frame = self._progress.add, self._frames.text
+        for delta in deltas:
+            if delta.finish_reason is None and delta.counts is None and not delta.token_ids:
+                if delta.text:  # the usual token: only text
+                    frames.append(text_frame(choice, delta.text))
+                continue
+            reason = count(choice, delta)
+            if self._options.continuous_usage:
+                self._frames.usage_so_far(self._progress.usage().model_dump())
+            if delta.text:
+                frames.append(text_frame(choice, delta.text))
+            if reason is not None:
+                frames.append(self._frames.finish(choice, reason))
+        return b"".join(frames)
+
+    def _detailed(self, choice: int, delta: CompletionDelta) -> bytes:
+        """Frames of a delta whose chunk holds more than text."""
+        reason = self._progress.add(choice, delta)
+        due = self._coalescers[choice].feed(delta) if self._coalescers else delta
+        if due is None:
+            return b""
+        if self._options.continuous_usage:
+            self._frames.usage_so_far(self._progress.usage().model_dump())
+        if isinstance(due, ParsedDelta):
+            frames = [self._parsed(choice, due)]
+        else:
+            frames = [self._echo(choice, due), self._tokens(choice, due)]
+        if reason is not None:
+            frames.append(self._frames.finish(choice, reason))
+        return b"".join(frames)
+
+    def _echo(self, choice: int, delta: CompletionDelta) -> bytes:
+        """The echoed prompt, once the model has reported its log probabilities.
+
+        Only completions can request this.
+        """
+        if delta.prompt_logprobs is None or not self._options.echo_logprobs:
+            return b""
+        writer = self._writers[choice]
+        if not isinstance(writer, TextLogprobs):
+            return b""
+        self._unechoed.discard(choice)
+        text, ids = self._job.echo_text(choice), self._job.prompt_token_ids(choice)
+        logprobs = writer.prompt(text, ids, delta.prompt_logprobs)
+        return self._frames.detailed(choice, text, logprobs)
+
+    def _tokens(self, choice: int, delta: CompletionDelta) -> bytes:
+        positions = delta.logprobs if self._options.logprobs is not None else None
+        fields = {"token_ids": list(delta.token_ids)} if self._options.token_ids else None
+        if not (delta.text or positions or (fields and delta.token_ids)):
+            return b""
+        logprobs = self._writers[choice].tokens(positions) if positions else None
+        return self._frames.detailed(choice, delta.text, logprobs, fields)
+
+    def _parsed(self, choice: int, delta: ParsedDelta) -> bytes:
+        writer = self._writers[choice] if self._writers else None
+        logprobs = writer if isinstance(writer, ChatLogprobs) else None
+        return self._parsed_frames[choice].feed(delta, logprobs)
+
+    def finish(self) -> bytes:
+        """The end of the stream. Raises InferenceFailed if the model's stream is incomplete."""
+        self._progress.check_finished()
+        if self._unechoed:
+            raise InferenceFailed(NO_PROMPT_LOGPROBS)
+        if not self._options.include_usage:
+            return DONE
+        return self._frames.usage(self._progress.usage().model_dump()) + DONE

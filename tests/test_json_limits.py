@@ -34,8 +34,8 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_harmless(name):
-    """What requests may need passes; signs within strings are no structure."""
+def test_normal_requests_pass(name):
+    """Characters inside strings are not counted as structure."""
     check_json_size(HARMLESS[name])
 
 
@@ -56,8 +56,8 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_flood(name):
-    """The error of a text with more parts than any request needs names the limit."""
+def test_too_many_parts_are_rejected(name):
+    """The error names the limit."""
     body, limit = FLOODS[name]
 
     with pytest.raises(TooManyParts, match=f"^more than {limit}$"):
@@ -65,8 +65,8 @@ def test_flood(name):
 
 
 @pytest.mark.parametrize("name", ["many fields", "unclosed", "deep objects"])
-def test_floods_end_early(name):
-    """A flood that shows in its first part costs the loop less than 5 ms, whatever its length."""
+def test_rejection_is_fast(name):
+    """If the first part exceeds a limit, the check takes less than 5 ms for any length."""
     body, _ = FLOODS[name]
 
     assert best_of_five(body) < budget(0.005)
@@ -86,8 +86,8 @@ STRINGS = (rb"\\\"[{", rb"x\\", rb"\"", b"", b"[[]]", rb"\\\\\"")
 
 
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 7, 64])
-def test_windows_do_not_matter(monkeypatch, window):
-    """Wherever a body is cut, what is in a string is no structure, and what is not, is."""
+def test_window_boundaries_do_not_matter(monkeypatch, window):
+    """Strings and structure are told apart wherever a body is cut."""
     body = nested(b"[" + b",".join(b'{"k":["%s"]}' % each for each in STRINGS * 50) + b"]")
     whole = b"".join(outside for outside, _ in json_limits._windows(body))
     quotes = sum(count for _, count in json_limits._windows(body))
@@ -99,7 +99,7 @@ def test_windows_do_not_matter(monkeypatch, window):
 
 
 def test_steps_are_short():
-    """1.7 MB of escaped text takes no step of more than 2 ms."""
+    """No step over 1.7 MB of escaped text takes more than 2 ms."""
     body = nested(json.dumps('Hello "there"\n über ' * 80_000).encode())
 
     assert min(longest_step(body) for _ in range(5)) < budget(0.003)

@@ -109,7 +109,7 @@ def test_completion_text_frame(model, text, index):
 @given(model=texts, text=texts, index=st.integers(0, 2), usage_field=st.booleans())
 @pytest.mark.parametrize("shape", [sse.CHAT_COMPLETION_CHUNK, sse.COMPLETION_CHUNK])
 def test_around_text(shape, model, text, index, usage_field):
-    """Whoever writes the JSON string itself between the two parts makes the same frame."""
+    """The bytes around a separately written JSON string give the same frame."""
     each = frames(shape, model, usage_field=usage_field)
 
     before, after = each.around_text(index)
@@ -128,7 +128,7 @@ def test_usage_frame(usage):
 
 @given(usage=usages, text=texts)
 def test_frame_with_usage_so_far(usage, text):
-    """Once counts are given, each frame carries them."""
+    """After `usage_so_far`, every frame has the counts."""
     each = frames(sse.CHAT_COMPLETION_CHUNK)
 
     each.usage_so_far(usage.model_dump())
@@ -148,8 +148,8 @@ def test_opening_frames():
     assert b"".join(chat_event("m", [chat_choice(i, delta)]) for i in range(3)) == opening
 
 
-def test_opening_frame_of_an_answer_that_may_call_tools():
-    """Its content is null, for clients that show an empty text before a call."""
+def test_opening_frame_of_output_that_may_call_tools():
+    """Its content is null, because some clients show an empty text before a call."""
 
     opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(may_call=True)
 
@@ -190,7 +190,7 @@ def test_sdk_reads_frames(text):
 
 @given(text=texts)
 def test_frame_is_one_event(text):
-    """No text can end an event early: a frame has its two newlines at its end only."""
+    """No text can end an event early: the two newlines are only at the end."""
 
     frame = frames(sse.CHAT_COMPLETION_CHUNK).text(0, text)
 
@@ -227,7 +227,7 @@ CALL_DELTAS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("delta", CALL_DELTAS, ids=str)
 def test_delta_frame(delta):
-    """A frame that adds anything else to a chat is the schema's own dump, byte for byte."""
+    """A frame with any other chat delta is the schema's own dump, byte for byte."""
     logprobs = {"content": [LOGPROB], "refusal": None}
 
     frame = frames(sse.CHAT_COMPLETION_CHUNK).delta(1, delta, logprobs, {"token_ids": [7]})
@@ -240,7 +240,7 @@ def test_delta_frame(delta):
 
 
 def test_padded_delta_frames():
-    """What is called is padded as text is."""
+    """Tool calls are padded like text."""
     padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
 
     sizes = [len(padded.delta(0, {"function_call": {"arguments": "x" * n}})) for n in range(100)]
@@ -249,7 +249,7 @@ def test_padded_delta_frames():
 
 
 def test_detailed_completion_frame():
-    """A completion's frame puts the same where its schema has it."""
+    """Completions have the same fields in the places of their schema."""
     logprobs = {
         "tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [None], "text_offset": [0]
     }  # fmt: skip
@@ -261,7 +261,7 @@ def test_detailed_completion_frame():
 
 
 def test_opening_frames_with_prompts():
-    """What is told of the prompt stands at the top of each choice's opening frame."""
+    """Prompt fields are in each choice's opening frame."""
     prompts = [{"prompt_token_ids": [1, choice]} for choice in range(3)]
 
     opening = frames(sse.CHAT_COMPLETION_CHUNK).opening(prompts)
@@ -273,7 +273,7 @@ def test_opening_frames_with_prompts():
 
 @given(text=texts)
 def test_padded_frames_have_few_sizes(text):
-    """With obfuscation a frame's size tells its text's length in steps of 32 bytes alone."""
+    """With obfuscation, a frame's size reveals the text's length only in steps of 32 bytes."""
     padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
 
     extra = len(padded.detailed(0, text)) - len(padded.detailed(0, ""))
@@ -281,8 +281,8 @@ def test_padded_frames_have_few_sizes(text):
     assert extra % 32 == 0
 
 
-def test_padding_differs():
-    """Padding is random, so that compression cannot take it away."""
+def test_padding_is_random():
+    """Compression cannot remove it."""
     padded = frames(sse.CHAT_COMPLETION_CHUNK, obfuscate=True)
 
     first, second = (json.loads(payload(padded.detailed(0, "a"))) for _ in range(2))

@@ -1,4 +1,4 @@
-"""What an operator says of a model: the file beside its config, and settings."""
+"""Model options from the model's file and from settings."""
 
 from pathlib import Path
 
@@ -14,14 +14,14 @@ def write(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_model_without_a_file_has_no_options(tmp_path: Path) -> None:
-    """Neither has one that lies in no folder, for it was loaded from memory."""
+def test_model_without_a_file_has_defaults(tmp_path: Path) -> None:
+    """The same holds for a model loaded from memory, which has no folder."""
 
     assert read(tmp_path) == read(None) == ModelOptions()
 
 
-def test_the_file_is_read(tmp_path: Path) -> None:
-    """A path that begins with a dot lies in the model's folder; others are as they stand."""
+def test_options_from_the_file(tmp_path: Path) -> None:
+    """Paths that start with a dot are relative to the model's folder; others are unchanged."""
 
     write(tmp_path, "aliases: [a, org/b]\ntokenizer: ./t\nchat_template: chatml\nmax_model_len: 8")
     assert read(tmp_path) == ModelOptions(
@@ -45,8 +45,8 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ("a: !!bool x", "'x'"),
     ],
 )
-def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, text: str, reason: str) -> None:
-    """One line for the operator."""
+def test_error_names_the_file_and_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+    """The message is one line."""
 
     write(tmp_path, text)
     with pytest.raises(ModelUnavailable) as refused:
@@ -56,8 +56,8 @@ def test_a_bad_file_is_named_with_its_reason(tmp_path: Path, text: str, reason: 
     assert "\n" not in refused.value.message
 
 
-def test_what_is_particular_goes_before_what_is_general(tmp_path: Path) -> None:
-    """A setting of the model's name, then its file, then a setting for every model."""
+def test_precedence_of_options(tmp_path: Path) -> None:
+    """Settings of the model override its file, which overrides settings of `*`."""
 
     write(tmp_path, "max_model_len: 2\nmax_concurrent_requests: 2")
     settings = {
@@ -72,8 +72,8 @@ def test_what_is_particular_goes_before_what_is_general(tmp_path: Path) -> None:
     )
 
 
-def test_settings_of_one_option_join_those_of_all() -> None:
-    """They say it more directly, and go before."""
+def test_settings_of_one_option_override_model_option() -> None:
+    """`tool_call_parser` overrides the same option in `model_option`."""
 
     joined = by_model(
         {"m": ModelOptions(tool_call_parser="a", max_concurrent_requests=1)},
@@ -86,8 +86,8 @@ def test_settings_of_one_option_join_those_of_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "Qwen/Qwen3-8B", "gpt-4o.mini", "0"])
-def test_a_name(name: str) -> None:
-    """As the models of the hubs have them."""
+def test_valid_names(name: str) -> None:
+    """Names of models on Hugging Face are valid."""
 
     assert is_name(name)
 
@@ -97,7 +97,7 @@ MEANS_SOMETHING = ["a@2", "a:b", "a b", "a\n", "\u00e4", "x" * 129]
 
 
 @pytest.mark.parametrize("name", [*LEADS_ELSEWHERE, *MEANS_SOMETHING])
-def test_no_name(name: str) -> None:
-    """What would lead elsewhere as a path, or has a meaning of its own in requests."""
+def test_invalid_names(name: str) -> None:
+    """Names that would escape the folder as a path, or have a meaning in requests."""
 
     assert not is_name(name)

@@ -1,4 +1,4 @@
-"""One table feeds flags, environment and YAML; the stronger source wins and mistakes are named."""
+"""Settings from flags, environment and YAML: precedence, formats and error messages."""
 
 import hashlib
 from pathlib import Path
@@ -21,21 +21,21 @@ def yaml_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_the_table_holds_every_setting_once() -> None:
-    """No setting is without group, and none stands in two."""
+def test_options_contain_every_setting_once() -> None:
+    """Each setting is in exactly one group."""
 
     assert sorted(option.name for option in options()) == sorted(Settings.model_fields)
 
 
 @pytest.mark.parametrize("option", options(), ids=lambda option: option.name)
-def test_each_setting_says_what_it_is(option: Any) -> None:
-    """The help is one sentence that fits on a line."""
+def test_help_ends_with_a_full_stop(option: Any) -> None:
+    """The help consists of sentences."""
 
     assert option.field.description.endswith(".")
 
 
-def test_each_default_is_valid() -> None:
-    """The defaults pass the checks that given values pass."""
+def test_defaults_are_valid() -> None:
+    """Defaults pass the validation of given values."""
 
     defaults = Settings().model_dump(exclude_none=True)
     assert Settings.model_validate(defaults) == Settings()
@@ -44,21 +44,21 @@ def test_each_default_is_valid() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("host", "127.0.0.1"), ("port", 9000), ("unknown_fields", "warn")]
 )
-def test_the_defaults_are_safe(name: str, value: object) -> None:
-    """Without any setting the gateway listens on this machine alone."""
+def test_defaults_are_safe(name: str, value: object) -> None:
+    """By default the gateway listens on the loopback address only."""
 
     assert getattr(load(), name) == value
 
 
-def test_a_setting_that_does_not_exist_is_refused() -> None:
-    """Nor can code misspell one."""
+def test_unknown_setting_is_rejected() -> None:
+    """Code cannot misspell a setting either."""
 
     with pytest.raises(ValidationError, match="prot"):
         Settings.model_validate({"prot": 1})
 
 
-def test_a_flag_wins_over_all(tmp_path: Path) -> None:
-    """Flag over environment over file over default."""
+def test_precedence_of_sources(tmp_path: Path) -> None:
+    """Flags override the environment, which overrides the file, which overrides defaults."""
 
     settings = load(
         flags={"max_n": "1"},
@@ -118,10 +118,10 @@ def test_a_flag_wins_over_all(tmp_path: Path) -> None:
         ("triton_library", "/l.so", "/l.so", "/l.so", Path("/l.so")),
     ],
 )
-def test_a_value_can_be_written_three_ways(
+def test_flag_environment_and_yaml_are_equivalent(
     tmp_path: Path, name: str, flag: Any, environment: str, yaml: str, value: object
 ) -> None:
-    """Repeated flags, commas in the environment and YAML mean the same."""
+    """Repeated flags, commas in the environment and YAML give the same value."""
 
     written = (
         load(flags={name: flag}),
@@ -155,8 +155,8 @@ def test_a_value_can_be_written_three_ways(
         ({"flags": {"repository_poll_s": "nan"}}, "--repository-poll-s: must be a finite"),
     ],
 )
-def test_a_bad_value_is_named_with_its_source(sources: dict[str, Any], message: str) -> None:
-    """The message says which flag or variable holds it."""
+def test_error_names_the_source_of_an_invalid_value(sources: dict[str, Any], message: str) -> None:
+    """The message names the flag or variable."""
 
     with pytest.raises(InvalidSettings, match=message):
         load(**sources)
@@ -176,16 +176,16 @@ PARSERS = ("hermes", "qwen3", "qwen3_xml", "none")
         ("zzz", "unknown parser 'zzz'; use a family of docs/tools.md, none, vllm:NAME or"),
     ],
 )
-def test_an_unknown_parser_is_named_with_those_that_are_near(value: str, message: str) -> None:
-    """The names are the caller's, for the settings know no families."""
+def test_unknown_parser_suggests_similar_names(value: str, message: str) -> None:
+    """The caller passes the known names."""
 
     with pytest.raises(InvalidSettings, match=message):
         load(flags={"tool_call_parser": [value]}, parsers=PARSERS)
 
 
 @pytest.mark.parametrize("value", ["hermes", "none", "vllm:nobody_knows", "pkg.mod:Class"])
-def test_a_parser_that_may_be(value: str) -> None:
-    """What has a colon is looked for when a model is loaded."""
+def test_valid_parser_names(value: str) -> None:
+    """A name with a colon is resolved when the model loads."""
 
     assert load(flags={"tool_call_parser": [value]}, parsers=PARSERS).tool_call_parser == {
         "*": value
@@ -206,7 +206,7 @@ def test_a_parser_that_may_be(value: str) -> None:
         ("- a", "config.yaml: must contain settings as 'name: value' lines"),
     ],
 )
-def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, message: str) -> None:
+def test_error_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
     """The message is one line with file, key and reason."""
 
     with pytest.raises(InvalidSettings, match=message) as refused:
@@ -214,21 +214,17 @@ def test_a_bad_file_is_named_with_its_key(tmp_path: Path, text: str, message: st
     assert "\n" not in str(refused.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """So is a file that is not there."""
-
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"nowhere\.yaml: No such file or directory"):
         load(config=tmp_path / "nowhere.yaml")
 
 
-def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:
-    """An empty file is a file without settings."""
-
+def test_empty_file_sets_nothing(tmp_path: Path) -> None:
     assert load(config=yaml_file(tmp_path, "")) == Settings()
 
 
-def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A misspelt variable is a warning with a guess; other programs' variables are not ours."""
+def test_unknown_variable_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The warning suggests a name; variables without our prefix are ignored."""
 
     load(environment={"OPENAI_FRONTEND_PROT": "1", "OPENAI_API_KEY": "x"})
     assert caplog.messages == [
@@ -238,15 +234,15 @@ def test_an_unknown_variable_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://a.example", "http://localhost:3000", "*"])
-def test_an_origin_is_as_browsers_write_it(origin: str) -> None:
-    """Scheme, host, and a port that is not the usual one."""
+def test_valid_cors_origins(origin: str) -> None:
+    """Scheme, host, and a port if it is not the default."""
 
     assert load(flags={"cors_origins": [origin]}).cors_origins == [origin]
 
 
 @pytest.mark.parametrize("origin", ["https://a.example/", "a.example", "https://A.example", "null"])
-def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
-    """It would let no page in, and nobody would know why."""
+def test_invalid_cors_origins(origin: str) -> None:
+    """Browsers never send these forms, so the setting would have no effect."""
 
     with pytest.raises(
         InvalidSettings, match=r"cors.origins: '.*' must have the form https://HOST"
@@ -256,15 +252,13 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " "])
 @pytest.mark.parametrize("name", ["MODEL_REPOSITORY", "LOAD_MODEL", "KEYS_FILE", "PORT"])
-def test_an_empty_variable_is_not_set(name: str, text: str) -> None:
-    """Compose's `${VAR:-}` makes one."""
+def test_empty_variable_is_ignored(name: str, text: str) -> None:
+    """Compose's `${VAR:-}` creates empty variables."""
 
     assert load(environment={f"OPENAI_FRONTEND_{name}": text}) == Settings()
 
 
-def test_an_empty_variable_leaves_the_files_value(tmp_path: Path) -> None:
-    """It does not go before the file."""
-
+def test_empty_variable_does_not_override_the_file(tmp_path: Path) -> None:
     config = yaml_file(tmp_path, "port: 8000")
     assert load(environment={"OPENAI_FRONTEND_PORT": ""}, config=config).port == 8000
 
@@ -283,22 +277,22 @@ def test_an_empty_variable_leaves_the_files_value(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_spaces_around_commas_do_not_count(name: str, text: str, value: object) -> None:
-    """Nor does a comma at the end."""
+def test_spaces_around_commas_are_ignored(name: str, text: str, value: object) -> None:
+    """A trailing comma is ignored too."""
 
     assert getattr(load(environment={f"OPENAI_FRONTEND_{name.upper()}": text}), name) == value
 
 
 @pytest.mark.parametrize("name", ["load_model", "model_repository", "api_key", "engine_arg"])
-def test_an_empty_flag_of_a_list_is_refused(name: str) -> None:
-    """A shell writes it for a variable that is not set."""
+def test_empty_flag_of_a_list_is_rejected(name: str) -> None:
+    """A shell passes it for an unset variable."""
 
     with pytest.raises(InvalidSettings, match=r": must not contain an empty value"):
         load(flags={name: [""]})
 
 
 def test_only_the_digest_of_an_api_key_is_kept() -> None:
-    """From each source, and without the key in the settings' text."""
+    """For every source; the settings' repr does not contain the key."""
 
     settings = load(environment={"OPENAI_FRONTEND_API_KEY": f"{SECRET}, sk-b"})
 
@@ -313,9 +307,7 @@ def test_only_the_digest_of_an_api_key_is_kept() -> None:
     "value",
     [[f"{SECRET} b"], [f"{SECRET}\u00e9"], {SECRET: 1}, [[SECRET]], 5, [f"{SECRET}\n{SECRET}"]],
 )
-def test_no_message_shows_an_api_key(value: object) -> None:
-    """Whatever is wrong with it."""
-
+def test_errors_do_not_quote_an_api_key(value: object) -> None:
     with pytest.raises(InvalidSettings, match=r"^--api-key: ") as refused:
         load(flags={"api_key": value})
     assert SECRET not in str(refused.value)
@@ -326,13 +318,13 @@ def test_no_message_shows_an_api_key(value: object) -> None:
     ("given", "expected"), [("/llm", "/llm"), ("/a/b-c.d/", "/a/b-c.d"), ("/", ""), ("", "")]
 )
 def test_root_path(given: str, expected: str) -> None:
-    """A slash at its end means nothing."""
+    """Trailing slashes are stripped."""
     assert Settings(root_path=given).root_path == expected
 
 
 @pytest.mark.parametrize("given", ["llm", "/a b", "/a//b", "/../a", "/a?b", "/v1", "/docs/x"])
-def test_root_paths_that_cannot_be(given: str) -> None:
-    """One that is no path is refused, and one that starts like the API's own paths."""
+def test_invalid_root_paths(given: str) -> None:
+    """Not a path, or one that starts like the API's own paths."""
     with pytest.raises(
         ValidationError, match=r"must have the form|must not start like a path of the API"
     ):

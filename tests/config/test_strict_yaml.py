@@ -1,4 +1,4 @@
-"""YAML as plain values."""
+"""The YAML loader does not depend on changes by other libraries."""
 
 import datetime
 import subprocess
@@ -11,8 +11,8 @@ import yaml
 from openai_frontend.config import strict_yaml
 
 
-def test_other_libraries_do_not_change_what_words_mean(monkeypatch: pytest.MonkeyPatch):
-    """lm-format-enforcer makes dates plain text in the table that all of PyYAML's loaders share."""
+def test_later_changes_to_pyyaml_have_no_effect(monkeypatch: pytest.MonkeyPatch):
+    """lm-format-enforcer turns dates into text in the table shared by all PyYAML loaders."""
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         monkeypatch.setattr(loader, "yaml_implicit_resolvers", {})
         monkeypatch.setitem(
@@ -24,8 +24,8 @@ def test_other_libraries_do_not_change_what_words_mean(monkeypatch: pytest.Monke
     assert strict_yaml.parse("day: 2026-01-02") == {"day": datetime.date(2026, 1, 2)}
 
 
-def test_nor_does_what_they_changed_before(tmp_path: Path):
-    """As where it is imported after them."""
+def test_earlier_changes_to_pyyaml_have_no_effect(tmp_path: Path):
+    """The module is imported after the other library."""
     script = tmp_path / "late.py"
     script.write_text(
         "import yaml\n"

@@ -1,4 +1,4 @@
-"""The build of the GPU image stops at a vLLM that we do not drive."""
+"""The build of the GPU image fails with an unsupported vLLM."""
 
 import importlib.metadata
 import runpy
@@ -24,18 +24,18 @@ SCRIPT = Path(__file__).parents[2] / "deploy/docker/check_vllm.py"
         ),
     ],
 )
-def test_the_version_of_the_image_is_compared(
+def test_vllm_version_is_checked(
     monkeypatch: pytest.MonkeyPatch, found: str, problem: str | None
 ) -> None:
-    """The range is the one of pyproject.toml; a local build tag does not matter."""
+    """Against the range in pyproject.toml; a local build tag is ignored."""
 
     script = runpy.run_path(str(SCRIPT))
     monkeypatch.setitem(script["problem"].__globals__, "version", lambda _: found)
     assert script["problem"]() == problem
 
 
-def test_an_image_without_vllm_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plain Triton image is told apart."""
+def test_image_without_vllm_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names a plain Triton image."""
 
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)

@@ -1,4 +1,4 @@
-"""docker-compose.yml: valid by the specification's schema, and closed by default."""
+"""docker-compose.yml: valid by the specification's schema, and safe by default."""
 
 import json
 from pathlib import Path
@@ -23,20 +23,20 @@ def schema_errors(document: object) -> list[str]:
     ]
 
 
-def test_the_file_follows_the_compose_specification() -> None:
-    """The specification's own schema finds nothing wrong."""
+def test_file_follows_the_compose_specification() -> None:
+    """The specification's schema reports no error."""
 
     assert schema_errors(COMPOSE) == []
 
 
-def test_the_schema_finds_mistakes() -> None:
-    """A misspelt key would be found, so the check above can fail."""
+def test_schema_finds_mistakes() -> None:
+    """It reports a misspelt key, so the test above can fail."""
 
     assert schema_errors({"services": {"cpu": {"prots": ["9000:9000"]}}}) != []
 
 
-def test_each_kind_of_machine_has_its_profile() -> None:
-    """Nothing starts unless one of the two is asked for."""
+def test_profiles() -> None:
+    """Without `--profile`, nothing starts."""
 
     profiles = {name: service["profiles"] for name, service in SERVICES.items()}
     assert profiles == {"cpu": ["cpu"], "gpu": ["gpu"]}

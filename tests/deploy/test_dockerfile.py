@@ -1,4 +1,4 @@
-"""deploy/docker/Dockerfile: what it copies exists, and its images run as nobody special."""
+"""deploy/docker/Dockerfile: copied files exist, and the images do not run as root."""
 
 import json
 import tomllib
@@ -18,22 +18,22 @@ def texts(stage: str, keyword: str) -> list[str]:
     return [each.text for each in STAGES[stage] if each.keyword == keyword]
 
 
-def test_the_stages_are_two_images_and_their_builders() -> None:
-    """Each final stage has a builder whose tools it leaves behind."""
+def test_stages() -> None:
+    """Each image has a builder stage, whose tools it does not contain."""
 
     assert list(STAGES) == ["cpu-build", "cpu", "gpu-build", "gpu"]
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_an_image_runs_as_an_ordinary_user(stage: str) -> None:
-    """A number, so that Kubernetes can see that it is not root."""
+def test_image_does_not_run_as_root(stage: str) -> None:
+    """The user is a number, so that Kubernetes can check it."""
 
     assert texts(stage, "USER") == ["10001:10001"]
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_an_image_starts_the_command(stage: str) -> None:
-    """The entry point is the script that pyproject.toml declares."""
+def test_entry_point(stage: str) -> None:
+    """It is the script that pyproject.toml declares."""
 
     [script] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     started = [json.loads(texts(stage, keyword)[0]) for keyword in ("ENTRYPOINT", "CMD")]
@@ -41,8 +41,8 @@ def test_an_image_starts_the_command(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_an_image_sets_only_settings_that_exist(stage: str) -> None:
-    """A misspelt variable would be ignored with a warning."""
+def test_image_sets_only_existing_settings(stage: str) -> None:
+    """A misspelt variable would only cause a warning."""
 
     [env] = texts(stage, "ENV")
     names = {word.partition("=")[0] for word in env.split()}
@@ -51,16 +51,16 @@ def test_an_image_sets_only_settings_that_exist(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL)
-def test_an_image_asks_the_gateway_whether_it_is_ready(stage: str) -> None:
-    """The image's own health check is the one of compose."""
+def test_image_health_check(stage: str) -> None:
+    """It is the same as in compose."""
 
     [check] = texts(stage, "HEALTHCHECK")
     assert "http://127.0.0.1:9000/health/ready" in check
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_is_copied_exists(stage: str) -> None:
-    """Sources from the repository are in the repository; others come from a stage above."""
+def test_copied_files_exist(stage: str) -> None:
+    """In the repository, or in an earlier stage."""
 
     copies = [each.text.split() for each in STAGES[stage] if each.keyword == "COPY"]
     local = [words[0] for words in copies if not words[0].startswith("--from=")]
@@ -70,21 +70,21 @@ def test_what_is_copied_exists(stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_package_lists_do_not_stay_in_a_layer(stage: str) -> None:
-    """apt's lists are removed in the instruction that fetched them."""
+def test_apt_lists_are_removed(stage: str) -> None:
+    """In the same instruction that fetched them, so that no layer contains them."""
 
     fetching = [text for text in texts(stage, "RUN") if "apt-get update" in text]
     assert [text for text in fetching if not text.endswith("rm -rf /var/lib/apt/lists/*")] == []
 
 
-def test_both_base_images_can_be_chosen() -> None:
-    """Neither release is fixed: each FROM takes an argument with a tag as default."""
+def test_base_images_are_build_arguments() -> None:
+    """Each FROM uses an argument with a tag as default."""
 
     bases = {stage[0].text.split()[0] for stage in STAGES.values()}
     assert bases == {"${PYTHON_IMAGE}", "${TRITON_IMAGE}"}
 
 
-def test_a_stage_begins_with_its_base() -> None:
-    """The reader of these tests finds the instructions of a Dockerfile as they stand."""
+def test_stage_starts_with_from() -> None:
+    """The parser of these tests keeps the order of instructions."""
 
     assert STAGES["cpu"][0] == Instruction("FROM", "${PYTHON_IMAGE} AS cpu")

@@ -1,4 +1,4 @@
-"""The dashboard and the alerts: every metric that they ask for is one that /metrics has."""
+"""The Grafana dashboard and the alerts use only metrics and labels that /metrics has."""
 
 import json
 import re
@@ -61,7 +61,7 @@ EXPRESSIONS = [*panels(), *((rule["alert"], rule["expr"]) for rule in RULES)]
 
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
 def test_metrics_exist(name, expression):
-    """A name that is misspelt, or renamed in the gateway, is found."""
+    """A misspelt or renamed metric fails the test."""
     asked = set(METRIC.findall(expression))
 
     assert asked
@@ -70,7 +70,7 @@ def test_metrics_exist(name, expression):
 
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
 def test_labels_exist(name, expression):
-    """What selects or groups series is a label that they have; `instance` is Prometheus' own."""
+    """Selectors and groupings use labels of the metric; Prometheus adds `instance`."""
     labels = known()
     for metric, selectors in SELECTED.findall(expression):
         selected = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selectors))
@@ -84,23 +84,23 @@ def test_labels_exist(name, expression):
     assert all(grouped <= each | {"instance"} for each in of_all)
 
 
-def test_alerts_are_explained():
-    """The operator's guide says of each alert what to do."""
+def test_alerts_are_documented():
+    """docs/operations.md explains what to do about each."""
     guide = (ROOT / "docs/operations.md").read_text()
 
     assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in guide] == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alerts_are_whole(rule):
-    """Each waits before it fires, has a severity, and says what is wrong."""
+def test_alerts_are_complete(rule):
+    """Each has a delay, a severity and a summary."""
     assert re.fullmatch(r"\d+m", rule["for"])
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
 
 
 def test_panels_do_not_overlap():
-    """Each panel has a place of its own, and an id."""
+    """Each panel has its own area and id."""
     places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in DASHBOARD["panels"]]
 
     assert len(set(places)) == len(places)

@@ -1,4 +1,4 @@
-"""The service file: systemd takes it, it grants little, and it fits what the process does."""
+"""The systemd unit: valid, sandboxed, and consistent with the process."""
 
 import configparser
 import shutil
@@ -40,8 +40,8 @@ def analyzed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @needs_systemd
-def test_systemd_takes_it(installed: Path) -> None:
-    """Each directive and value is one that it knows: it says nothing."""
+def test_unit_is_valid(installed: Path) -> None:
+    """`systemd-analyze verify` reports nothing."""
 
     result = analyzed("verify", "--man=no", installed)
 
@@ -49,8 +49,8 @@ def test_systemd_takes_it(installed: Path) -> None:
 
 
 @needs_systemd
-def test_systemd_refuses_a_misspelt_one(installed: Path) -> None:
-    """The test above can fail."""
+def test_verify_reports_a_misspelt_directive(installed: Path) -> None:
+    """So the test above can fail."""
     installed.write_text(installed.read_text().replace("WatchdogSec", "WatchDogSeconds"))
 
     result = analyzed("verify", "--man=no", installed)
@@ -59,16 +59,16 @@ def test_systemd_refuses_a_misspelt_one(installed: Path) -> None:
 
 
 @needs_systemd
-def test_what_it_may_do(installed: Path) -> None:
-    """systemd's own measure of exposure, from 0 to 100: an unguarded service has 96."""
+def test_exposure_is_low(installed: Path) -> None:
+    """By `systemd-analyze security`, from 0 to 100; a service without a sandbox has 96."""
 
     result = analyzed("security", "--offline=true", "--no-pager", "--threshold=25", installed)
 
     assert result.returncode == 0, result.stdout
 
 
-def test_it_fits_the_process() -> None:
-    """What docs/lifecycle.md promises needs these, whatever else is set."""
+def test_unit_matches_the_process() -> None:
+    """docs/lifecycle.md relies on these directives."""
     service = read(UNIT)["Service"]
 
     assert service["Type"] == "notify"

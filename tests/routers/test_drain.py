@@ -1,4 +1,4 @@
-"""The application on its way to the end: where it still answers, and what it says elsewhere."""
+"""The application during shutdown: which requests it serves and how it rejects others."""
 
 import pytest
 
@@ -6,14 +6,13 @@ SAME_WAYS = ["/v1/models", "/v1/chat/completions", "/nothing", "/v2/models/m"]
 
 
 @pytest.fixture
-async def leaving(world):
+async def stopping(world):
     world.model()
     world.app.state.drain_state.begin_stop()
     return world
 
 
-async def test_before_the_end(world):
-    """A server that is to go on leaves connections open."""
+async def test_running_server_keeps_connections_open(world):
     world.model()
 
     answer = await world.chat()
@@ -21,36 +20,32 @@ async def test_before_the_end(world):
     assert (answer.status_code, answer.headers.get("connection")) == (200, None)
 
 
-async def test_a_process_that_leaves_is_not_ready(leaving):
-    """Readiness goes at once; the process lives."""
-
-    ready = await leaving.client.get("/health/ready")
-    live = await leaving.client.get("/health/live")
+async def test_stopping_server_is_live_but_not_ready(stopping):
+    ready = await stopping.client.get("/health/ready")
+    live = await stopping.client.get("/health/live")
 
     assert (ready.status_code, ready.json()["status"]) == (503, "stopping")
     assert live.status_code == 200
 
 
-async def test_kserves_readiness_goes_too(leaving):
-    """Both protocols tell the same."""
-
-    ready = await leaving.client.get("/v2/health/ready")
-    live = await leaving.client.get("/v2/health/live")
+async def test_stopping_server_is_not_ready_for_kserve(stopping):
+    ready = await stopping.client.get("/v2/health/ready")
+    live = await stopping.client.get("/v2/health/live")
 
     assert (ready.status_code, live.status_code) == (400, 200)
 
 
-async def test_a_process_that_leaves_still_answers(leaving):
-    """Who has not noticed yet is served, and makes a new connection the next time."""
+async def test_stopping_server_serves_and_closes_connections(stopping):
+    """Clients then open the next connection to another server."""
 
-    answer = await leaving.chat()
+    answer = await stopping.chat()
 
     assert (answer.status_code, answer.headers["connection"]) == (200, "close")
 
 
 @pytest.mark.parametrize("path", SAME_WAYS)
-async def test_a_process_that_drains_takes_no_request(world, path):
-    """Each is told when to come again, and to make another connection for it."""
+async def test_draining_server_rejects_requests(world, path):
+    """With `retry-after` and `connection: close`."""
     world.app.state.drain_state.drain()
 
     answer = await world.client.post(path, json={})
@@ -60,8 +55,7 @@ async def test_a_process_that_drains_takes_no_request(world, path):
     assert (answer.headers["retry-after"], answer.headers["connection"]) == ("5", "close")
 
 
-async def test_what_a_refusal_is_called(world):
-    """OpenAI's envelope, with a code of its own."""
+async def test_rejection_has_its_own_code(world):
     world.app.state.drain_state.drain()
 
     answer = await world.chat()
@@ -69,8 +63,8 @@ async def test_what_a_refusal_is_called(world):
     assert answer.json()["error"]["code"] == "server_draining"
 
 
-async def test_refusals_are_counted(world):
-    """By their reason: how many came too late is seen."""
+async def test_rejections_are_counted(world):
+    """With the reason `draining`."""
     world.app.state.drain_state.drain()
 
     await world.chat()
@@ -80,8 +74,8 @@ async def test_refusals_are_counted(world):
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/metrics", "/v2/health/live"])
-async def test_a_process_that_drains_is_looked_at_to_the_end(world, path):
-    """A supervisor sees it live, and the figures of its last seconds are read."""
+async def test_draining_server_serves_health_and_metrics(world, path):
+    """Supervisors see it live, and Prometheus can read its last metrics."""
     world.app.state.drain_state.drain()
 
     answer = await world.client.get(path)

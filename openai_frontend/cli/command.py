@@ -270,7 +270,7 @@ def _init_repo(given: dict[str, Any]) -> int:
 
 
 def _report(model: str | None, settings: Settings, *, as_json: bool) -> int:
-    from openai_frontend.cli.check import check, check_all
+    from openai_frontend.cli.check.command import check, check_all
 
     if model is None:
         return check_all(settings, as_json=as_json)

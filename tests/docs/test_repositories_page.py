@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
+from openai_frontend.cli.check.report import Report
 from openai_frontend.cli.init_repo import command
 from openai_frontend.cli.init_repo.options import KINDS
 from openai_frontend.cli.parser import parser
-from openai_frontend.cli.report import Report
 from tests.gateway_process import ROOT
 
 PAGE = (ROOT / "docs" / "repositories.md").read_text()

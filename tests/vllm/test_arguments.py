@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from openai_frontend.cli import cached_repository, flag_hints, load_checks, main
+from openai_frontend.cli import cached_repository, flag_hints, main
+from openai_frontend.cli.check import load_checks
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments

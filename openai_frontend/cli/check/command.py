@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openai_frontend.cli import inspect, model_directory
-from openai_frontend.cli.report import Report, as_line, as_text
+from openai_frontend.cli import model_directory
+from openai_frontend.cli.check import inspect
+from openai_frontend.cli.check.report import Report, as_line, as_text
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.config.settings import Settings
 from openai_frontend.errors import ModelUnavailable

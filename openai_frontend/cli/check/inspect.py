@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import chat_templates
-from openai_frontend.cli import load_checks
+from openai_frontend.cli.check import load_checks
+from openai_frontend.cli.check.report import Report
 from openai_frontend.cli.init_repo.options import is_hub_name
 from openai_frontend.cli.model_directory import ModelDirectory
-from openai_frontend.cli.report import Report
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.contracts.contract import Contract
 from openai_frontend.contracts.derived_outputs import DERIVED

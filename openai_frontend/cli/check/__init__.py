@@ -1,0 +1,1 @@
+"""`check`: how models would be served, read from their files."""

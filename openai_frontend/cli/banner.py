@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,31 @@ class _Spinner:
 
     def clear(self) -> None:
         self._live.stop()
+
+
+class StartupBanner:
+    """Shows the progress of loading, then the address and examples (`server.process`)."""
+
+    def __init__(self, progress: LoadProgress, address: "ListenAddress") -> None:
+        self._progress = progress
+        self._address = address
+
+    def loading(self) -> None:
+        self._progress.tick()
+
+    def clear(self) -> None:
+        self._progress.clear()
+
+    def ready(
+        self,
+        models: Mapping[str, Collection[str]],
+        *,
+        keys: bool,
+        unready: Mapping[str, str],
+    ) -> str:
+        sys.stdout.write(ready(self._address, models, keys=keys, unready=unready))
+        sys.stdout.flush()
+        return status(models, unready)
 
 
 def address(host: str, port: int) -> str:

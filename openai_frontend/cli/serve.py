@@ -15,7 +15,6 @@ import uvicorn
 
 from openai_frontend.app import Gateway, create_app
 from openai_frontend.cli import banner, cached_repository
-from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.config.settings import Settings
 from openai_frontend.lifespan import AppState
 from openai_frontend.logs import vllm_log
@@ -26,6 +25,7 @@ from openai_frontend.server import gc_tuning, rlimits
 from openai_frontend.server.certificates import Certificate
 from openai_frontend.server.http_protocol import limited_protocol
 from openai_frontend.server.metrics_server import MetricsOnly, MetricsServer
+from openai_frontend.server.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.server.systemd import SystemdNotifier
 from openai_frontend.triton import Options, Server
@@ -112,15 +112,15 @@ def serve(
     warning = None if local else banner.exposure_warning(settings.host)
     if warning is not None and app.state.keys is None:
         logger.warning("%s", warning)
-    process = process_of(app, settings, _place(settings, listener))
-    process.manager = SystemdNotifier.from_environment(os.environ)
-    process.keys = app.state.keys
+    process = create_process(app, settings, _listen_address(settings, listener))
+    process.notifier = SystemdNotifier.from_environment(os.environ)
+    process.authenticator = app.state.keys
     process.certificate = certificate(settings)
-    process.ends_without_models = cached_repository.is_made(settings.model_repository[0])
+    process.exit_without_models = cached_repository.is_made(settings.model_repository[0])
     if metrics_listener is not None:
         metrics = app.state.gateway.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
-        process.beside = MetricsServer(config, metrics_listener)
+        process.metrics_server = MetricsServer(config, metrics_listener)
     try:
         process.run([listener])
     finally:
@@ -133,19 +133,20 @@ def serve(
     return code
 
 
-def process_of(app: Gateway, settings: Settings, place: banner.ListenAddress) -> GatewayProcess:
-    """The application's process, which has not begun."""
+def create_process(
+    app: Gateway, settings: Settings, address: banner.ListenAddress
+) -> GatewayProcess:
     state: AppState = app.state.gateway
+    progress = banner.LoadProgress(sys.stderr, _loading(settings))
     return GatewayProcess(
         _uvicorn_config(app, settings, state.metrics),
         Resources(state.server, state.registry, state.startup, state.drain_state),
-        stop_times=_stop_times(settings),
-        progress=banner.LoadProgress(sys.stderr, _loading(settings)),
-        place=place,
+        shutdown_timeouts=_shutdown_timeouts(settings),
+        reporter=banner.StartupBanner(progress, address),
     )
 
 
-def _stop_times(settings: Settings) -> ShutdownTimeouts:
+def _shutdown_timeouts(settings: Settings) -> ShutdownTimeouts:
     return ShutdownTimeouts(settings.drain_delay_s, settings.graceful_shutdown_timeout_s)
 
 
@@ -156,7 +157,7 @@ def certificate(settings: Settings) -> Certificate | None:
     return Certificate(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
 
 
-def _place(settings: Settings, listener: socket.socket) -> banner.ListenAddress:
+def _listen_address(settings: Settings, listener: socket.socket) -> banner.ListenAddress:
     if settings.unix_socket is not None:
         url = "http://localhost/v1"
     else:

@@ -4,9 +4,9 @@ from typing import Any
 
 from openai_frontend.app import create_app
 from openai_frontend.cli.banner import ListenAddress
-from openai_frontend.cli.process import GatewayProcess, ShutdownTimeouts
-from openai_frontend.cli.serve import process_of
+from openai_frontend.cli.serve import create_process
 from openai_frontend.config.settings import Settings
+from openai_frontend.server.process import GatewayProcess, ShutdownTimeouts
 from openai_frontend.server.request_limits import ProtocolLimits
 from openai_frontend.triton import Options, Server
 
@@ -18,7 +18,7 @@ CONNECTIONS: dict[str, Any] = {
 
 async def process_with(settings: Settings) -> GatewayProcess:
     app = create_app(settings, Server(Options(model_repositories=[])))
-    process = process_of(app, settings, ListenAddress("http://localhost/v1"))
+    process = create_process(app, settings, ListenAddress("http://localhost/v1"))
     process.config.load()
     app.state.registry.close()
     return process
@@ -27,7 +27,7 @@ async def process_with(settings: Settings) -> GatewayProcess:
 async def test_process_uses_the_shutdown_timeouts() -> None:
     process = await process_with(Settings(drain_delay_s=2, graceful_shutdown_timeout_s=3))
 
-    assert process.stop_times == ShutdownTimeouts(2, 3)
+    assert process.shutdown_timeouts == ShutdownTimeouts(2, 3)
 
 
 async def test_process_uses_the_connection_limits() -> None:

@@ -80,7 +80,7 @@ ALLOWED = {
     "openai_frontend/logs/vllm_log.py": {
         "multiprocessing": "asks for the name of the process that it runs in",
     },
-    "openai_frontend/cli/process.py": {"multiprocessing": "ends the engines' processes"},
+    "openai_frontend/server/process.py": {"multiprocessing": "ends the engines' processes"},
 }
 
 

@@ -1,4 +1,4 @@
-"""The end of the process, with a core whose end takes its time."""
+"""Shutdown of the process with a core that stops slowly."""
 
 import asyncio
 import contextlib
@@ -13,13 +13,13 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from openai_frontend.cli import banner
-from openai_frontend.cli.process import GatewayProcess, Resources, ShutdownTimeouts
 from openai_frontend.drain_state import DrainState
 from openai_frontend.lifespan import Startup
+from openai_frontend.server.process import GatewayProcess, Resources, ShutdownTimeouts
 
 
 class SlowCore:
-    """Its requests end as soon as it is stopped, it itself a while later."""
+    """Its requests end as soon as `stop` is called; it stops a while later."""
 
     def __init__(self) -> None:
         self.stops = asyncio.Event()
@@ -34,7 +34,7 @@ class SlowCore:
 
 
 class Loaded:
-    """Models that are there."""
+    """A registry that has loaded."""
 
     def has_loaded(self) -> bool:
         return True
@@ -46,9 +46,9 @@ class Loaded:
         return {}
 
 
-async def test_a_core_that_ends_after_the_grace():
-    """Its end is waited for, though its requests have ended already: it is what frees devices, and
-    says whether the process has to be left otherwise.
+async def test_shutdown_waits_for_the_core_to_stop():
+    """Also if its requests have already ended: stopping the core frees the devices, and decides
+    whether the process must exit in another way.
     """
     core, begun = SlowCore(), asyncio.Event()
 
@@ -84,15 +84,16 @@ def process_of(app: Any, core: SlowCore) -> GatewayProcess:
     return GatewayProcess(
         config,
         Resources(server, models, startup, DrainState()),
-        stop_times=ShutdownTimeouts(delay_s=0, grace_s=0.2),
-        progress=banner.LoadProgress(sys.stderr, []),
-        place=banner.ListenAddress("http://localhost/v1"),
+        shutdown_timeouts=ShutdownTimeouts(delay_s=0, grace_s=0.2),
+        reporter=banner.StartupBanner(
+            banner.LoadProgress(sys.stderr, []), banner.ListenAddress("http://localhost/v1")
+        ),
     )
 
 
 @contextlib.asynccontextmanager
 async def served(process: GatewayProcess) -> AsyncGenerator[str, None]:
-    """While it runs; leaves once it has ended."""
+    """Serves until the process ends by itself."""
     serving = asyncio.create_task(process.serve())
     while not process.started:  # noqa: ASYNC110  uvicorn has no event for it
         await asyncio.sleep(0.005)

@@ -37,7 +37,7 @@ class StepEngine(Engine):
             tokenizer=given.get("tokenizer"),
             tasks=("generate", "embed"),
             dimensions=size,
-            description="a benchmark's: it answers with set tokens and vectors",
+            description="a benchmark engine that returns configured tokens and vectors",
         )
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:

@@ -28,7 +28,7 @@ from openai_frontend.parsing.registry import (
     TEXT,
     combined,
     family_for,
-    is_whole,
+    is_inseparable,
     missing_reasoning_support,
     missing_tool_support,
 )
@@ -97,9 +97,9 @@ def select_parser(files: ModelFiles, named: Mapping[str, str]) -> OutputFormat:
 
 def _other_half(half: Family, found: Family) -> Family:
     """Complete one setting with the detected family, unless either parses tools and reasoning."""
-    if is_whole(half):
+    if is_inseparable(half):
         return half
-    return TEXT if is_whole(found) else found
+    return TEXT if is_inseparable(found) else found
 
 
 def limitations(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:

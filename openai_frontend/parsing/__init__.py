@@ -1,1 +1,1 @@
-"""What a model's text means: content, reasoning and tool calls. No I/O, no HTTP, no OpenAI."""
+"""Turns a model's output into content, reasoning and tool calls. No I/O, no HTTP, no API types."""

@@ -1,4 +1,4 @@
-"""The text of an output that no parser has consumed yet, and the markers in it."""
+"""Buffers output text that no parser has consumed yet, and finds markers in it."""
 
 import re
 from collections.abc import Callable, Generator
@@ -6,9 +6,7 @@ from functools import lru_cache
 
 
 class Markers:
-    """Some literals. The pattern behind them is an alternation of plain texts, which has nothing
-    to backtrack into.
-    """
+    """A set of literals. Its regex is an alternation of plain texts, which cannot backtrack."""
 
     def __init__(self, *literals: str) -> None:
         longest_first = sorted(set(literals), key=len, reverse=True)
@@ -21,11 +19,13 @@ class Markers:
         self._possible = re.compile(first or "(?!)")
 
     def find(self, text: str, start: int, ended: bool, limit: int | None = None) -> tuple[int, str]:
-        """Where the first marker is, and which; without one "" and where the text stops that
-        can belong to none. `limit` is how far from `start` to look.
+        """Return the position and text of the first marker.
+
+        Without one, return "" and the position up to which the text cannot be part of a marker.
+        `limit` is how far from `start` to search.
         """
         if limit is None and not self._possible.search(text, start):
-            return len(text), ""  # nearly always, so it comes first: 0.2 us against 0.9
+            return len(text), ""  # the usual case, so it is checked first: 0.2 us instead of 0.9
         stop = len(text) if limit is None else min(len(text), start + limit)
         found = self._pattern.search(text, start, stop)
         if ended or stop < len(text):
@@ -44,24 +44,24 @@ class Markers:
 
 @lru_cache(maxsize=256)
 def markers(*literals: str) -> Markers:
-    """The same, made once for the literals of each row."""
+    """Cached `Markers`, created once for the literals of each family."""
     return Markers(*literals)
 
 
 Emit = Callable[[str], object]
 
-MAX_UNDECIDED = 128 * 1024  # characters that may turn out to be no call
+MAX_UNDECIDED = 128 * 1024  # characters that may turn out not to be a call
 MAX_NAME = 256  # characters of a name, a key or a header
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class NotToolCall(Exception):  # never leaves the parser: it is how a reader gives up
-    """What was read cannot be a call, or the output ended before it was one."""
+class NotToolCall(Exception):  # internal to the parser: a format gives up
+    """The text is not a tool call, or the output ended before it was one."""
 
 
 class Cursor:
-    """A place in the text. While it records, what is taken can be given back."""
+    """A position in the text. While it records, consumed text can be unread."""
 
     def __init__(self, text: str = "", *, ended: bool = False) -> None:
         self.text = text
@@ -71,28 +71,30 @@ class Cursor:
         self._left_to_record: int | None = None  # None: not recording
 
     def append(self, text: str) -> None:
-        """More text has arrived. What is left of the old is short: readers take what they can."""
+        """Add text. The unread rest of the old text is short, because formats consume what they
+        can.
+        """
         self.text = self.text[self.at :] + text
         self.at = 0
 
     def record(self) -> None:
-        """All before is understood; from here on, what is taken may be asked back."""
+        """Commit everything before, and record what is consumed from here on."""
         self._taken = []
         self._left_to_record = MAX_UNDECIDED
 
     def forget(self) -> None:
-        """What was taken is understood."""
+        """Commit everything consumed so far and stop recording."""
         self._taken = []
         self._left_to_record = None
 
     def unread(self) -> str:
-        """All that was taken since `record`; forgets it."""
+        """Return everything consumed since `record`, and stop recording."""
         text = "".join(self._taken)
         self.forget()
         return text
 
     def take(self, count: int) -> str:
-        """The next characters, which must be there."""
+        """Consume characters that are already in the buffer."""
         if self._left_to_record is not None:
             return self._take_recorded(count)
         self.at += count
@@ -104,16 +106,16 @@ class Cursor:
         self.at += len(taken)
         self._taken.append(taken)
         self._left_to_record = left - len(taken)
-        if count > left:  # exactly at the limit, so that chunks make no difference
+        if count > left:  # exactly at the limit, so that the chunk size makes no difference
             raise NotToolCall
         return taken
 
     def drop(self) -> None:
-        """What has arrived is of no use."""
+        """Discard the buffered text."""
         self.at = len(self.text)
 
     def peek(self) -> Generator[None, None, str]:
-        """The next character, left where it is; "" at the end of the output."""
+        """The next character, not consumed; "" at the end of the output."""
         while self.at == len(self.text):
             if self.ended:
                 return ""
@@ -121,13 +123,13 @@ class Cursor:
         return self.text[self.at]
 
     def ahead(self, count: int) -> Generator[None, None, str]:
-        """The next characters, left where they are; fewer at the end of the output."""
+        """The next characters, not consumed; fewer at the end of the output."""
         while len(self.text) - self.at < count and not self.ended:
             yield
         return self.text[self.at : self.at + count]
 
     def skip_space(self, emit: Emit | None = None) -> Generator[None, None, None]:
-        """Past all white space, which goes to `emit`."""
+        """Consume white space, and pass it to `emit`."""
         while True:
             found = _SPACE.match(self.text, self.at)
             if found and found.end() > self.at:
@@ -139,7 +141,7 @@ class Cursor:
             yield
 
     def skip_closing_brackets(self) -> Generator[None, None, None]:
-        """Past the brackets behind a call, of which models write too many or too few."""
+        """Consume brackets after a call; models write too many or too few."""
         while True:
             yield from self.skip_space()
             if not (yield from self.accept("]", "}")):
@@ -147,7 +149,7 @@ class Cursor:
             self.record()
 
     def accept(self, *literals: str) -> Generator[None, None, str]:
-        """The longest of the literals that comes next, taken; "" where none does."""
+        """Consume the longest literal that comes next; "" if none does."""
         ordered = sorted(literals, key=len, reverse=True)
         while True:
             found = next((one for one in ordered if self._may_come(one)), "")
@@ -163,14 +165,14 @@ class Cursor:
         return not self.ended and left < len(literal) and literal.startswith(self.text[self.at :])
 
     def expect(self, *literals: str) -> Generator[None, None, str]:
-        """The same, where one of them must come."""
+        """Like `accept`, but raises NotToolCall if none of the literals comes next."""
         found = yield from self.accept(*literals)
         if not found:
             raise NotToolCall
         return found
 
     def until(self, ends: Markers, limit: int = MAX_NAME) -> Generator[None, None, tuple[str, str]]:
-        """The text before the first of the ends, and that end; both stay where they are."""
+        """The text before the first of the ends, and that end; both are not consumed."""
         reach = limit + ends.longest
         while True:
             start, end = ends.find(self.text, self.at, self.ended, reach)
@@ -183,9 +185,11 @@ class Cursor:
     def before(
         self, ends: Markers, emit: Emit, *, pieces_of_ends: bool = True
     ) -> Generator[None, None, str]:
-        """Sends all text before the first of the ends to `emit` as it comes; that end stays where
-        it is. "" where the output ends first; `pieces_of_ends`: what may be a piece of an end is
-        sent then too.
+        """Pass the text before the first of the ends to `emit` as it arrives. The end is not
+        consumed.
+
+        Returns "" if the output ends first; with `pieces_of_ends`, a possible piece of an end is
+        passed on too.
         """
         while True:
             start, end = ends.find(self.text, self.at, self.ended and pieces_of_ends)
@@ -196,11 +200,11 @@ class Cursor:
             yield
 
     def stream(self, ends: Markers, emit: Emit) -> Generator[None, None, str]:
-        """The same, where an end must come; takes it."""
+        """Like `before`, but the end must come, and is consumed."""
         while True:
             start, end = ends.find(self.text, self.at, self.ended)
             if self.ended and not end:
-                raise NotToolCall  # and keeps what may be a piece of the end
+                raise NotToolCall  # keeps what may be a piece of the end
             if start > self.at:
                 emit(self.take(start - self.at))
             if end:
@@ -208,7 +212,7 @@ class Cursor:
             yield
 
     def word(self, pattern: re.Pattern[str], limit: int) -> Generator[None, None, str]:
-        """The characters of one class that come next, left where they are."""
+        """The next characters of one class, not consumed."""
         while True:
             found = pattern.match(self.text, self.at, self.at + limit + 1)
             end = found.end() if found else self.at
@@ -217,5 +221,5 @@ class Cursor:
             if end < len(self.text):
                 return self.text[self.at : end]
             if self.ended:
-                raise NotToolCall  # it may have been cut off
+                raise NotToolCall  # the word may be truncated
             yield

@@ -1,4 +1,4 @@
-"""Collects what the formats find as events, and a call's arguments as JSON."""
+"""Collects what the formats find as events, and writes a call's arguments as JSON."""
 
 from collections.abc import Generator, Mapping
 from typing import Any
@@ -17,58 +17,60 @@ from openai_frontend.parsing.events import (
 from openai_frontend.parsing.schema_types import Types, is_text, typed_json
 from openai_frontend.parsing.values import json_text
 
-MAX_ARGUMENTS = 128 * 1024  # bytes of one call's arguments
+MAX_ARGUMENTS = 128 * 1024  # per call, in bytes
 
 TextKind = type[ContentText] | type[ReasoningText]
-Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> the schema of its arguments
+Schemas = Mapping[str, Mapping[str, Any]]  # function name -> schema of its arguments
 
 _SPACE = " \t\r\n"
-_MAX_SPACE = 4096  # white space that may wait for what comes after it
+_MAX_SPACE = 4096  # limit of white space that waits for what follows it
 
 
-class ArgumentsLimitExceeded(Exception):  # never leaves the parser: it ends the reading
-    """A call's arguments passed the limit."""
+class ArgumentsLimitExceeded(Exception):  # internal to the parser: it stops parsing
+    """A call's arguments exceeded the limit."""
 
 
 class EventBuffer:
-    """White space that touches a marker is a part of the marker, as chat templates write it; so
-    space at the end of a text waits until it is known what comes next.
+    """Merges text into events.
+
+    White space next to a marker belongs to the marker, as chat templates write it. So white space
+    at the end of a text waits until it is known what follows.
     """
 
     def __init__(self, schemas: Schemas, id_form: IdForm, max_arguments: int) -> None:
         self.schemas = schemas
         self.calls = 0
         self.in_reasoning = False
-        self.at_start = True  # no text since the last marker
+        self.at_start = True  # no text since the latest marker
         self._after_marker = False
         self._events: list[Event] = []
-        self._pieces: list[str] = []  # of the event that is being made, so that a burst is one
+        self._pieces: list[str] = []  # of the event in progress, so that a burst becomes one event
         self._pieces_are: TextKind | None = None  # None: arguments of the open call
         self._written: set[TextKind] = set()
         self._space = ""
         self._space_kind: TextKind = ContentText
-        self._space_passes = False  # the run of white space is too long to wait
+        self._space_passes = False  # the white space is too long to hold back
         self._id_form = id_form
         self.max_arguments = max_arguments
         self._room = 0
         self.call_is_open = False
-        self._ids: set[str] = set()  # models repeat theirs
+        self._ids: set[str] = set()  # models repeat ids
 
     def events(self) -> list[Event]:
-        """All that came since the last time."""
+        """The events since the previous call."""
         self._flush()
         events, self._events = self._events, []
         return events
 
     def marker(self) -> None:
-        """A marker was here."""
+        """Note that a marker was here."""
         self._space = ""
         self._space_passes = False
         self._after_marker = True
         self.at_start = True
 
     def write(self, kind: TextKind, text: str) -> None:
-        """Text for a reader, as it is."""
+        """Add text for the user."""
         if self.at_start and self._after_marker and kind not in self._written:
             text = text.lstrip(_SPACE)
         body = text.rstrip(_SPACE)
@@ -104,13 +106,13 @@ class EventBuffer:
         self._events.append(kind(text) if kind else ToolCallArguments(self.calls, text))
 
     def finish(self) -> None:
-        """The output ends here: space behind a text belongs to it after all."""
+        """End the output: pending white space belongs to the text after all."""
         if self._space and not (self.at_start and self._after_marker):
             self._add(self._space_kind, self._space)
         self._space = ""
 
     def begin(self, name: str, id_of_model: str | None = None) -> None:
-        """A call begins; the model may have given it an id."""
+        """Start a call. The model may have given it an id."""
         self.marker()
         self.in_reasoning = False
         self.call_is_open = True
@@ -122,8 +124,8 @@ class EventBuffer:
         self._events.append(ToolCallStart(self.calls, id_of_model, name))
 
     def arguments(self, text: str) -> None:
-        """A piece of the open call's arguments."""
-        fits = fitting(text, self._room)
+        """Add a piece of the open call's arguments."""
+        fits = truncate_to_bytes(text, self._room)
         if fits:
             self._add(None, fits)
         if len(fits) < len(text):
@@ -131,14 +133,14 @@ class EventBuffer:
         self._room -= len(fits) if fits.isascii() else len(fits.encode("utf-8", "surrogatepass"))
 
     def too_long(self) -> None:
-        """Ends the open call, and the reading with it."""
+        """End the open call and stop parsing."""
         index = self.calls
         self.end(complete=False)
         self._events.append(ArgumentsTooLong(index))
         raise ArgumentsLimitExceeded
 
     def end(self, *, complete: bool = True) -> None:
-        """The open call ends."""
+        """End the open call."""
         self._flush()
         self._events.append(ToolCallEnd(self.calls, complete))
         self.call_is_open = False
@@ -146,13 +148,13 @@ class EventBuffer:
         self.marker()
 
     def abandon(self) -> None:
-        """Whatever was being read cannot go on: a call that is open ends as it stands."""
+        """The format gave up: end an open call as incomplete."""
         if self.call_is_open:
             self.end(complete=False)
 
 
-def fitting(text: str, room: int) -> str:
-    """The characters from the text's beginning that fit into so many bytes."""
+def truncate_to_bytes(text: str, room: int) -> str:
+    """The longest prefix of the text that fits into `room` bytes."""
     if len(text) * 4 <= room:
         return text
     encoded = text.encode("utf-8", "surrogatepass")
@@ -160,32 +162,34 @@ def fitting(text: str, room: int) -> str:
 
 
 class ArgumentsWriter:
-    """`{"key":value,...}`, in the order in which they come."""
+    """Writes `{"key":value,...}` in the order of the arguments."""
 
     def __init__(self, output: EventBuffer) -> None:
         self._output = output
         self._before = "{"
 
     def key(self, key: str) -> None:
-        """The next argument's name."""
+        """Write the next argument's name."""
         self._output.arguments(f'{self._before}"{json_text(key)}":')
         self._before = ","
 
     def close(self) -> None:
-        """There are no more; the call ends."""
+        """End the object and the call."""
         self._output.arguments("{}" if self._before == "{" else "}")
         self._output.end()
 
     def text_value(
         self, cursor: Cursor, ends: Markers, types: Types
     ) -> Generator[None, None, None]:
-        """A value whose text runs to a marker: a string as it comes, any other when it is whole."""
+        """Write a value that ends at a marker: a string as it arrives, others once they are
+        complete.
+        """
         if is_text(types) or (is_text(types - {"null"}) and (yield from cursor.peek()) != "n"):
             self._output.arguments('"')
             yield from cursor.stream(ends, self._string_piece)
             self._output.arguments('"')
         else:
-            collected = _Collected(self._output)
+            collected = _LimitedText(self._output)
             yield from cursor.stream(ends, collected.add)
             self._output.arguments(typed_json("".join(collected.pieces), types))
 
@@ -193,8 +197,8 @@ class ArgumentsWriter:
         self._output.arguments(json_text(text))
 
 
-class _Collected:
-    """A value's text, no longer than arguments may be."""
+class _LimitedText:
+    """A value's text, limited like arguments."""
 
     def __init__(self, output: EventBuffer) -> None:
         self.pieces: list[str] = []

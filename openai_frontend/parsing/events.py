@@ -1,4 +1,4 @@
-"""What a parser finds in a model's output, in order; names and ids of calls."""
+"""Events that a parser emits, in order, and the names and ids of tool calls."""
 
 import secrets
 import string
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ContentText:
-    """What the user is to read."""
+    """Text for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningText:
-    """What the model thought before it answered."""
+    """The model's reasoning before its answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """A call, counted from 0 without gaps; its id and name come once, here."""
+    """A call starts. Calls are numbered from 0 without gaps; id and name come only here."""
 
     index: int
     id: str
@@ -31,7 +31,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of the call's JSON object; all pieces of an index, joined, are its text."""
+    """A piece of the call's JSON object. All pieces of an index, joined, are its text."""
 
     index: int
     text: str
@@ -39,8 +39,8 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """The call's arguments are over. Where they are not `complete`, the model stopped or went
-    astray inside them, and their text is the beginning of a JSON object.
+    """The call's arguments end. If not `complete`, the model stopped or made a mistake within them,
+    and their text is only the beginning of a JSON object.
     """
 
     index: int
@@ -49,7 +49,7 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsTooLong:
-    """The call passed the limit on arguments: it has ended, and so has the parser."""
+    """The call exceeded the limit on arguments: it has ended, and the parser emits nothing more."""
 
     index: int
 
@@ -59,7 +59,7 @@ Event = (
 )
 
 
-IdForm = Callable[[str, int], str]  # the function's name and the call's index -> the call's id
+IdForm = Callable[[str, int], str]  # (function name, call index) -> call id
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 _NOT_IN_NAMES = frozenset("\"'`<>{}[]()\\,;=|")
@@ -81,7 +81,7 @@ def kimi_id(name: str, index: int) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether a function may be called this."""
+    """Whether `text` is a valid function name."""
     return (
         0 < len(text) <= 128
         and text.isprintable()

@@ -1,4 +1,6 @@
-"""What a row of the table says of a family of models: its call format and its reasoning."""
+"""The table row of a model family: its tool-call syntax, its reasoning markers and its special
+tokens.
+"""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -10,78 +12,86 @@ from openai_frontend.parsing.events import IdForm, openai_id
 
 
 class Syntax(Protocol):
-    """Reads calls out of text. Knows nothing of reasoning and of the text around the calls."""
+    """Parses tool calls. Knows nothing of reasoning or of the text around the calls."""
 
     @property
     def summary(self) -> str:
-        """How a call looks, in one line."""
+        """An example of a call, in one line."""
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Markers that may begin a call anywhere in the text."""
+        """Markers that can start a call anywhere in the text."""
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Markers that end a call, or calls; none where the value's own bracket does."""
+        """Markers that end a call or a section; empty if the value's own bracket does."""
 
     @property
     def bare_starts(self) -> tuple[str, ...]:
-        """Characters that may begin a call where the text begins."""
+        """Characters that can start a call at the beginning of the text."""
 
     @property
     def line_starts(self) -> tuple[str, ...]:
-        """The same where a line begins."""
+        """The same at the beginning of a line."""
 
     @property
     def frames_output(self) -> bool:
-        """Whether all output is written in this syntax, calls or not."""
+        """Whether all output is written in this syntax, not only calls."""
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads from behind the start marker (or from the bare character), through all calls that
-        follow one another. Raises `NotToolCall` where what comes is none.
+        """Parse from after the start marker (or from the bare character) through all consecutive
+        calls.
+
+        Raises `NotToolCall` if what follows is not a call.
         """
 
 
-# One of these is in a chat template that shows the model its tools.
+# A chat template that shows tools to the model contains one of these.
 TAKES_TOOLS = ("if tools", "in tools", "tools is", "tools |", "tools|")
 
-_PROMPT_END = 256  # characters: a marker and the white space behind it
+_PROMPT_END = 256  # characters: enough for a marker and white space after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasoning:
-    """The markers around what the model thinks."""
+    """The markers around reasoning."""
 
     start: str
     end: str
-    starts_inside: bool = False  # the output begins in it, unless the prompt says otherwise
-    anywhere: bool = False  # the start is a token of its own, so it counts within text as well
-    ended_by_calls: bool = False  # a call within it ends it
+    starts_inside: bool = (
+        False  # the output starts within reasoning, unless the prompt shows otherwise
+    )
+    anywhere: bool = False  # the start is a special token, so it is recognised within text too
+    ended_by_calls: bool = False  # a call ends the reasoning
 
     def is_open_after(self, prompt: str) -> bool:
-        """Whether the output that follows this prompt begins with reasoning."""
+        """Whether output after this prompt starts with reasoning."""
         end = prompt[-_PROMPT_END:].rstrip()
         if end.endswith(self.start.strip()):
             return True
         return self.starts_inside and not end.endswith(self.end.strip())
 
     def is_open_within(self, prompt: str) -> bool:
-        """The same for a prompt that ends within the answer, which the output goes on with."""
+        """The same for a prompt that ends within the assistant's message, which the output
+        continues.
+        """
         return prompt.rfind(self.start.strip()) > prompt.rfind(self.end.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One row: models that write alike."""
+    """Models with the same output format."""
 
     name: str
     models: str  # for the documentation
     reasoning: Reasoning | None = None
     tools: Syntax | None = None
-    reasoning_summary: str = ""  # where the syntax of the calls says it and no markers do
+    reasoning_summary: str = ""  # if the call syntax frames reasoning and there are no markers
     id_form: IdForm = openai_id
-    special_tokens: bool = False  # markers are special tokens: they must stay in the text
-    endings: tuple[str, ...] = ()  # tokens that end a turn, dropped where they stay in the text
+    special_tokens: bool = (
+        False  # the markers are special tokens, so the engine must keep them in the text
+    )
+    endings: tuple[str, ...] = ()  # tokens that end a turn; dropped from the text
     # Chosen where the chat template has all the texts of one of these ...
     signs: Sequence[tuple[str, ...]] = ()
     without: tuple[str, ...] = ()  # ... and none of these,
@@ -91,9 +101,9 @@ class Family:
 
 # The model writes <think> itself, or the prompt ends with it.
 THINK = Reasoning(start="<think>", end="</think>")
-# The model goes on as if <think> had been written.
+# The model continues as if <think> had been written.
 THINKING = Reasoning(start="<think>", end="</think>", starts_inside=True)
-# The same, and the tokens around calls are not spoken of in thoughts.
+# The same, and call markers end the reasoning: the model never quotes them in it.
 THINK_UNTIL_CALLS = Reasoning(start="<think>", end="</think>", ended_by_calls=True)
 THINKING_UNTIL_CALLS = Reasoning(
     start="<think>", end="</think>", starts_inside=True, ended_by_calls=True

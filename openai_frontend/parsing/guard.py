@@ -1,11 +1,9 @@
-"""Keeps a foreign parser to what holds for ours: its failure does not end the answer, and the
-arguments of a call have a limit.
-"""
+"""Guards against failures of external parsers and limits the arguments that they emit."""
 
 import logging
 from collections.abc import Callable, Sequence
 
-from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS, fitting
+from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS, truncate_to_bytes
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
     ContentText,
@@ -18,29 +16,28 @@ from openai_frontend.parsing.parser import Parser
 
 logger = logging.getLogger(__name__)
 
-_told: set[str] = set()  # parsers whose failure is in the log
+_logged: set[str] = set()  # names of parsers whose failure has been logged
 
 
 class ParserGuard:
-    """Once the parser has raised, its open call ends, and all text is content. Once arguments
-    are too long, nothing is read any more.
+    """If the parser raises, its open call ends and the rest of the output is content. If arguments
+    exceed the limit, the output ends.
     """
 
     def __init__(self, name: str, make: Callable[[], Parser]) -> None:
         self._name = name
-        self._parser: Parser | None = None  # None: it has failed
-        self._unsaid: list[str] = []  # text since the last event
+        self._parser: Parser | None = None  # None: it failed
+        self._pending: list[str] = []  # text since the latest event
         self._open_call: int | None = None
         self._room = MAX_ARGUMENTS
         self._over = False
         try:
             self._parser = make()
-        except Exception:  # noqa: BLE001  it is not our code, and the answer goes on without it
+        except Exception:  # noqa: BLE001  external code; the output continues without it
             self._fail()
 
     @property
     def in_reasoning(self) -> bool:
-        """See `Parser`."""
         try:
             return self._parser is not None and bool(self._parser.in_reasoning)
         except Exception:  # noqa: BLE001  as above
@@ -48,13 +45,11 @@ class ParserGuard:
             return False
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """See `Parser`."""
         if not self._over:
-            self._unsaid.append(text)
+            self._pending.append(text)
         return self._read(lambda parser: parser.feed(text, token_ids))
 
     def finish(self) -> list[Event]:
-        """See `Parser`."""
         return self._read(lambda parser: parser.finish())
 
     def _read(self, read: Callable[[Parser], list[Event]]) -> list[Event]:
@@ -62,24 +57,24 @@ class ParserGuard:
             return []
         if self._parser is not None:
             try:
-                return self._seen(read(self._parser))
+                return self._checked(read(self._parser))
             except Exception:  # noqa: BLE001  as above
                 self._fail()
         return self._end_of_call() + self._rest()
 
     def _rest(self) -> list[Event]:
-        """The text of which the parser has said nothing, as content."""
-        text = "".join(self._unsaid)
-        self._unsaid.clear()
+        """The text since the latest event, as content."""
+        text = "".join(self._pending)
+        self._pending.clear()
         return [ContentText(text)] if text else []
 
     def _fail(self) -> None:
         self._parser = None
-        if self._name not in _told:
-            _told.add(self._name)
-            logger.exception("parser %s failed, the rest of the answer is content", self._name)
+        if self._name not in _logged:
+            _logged.add(self._name)
+            logger.exception("parser %s failed; the rest of the output is content", self._name)
 
-    def _seen(self, events: list[Event]) -> list[Event]:
+    def _checked(self, events: list[Event]) -> list[Event]:
         for at, event in enumerate(events):
             if isinstance(event, ToolCallStart):
                 self._open_call = event.index
@@ -87,17 +82,17 @@ class ParserGuard:
             elif isinstance(event, ToolCallEnd):
                 self._open_call = None
             elif isinstance(event, ToolCallArguments):
-                fits = fitting(event.text, self._room)
+                fits = truncate_to_bytes(event.text, self._room)
                 if len(fits) < len(event.text):
                     return events[:at] + self._too_long(event.index, fits)
                 self._room -= len(fits.encode("utf-8", "surrogatepass"))
         if events:
-            self._unsaid.clear()
+            self._pending.clear()
         return events
 
     def _too_long(self, index: int, fits: str) -> list[Event]:
         self._over = True
-        self._unsaid.clear()
+        self._pending.clear()
         last: list[Event] = [ToolCallArguments(index, fits)] if fits else []
         return [*last, ToolCallEnd(index, complete=False), ArgumentsTooLong(index)]
 

@@ -1,4 +1,6 @@
-"""Turns a model's output into events, piece by piece. A complete parse is `feed` and `finish`."""
+"""Turns a model's output into events, piece by piece. A complete parse is `feed` and then `finish`,
+so streaming and non-streaming cannot differ.
+"""
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
@@ -16,34 +18,35 @@ from openai_frontend.parsing.family import Family, Reasoning, Syntax
 
 
 class Parser(Protocol):
-    """One answer's parser. Never raises for what a model wrote."""
+    """The parser of one output. Never raises because of what a model wrote."""
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the next text would be reasoning, by which its tokens are counted."""
+        """Whether the next text would be reasoning; used to count reasoning tokens."""
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """What the next piece of the output adds; the ids are of the same tokens."""
+        """Return the events of the next piece of output. The ids are of the same tokens."""
 
     def finish(self) -> list[Event]:
-        """What was held back. Called once, when the output has ended."""
+        """Return the events that were held back. Called once, at the end of the output."""
 
 
 def complete(parser: Parser, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-    """The events of a whole answer."""
+    """The events of a complete output."""
     return parser.feed(text, token_ids) + parser.finish()
 
 
 class FamilyParser:
-    """Reads text, not token ids. Without tools, what looks like a call is text."""
+    """Parses text, not token ids. Without tools, what looks like a call is text."""
 
     def __init__(
         self,
         family: Family,
-        tools: Mapping[str, Mapping[str, Any]] | None = None,  # name -> schema of its arguments
+        tools: Mapping[str, Mapping[str, Any]]
+        | None = None,  # function name -> schema of its arguments
         *,
-        reasoning_open: bool | None = None,  # None: as the family's models begin
-        new_id: IdForm | None = None,  # None: the family's own form
+        reasoning_open: bool | None = None,  # None: the family's default
+        new_id: IdForm | None = None,  # None: the family's own format
         max_arguments: int = MAX_ARGUMENTS,
     ) -> None:
         syntax = family.tools
@@ -61,24 +64,21 @@ class FamilyParser:
 
     @property
     def in_reasoning(self) -> bool:
-        """See `Parser`."""
         return self._output.in_reasoning
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """See `Parser`."""
         if text and self._running:
             self._cursor.append(text)
-            self._go_on()
+            self._advance()
         return self._output.events()
 
     def finish(self) -> list[Event]:
-        """See `Parser`."""
         if self._running:
             self._cursor.ended = True
-            self._go_on()
+            self._advance()
         return self._output.events()
 
-    def _go_on(self) -> None:
+    def _advance(self) -> None:
         try:
             next(self._steps)
         except StopIteration:
@@ -97,7 +97,7 @@ class FamilyParser:
         self._output.finish()
 
     def _read_content(self) -> Generator[None, None, bool]:
-        """Reads text and calls; True where reasoning begins, False at the end."""
+        """Parse text and calls. True if reasoning starts, False at the end."""
         known = markers(*self._call_starts(), *self._reasoning_start(), *self._endings)
         yield from self._read_bare_call()
         while marker := (yield from self._text_before(known, ContentText)):
@@ -147,14 +147,16 @@ class FamilyParser:
             yield from self._read_calls("", ContentText)
 
     def _read_calls(self, marker: str, kind: TextKind) -> Generator[None, None, bool]:
-        """Reads calls from a marker on; what turns out to be none is text, and so is what was read
-        in search of another. True where there was a call.
+        """Parse calls, starting at a marker. What turns out not to be a call is text, and so is
+        what was consumed in search of another. True if there was a call.
         """
         if self._syntax is None:
             return False
         calls = self._output.calls
         self._cursor.record()
-        begins_line = marker in self._syntax.line_starts  # whose bracket is the call's own
+        begins_line = (
+            marker in self._syntax.line_starts
+        )  # a line start's bracket belongs to the call
         self._cursor.take(len(marker) - begins_line)
         try:
             yield from self._syntax.read(self._cursor, self._output, marker)
@@ -170,8 +172,9 @@ class FamilyParser:
         return called
 
     def _read_rest_of_call(self, syntax: Syntax) -> Generator[None, None, None]:
-        """What a model wrote in place of arguments, as it is, up to the end of the call: whoever
-        gets the call sees what is wrong with it, and no user sees its markers.
+        """Pass on what a model wrote instead of valid arguments, up to the end of the call.
+
+        The caller sees what is wrong with the call, and no user sees its markers.
         """
         known = markers(*syntax.ends, *self._call_starts(), *self._endings)
         end = yield from self._cursor.before(known, self._output.arguments, pieces_of_ends=False)
@@ -191,7 +194,7 @@ class FamilyParser:
 
 
 class ParserPipeline:
-    """The first tells reasoning apart; the second finds calls in what the first says is content."""
+    """One parser for reasoning; another finds calls in what the first reports as content."""
 
     def __init__(self, reasoning: Parser, tools: Parser) -> None:
         self._reasoning = reasoning
@@ -199,22 +202,19 @@ class ParserPipeline:
 
     @property
     def in_reasoning(self) -> bool:
-        """See `Parser`."""
         return self._reasoning.in_reasoning
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """See `Parser`."""
         events = self._reasoning.feed(text, token_ids)
         if events == [ContentText(text)]:
             return self._tools.feed(text, token_ids)
         return self._passed_on(events)
 
     def finish(self) -> list[Event]:
-        """See `Parser`."""
         return self._passed_on(self._reasoning.finish()) + self._tools.finish()
 
     def _passed_on(self, events: list[Event]) -> list[Event]:
-        """Content goes through the second; the ids of a part of a piece are not known."""
+        """Content goes through the second parser; token ids of a part of a piece are unknown."""
         passed: list[Event] = []
         for event in events:
             passed += self._tools.feed(event.text) if isinstance(event, ContentText) else [event]

@@ -1,5 +1,5 @@
-"""Chooses the family of a model: by name, or from its chat template and its config, with the
-evidence. Reads no files.
+"""Selects the family of a model: by name, or from its chat template and config, with the evidence.
+Reads no files.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from openai_frontend.parsing.formats.constrained import ANY_CALL, ForcedArgument
 
 TEXT = Family(name="text", models="any that only writes text", aliases=("none",))
 
-# The first whose signs are in a template is chosen: the more particular stand first.
+# The first family whose signs are in the template is selected, so more specific ones come first.
 FAMILIES: tuple[Family, ...] = (
     harmony.GPT_OSS,
     key_values.SEED_OSS,
@@ -59,29 +59,33 @@ BY_NAME = {name: family for family in FAMILIES for name in (family.name, *family
 
 @dataclass(frozen=True, slots=True)
 class FamilyMatch:
-    """A family, and why it was chosen: one sentence each."""
+    """A family and the evidence for it, one sentence each."""
 
     family: Family
     because: tuple[str, ...]
 
 
 def family_named(name: str) -> Family:
-    """By its name or an alias; KeyError for an unknown one."""
+    """The family with this name or alias. Raises KeyError if unknown."""
     return BY_NAME[name]
 
 
 def family_for(chat_template: str | None, model_type: str | None = None) -> FamilyMatch:
-    """The template decides, for it is what the model is told; then the config's `model_type`,
-    unless the template shows that the model is not told of tools.
+    """Detect the family.
+
+    The template decides, because it is what the model sees; then the config's `model_type`, unless
+    the template shows that the model gets no tools.
     """
     template = chat_template or ""
     for family in FAMILIES:
         signs = _signs_in(template, family)
         if signs:
-            return FamilyMatch(family, tuple(f"The chat template has {sign!r}." for sign in signs))
-    if template and not takes_tools(template):
-        return FamilyMatch(TEXT, ("The chat template neither takes tools nor marks reasoning.",))
-    shows_nothing = ("The chat template takes tools but shows no known way to call them.",)
+            return FamilyMatch(
+                family, tuple(f"The chat template contains {sign!r}." for sign in signs)
+            )
+    if template and not supports_tools(template):
+        return FamilyMatch(TEXT, ("The chat template neither supports tools nor marks reasoning.",))
+    shows_nothing = ("The chat template supports tools but shows no known call syntax.",)
     unknown = shows_nothing if template else ("There is no chat template.",)
     for family in FAMILIES:
         if model_type in family.model_types:
@@ -90,23 +94,27 @@ def family_for(chat_template: str | None, model_type: str | None = None) -> Fami
 
 
 def missing_tool_support(family: Family, chat_template: str | None, *, recognised: bool) -> str:
-    """What of calls will not work; "" where all does."""
+    """Why tool calls will not work or are limited; "" if they work."""
     if not recognised:
-        return "No tool calls are recognised."
-    if chat_template and not takes_tools(chat_template):
-        return "The chat template does not tell the model of tools, so it will call none."
+        return "Tool calls are not recognised."
+    if chat_template and not supports_tools(chat_template):
+        return "The chat template does not show tools to the model, so it will not call any."
     if family is json_calls.GENERIC_JSON:
         return "Tool calls are recognised only as JSON that names an offered tool."
     return ""
 
 
 def missing_reasoning_support(*, recognised: bool) -> str:
-    """The same of reasoning."""
-    return "" if recognised else "Reasoning, if the model writes any, is not told from the answer."
+    """The same for reasoning."""
+    return (
+        ""
+        if recognised
+        else "Reasoning, if the model writes any, is not separated from the answer."
+    )
 
 
-def takes_tools(template: str) -> bool:
-    """Whether the chat template shows the model its tools."""
+def supports_tools(template: str) -> bool:
+    """Whether the chat template shows tools to the model."""
     return any(text in template for text in TAKES_TOOLS)
 
 
@@ -116,18 +124,18 @@ def _signs_in(template: str, family: Family) -> tuple[str, ...]:
     return next((all_of for all_of in family.signs if all(s in template for s in all_of)), ())
 
 
-def is_whole(family: Family) -> bool:
-    """Whether its calls and its reasoning are one syntax, which cannot be taken apart."""
+def is_inseparable(family: Family) -> bool:
+    """Whether calls and reasoning are one syntax, which cannot be split."""
     return family.tools is not None and family.tools.frames_output
 
 
 def combined(tools: Family, reasoning: Family) -> Family:
-    """One family's calls with another's reasoning. ValueError where one of them is whole."""
+    """One family's calls with another's reasoning. ValueError if one of them is inseparable."""
     if tools is reasoning:
         return tools
     for family in (tools, reasoning):
-        if is_whole(family):
-            raise ValueError(f"'{family.name}' reads tool calls and reasoning together")
+        if is_inseparable(family):
+            raise ValueError(f"'{family.name}' parses tool calls and reasoning together")
     names = [tools.name] if tools.tools else []
     names += [reasoning.name] if reasoning.reasoning else []
     if not names:
@@ -142,10 +150,10 @@ def combined(tools: Family, reasoning: Family) -> Family:
 
 
 def constrained_to_function(family: Family, function: str) -> Family:
-    """The family where the request leaves the model nothing but this function's arguments."""
+    """The family for a request that allows only this function's arguments."""
     return replace(family, tools=ForcedArguments(name=function))
 
 
 def constrained_to_calls(family: Family) -> Family:
-    """The family where the request leaves the model nothing but an array of calls."""
+    """The family for a request that allows only an array of calls."""
     return replace(family, tools=ANY_CALL)

@@ -1,5 +1,5 @@
-"""Which JSON types a tool's schema allows for an argument, for the syntaxes whose text does not
-tell. Only reads schemas, never validates with them.
+"""The JSON types that a tool's schema allows for an argument, for formats whose text does not show
+them. Reads schemas, never validates with them.
 """
 
 import json
@@ -8,15 +8,15 @@ from typing import Any
 
 from openai_frontend.parsing.values import PYTHON, converted, json_text
 
-Types = frozenset[str]  # JSON schema's names; empty where nothing is known
+Types = frozenset[str]  # JSON Schema's type names; empty if unknown
 
-_MAX_PARTS = 256  # references and alternatives that are followed for one argument
+_MAX_PARTS = 256  # limit of references and alternatives to follow
 _NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
 _NAMES |= {dict: "object", type(None): "null"}
 
 
 def argument_types(schema: Mapping[str, Any] | None, name: str) -> Types:
-    """The types of one property of an arguments schema."""
+    """The types of one property of a function's parameters."""
     properties = (schema or {}).get("properties")
     if not isinstance(properties, Mapping) or name not in properties:
         return frozenset()
@@ -24,7 +24,7 @@ def argument_types(schema: Mapping[str, Any] | None, name: str) -> Types:
 
 
 def _types(schema: object, root: Mapping[str, Any]) -> Types:
-    """Each reference is followed once, so that alternatives of alternatives do not multiply."""
+    """Follows each reference once, so that nested alternatives do not multiply."""
     found: set[str] = set()
     waiting, followed = [schema], set[str]()
     for _ in range(_MAX_PARTS):
@@ -36,7 +36,7 @@ def _types(schema: object, root: Mapping[str, Any]) -> Types:
         types = _declared(part)
         more = [] if types else _alternatives(part, root, followed)
         if more is None:
-            return frozenset()  # one that may be anything makes the whole anything
+            return frozenset()  # one unconstrained alternative makes everything possible
         found |= types
         waiting += more
     return frozenset()
@@ -56,8 +56,8 @@ def _declared(schema: Mapping[str, Any]) -> Types:
 def _alternatives(
     schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]
 ) -> list[object] | None:
-    """Those that say more of the schema, but for a reference that was followed; None: nothing
-    does.
+    """Subschemas with more information, except for a reference already followed; None if there are
+    none.
     """
     reference = schema.get("$ref")
     if not isinstance(reference, str):
@@ -82,15 +82,15 @@ def _referred(reference: str, root: Mapping[str, Any]) -> object:
 
 
 def is_text(types: Types) -> bool:
-    """Whether the argument can only be a string, so that it may be sent on as it comes."""
+    """Whether the argument can only be a string, so that it can be streamed."""
     return types == {"string"}
 
 
 def typed_json(text: str, types: Types) -> str:
-    """The whole text of an argument as JSON of an allowed type; a string where it is no other."""
+    """The complete text of an argument as JSON of an allowed type; otherwise as a string."""
     value = converted(text.strip())
     if value is None and types and "string" not in types:
-        value = converted(text.strip(), PYTHON)  # models that write True and {'a': 1}
+        value = converted(text.strip(), PYTHON)  # for models that write True and {'a': 1}
     if value is not None and _allowed(value, types):
         return value
     return f'"{json_text(text)}"'
@@ -99,5 +99,5 @@ def typed_json(text: str, types: Types) -> str:
 def _allowed(value: str, types: Types) -> bool:
     kind = _NAMES[type(json.loads(value))]
     if kind == "string":
-        return False  # text in quotes is text with its quotes
+        return False  # quoted text keeps its quotes
     return not types or kind in types or (kind == "integer" and "number" in types)

@@ -1,4 +1,4 @@
-"""Reads JSON values as models spell them (JSON, Python, Gemma) and writes JSON."""
+"""Converts JSON values as models spell them (JSON, Python, Gemma) to JSON."""
 
 import re
 from collections.abc import Callable, Generator, Mapping
@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from openai_frontend.parsing.buffer import Cursor, Emit, Markers, NotToolCall
 
-# Reads what follows a backslash and answers with its JSON.
+# Parses what follows a backslash and returns its JSON.
 ReadEscape = Callable[[Cursor], Generator[None, None, str]]
 
-_BACKSLASH = "\\\\"  # in JSON, for one that escapes nothing and so stands for itself
+_BACKSLASH = "\\\\"  # JSON for a backslash that escapes nothing
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HEX = frozenset("0123456789abcdefABCDEF")
 _NUMBER = re.compile(r"(-?)([0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?")
@@ -22,18 +22,18 @@ class Dialect:
     """How values are spelled."""
 
     quotes: tuple[str, ...]
-    words: Mapping[str, str]  # a word -> its JSON
-    ends: Mapping[str, Markers]  # a quote -> what interrupts the string's plain text
-    brackets: Mapping[str, tuple[str, str, str]]  # opens -> closes, and both in JSON
+    words: Mapping[str, str]  # literal -> its JSON
+    ends: Mapping[str, Markers]  # quote -> what interrupts the string's plain text
+    brackets: Mapping[str, tuple[str, str, str]]  # opening -> closing bracket, and both in JSON
     read_escape: ReadEscape
     bare_keys: bool = False
     trailing_comma: bool = False
-    keeps_space: bool = False  # the value's own white space is kept
+    keeps_space: bool = False  # keep white space within the value
     strict_numbers: bool = True
 
 
 def json_text(text: str) -> str:
-    """Plain text as the inside of a JSON string; half a surrogate pair stays an escape."""
+    """Escape text for the inside of a JSON string. Lone surrogates become escapes."""
     inside = encode_basestring(text)[1:-1]
     return inside if inside.isascii() else _SURROGATE.sub(_escaped, inside)
 
@@ -43,7 +43,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def json_number(word: str, *, strict: bool) -> str | None:
-    """The number in JSON; None where it is none. Python may leave out a zero: `.5`, `1.`"""
+    """The number in JSON; None if it is not a number. Python allows `.5` and `1.`"""
     found = _NUMBER.fullmatch(word)
     if not found:
         return None
@@ -56,7 +56,7 @@ def json_number(word: str, *, strict: bool) -> str | None:
 
 
 def _hex_digits(cursor: Cursor, count: int) -> Generator[None, None, str]:
-    """The digits behind the next letter; "" where there are not as many."""
+    """The digits after the next letter; "" if there are not enough."""
     digits = (yield from cursor.ahead(1 + count))[1:]
     if not _HEX.issuperset(digits):
         return ""
@@ -130,28 +130,28 @@ PYTHON = Dialect(
 
 
 def bare_dialect(quote: str) -> Dialect:
-    """Gemma's: keys without quotes, strings between two special tokens, nothing escaped."""
+    """Gemma's: keys without quotes, strings between two special tokens, no escapes."""
     return Dialect(
         quotes=(quote,),
         words=_JSON_WORDS | {"True": "true", "False": "false", "None": "null"},
         ends={quote: Markers(quote)},
         brackets=_BRACKETS,
-        read_escape=_json_escape,  # never asked: no end is a backslash
+        read_escape=_json_escape,  # never called: no end is a backslash
         bare_keys=True,
     )
 
 
 MAX_DEPTH = 256
-_MAX_WORD = 512  # characters of a number, a literal or a bare key
+_MAX_WORD = 512  # limit in characters of a number, literal or bare key
 _WORD = re.compile(r"[\w.+\-]*")
 
-# Each step reads one thing and says what must come next; None where the value is whole.
+# Each step parses one item and returns the next step; None at the end of the value.
 _Step: TypeAlias = "Callable[[], _NextStep]"
 _NextStep: TypeAlias = "Generator[None, None, _Step | None]"
 
 
 class ValueReader:
-    """Reads one value from the cursor; raises `NotToolCall` where it is none."""
+    """Parses one value; raises `NotToolCall` if it is not one."""
 
     def __init__(self, cursor: Cursor, emit: Emit, dialect: Dialect = JSON) -> None:
         self._cursor = cursor
@@ -160,13 +160,13 @@ class ValueReader:
         self._open: list[tuple[str, str]] = []  # closing brackets, as spelled and in JSON
 
     def read(self) -> Generator[None, None, None]:
-        """Reads all of it."""
+        """Parse the whole value."""
         step: _Step | None = self._value
         while step is not None:
             step = yield from step()
 
     def string(self) -> Generator[None, None, None]:
-        """Reads a string alone."""
+        """Parse only a string."""
         quote = yield from self._cursor.expect(*self._dialect.quotes)
         self._emit('"')
         while (yield from self._string_part(quote)) != quote:
@@ -263,12 +263,12 @@ class ValueReader:
 
 
 def converted(text: str, dialect: Dialect = JSON) -> str | None:
-    """A whole text as JSON; None where it is not one value."""
-    cursor = Cursor(f"{text} ", ended=True)  # the space ends a word
+    """A complete text as JSON; None if it is not exactly one value."""
+    cursor = Cursor(f"{text} ", ended=True)  # the space terminates a word
     pieces: list[str] = []
     try:
         for _ in ValueReader(cursor, pieces.append, dialect).read():
-            return None  # it waits for more, and there is none
+            return None  # incomplete
         for _ in cursor.skip_space():
             return None
     except NotToolCall:

@@ -67,7 +67,7 @@ def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (found["tool_calls"], found["reasoning"]) == ("mistral", "none")
     assert found["why"] == [
         "The setting tool_call_parser is 'mistral'.",
-        "The chat template has '<tool_call>'.",
+        "The chat template contains '<tool_call>'.",
     ]
     assert found["tokenizer"] == str(tmp_path / "m" / "1" / "weights")
     assert found["problem"] is None
@@ -97,8 +97,8 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
     assert found["chat_template"] == "llama3, built in, set by chat_template"
     assert found["will_not_work"] == [
-        "The chat template does not tell the model of tools, so it will call none.",
-        "Reasoning, if the model writes any, is not told from the answer.",
+        "The chat template does not show tools to the model, so it will not call any.",
+        "Reasoning, if the model writes any, is not separated from the answer.",
     ]
 
 
@@ -106,7 +106,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ("template", "expected"),
     [
         (None, "Chat: it needs a chat template."),
-        ("{{ messages }}", "No tool calls are recognised."),
+        ("{{ messages }}", "Tool calls are not recognised."),
     ],
 )
 def test_a_template_that_does_little(

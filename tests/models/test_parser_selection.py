@@ -126,8 +126,8 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
 
     assert found.because == (
         "The setting tool_call_parser is 'mistral'.",
-        "The chat template has '<tool_call>'.",
-        "The chat template has '</think>'.",
+        "The chat template contains '<tool_call>'.",
+        "The chat template contains '</think>'.",
     )
 
 
@@ -136,7 +136,7 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
     [
         (
             {"tool_call_parser": "hermes", "reasoning_parser": "gpt_oss"},
-            "'gpt_oss' reads tool calls and",
+            "'gpt_oss' parses tool calls and",
         ),
         (
             {"tool_call_parser": "nowhere.at_all:Class"},
@@ -203,8 +203,8 @@ def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFix
         ("hermes", HERMES, ["Reasoning"], False),
         ("hermes", "{{ messages }}", ["chat template", "Reasoning"], True),
         ("json", "{% if tools %}", ["names an offered tool"], True),
-        ("think", "<think>", ["No tool calls"], True),
-        ("text", None, ["No tool calls", "Reasoning"], False),
+        ("think", "<think>", ["Tool calls are not"], True),
+        ("text", None, ["Tool calls are not", "Reasoning"], False),
     ],
 )
 def test_what_will_not_work(
@@ -229,7 +229,7 @@ def test_what_will_not_work(
     [
         ({}, ["Reasoning"]),
         ({"reasoning_parser": SHOUTS}, []),
-        ({"tool_call_parser": "none"}, ["No tool calls", "Reasoning"]),
+        ({"tool_call_parser": "none"}, ["Tool calls are not", "Reasoning"]),
     ],
 )
 def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[str]) -> None:
@@ -239,7 +239,9 @@ def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[s
 
     sentences = limitations(select_parser(found, named), found)
 
-    assert [part for part in ("No tool calls", "Reasoning") if part in str(sentences)] == expected
+    assert [
+        part for part in ("Tool calls are not", "Reasoning") if part in str(sentences)
+    ] == expected
     assert len(sentences) == len(expected)
 
 

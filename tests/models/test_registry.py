@@ -34,7 +34,7 @@ async def test_a_card_holds_what_the_engine_says(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m", max_model_len=77)
     async with serving(tmp_path) as registry:
         card = registry.card("m")
-    assert (card.max_model_len, card.description) == (77, "a mock: it answers with set tokens")
+    assert (card.max_model_len, card.description) == (77, "a mock that returns configured tokens")
 
 
 async def test_a_broken_model_fails_alone(tmp_path: Path) -> None:
@@ -341,16 +341,16 @@ async def test_how_answers_are_read_is_told(
         for record in caplog.records
         if record.name == "openai_frontend.models.loader"
     ] == [
-        ("INFO", "model a: output is parsed as hermes. The chat template has '<tool_call>'."),
+        ("INFO", "model a: output is parsed as hermes. The chat template contains '<tool_call>'."),
         (
             "INFO",
             "model b: output is parsed as text. "
-            "The chat template neither takes tools nor marks reasoning.",
+            "The chat template neither supports tools nor marks reasoning.",
         ),
-        ("INFO", "model d: output is parsed as hermes. The chat template has '<tool_call>'."),
+        ("INFO", "model d: output is parsed as hermes. The chat template contains '<tool_call>'."),
         (
             "WARNING",
-            "model d: The chat template does not tell the model of tools, so it will call none.",
+            "model d: The chat template does not show tools to the model, so it will not call any.",
         ),
     ]
 
@@ -369,7 +369,7 @@ async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptur
     assert readings == ["hermes", "mistral"]
     assert "reasoning_parser: the model 'nobody' does not exist" in caplog.text
     assert (
-        "model a: The chat template does not tell the model of tools, so it will call none."
+        "model a: The chat template does not show tools to the model, so it will not call any."
         in caplog.text
     )
 

@@ -128,13 +128,13 @@ def test_each_call_has_the_limit_for_itself() -> None:
 def test_one_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
     """All is content, and the log says why, once for each name."""
 
-    guard._told.discard("never")
+    guard._logged.discard("never")
 
     for _ in range(2):
         parser = ParserGuard("never", lambda: Fragile(broken=True))  # type: ignore[call-arg]
         assert parser.feed("a") + parser.finish() == [ContentText("a")]
     assert [record.getMessage() for record in caplog.records] == [
-        "parser never failed, the rest of the answer is content"
+        "parser never failed; the rest of the output is content"
     ]
 
 

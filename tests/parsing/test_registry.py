@@ -67,7 +67,7 @@ def test_the_evidence_is_in_the_template(template: str) -> None:
     """The reasons name texts that stand in the template."""
 
     for reason in family_for(template).because:
-        assert reason.removeprefix("The chat template has '").removesuffix("'.") in template
+        assert reason.removeprefix("The chat template contains '").removesuffix("'.") in template
 
 
 @pytest.mark.parametrize(

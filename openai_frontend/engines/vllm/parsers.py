@@ -1,7 +1,7 @@
-"""vLLM's own tool and reasoning parsers, one answer at a time. Needs no engine.
+"""vLLM's tool and reasoning parsers, for one output at a time. Needs no engine.
 
-They read what comes differently where it comes in other pieces. So here it always comes in the
-same: `Pieces` cuts the text, and the ids are those of the pieces.
+Their results depend on how the text is split into pieces. So here it is always split the same way:
+`Pieces` cuts the text, and the token ids are those of the pieces.
 """
 
 import json
@@ -23,16 +23,16 @@ from openai_frontend.parsing.events import (
     openai_id,
 )
 
-Schemas = Mapping[str, Mapping[str, Any]]  # a function's name -> the schema of its arguments
+Schemas = Mapping[str, Mapping[str, Any]]  # function name -> schema of its arguments
 
-_PROMPT_END = 4096  # characters in which a parser may look for whether reasoning is open
+_PROMPT_END = 4096  # characters of the prompt in which a parser can find whether reasoning is open
 _HARMONY = ("openai", "openai_gptoss")
-_WORD = 16  # characters of a piece at most
+_WORD = 16  # maximum length of a piece
 _PLAIN = re.compile(rf"\w{{1,{_WORD}}}|\W")
 
 
 def names(setting: str) -> list[str]:
-    """Those that vLLM knows, for `tool_call_parser` or `reasoning_parser`."""
+    """The parsers that vLLM knows, for `tool_call_parser` or `reasoning_parser`."""
     arguments.set_environment()
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
@@ -45,8 +45,10 @@ def names(setting: str) -> list[str]:
 def load(
     folder: Path, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
 ) -> tuple[Callable[[Schemas, str | None, Mapping[str, Any]], "VLLMParser"], bool]:
-    """A maker of parsers with the tokenizer of this folder, and whether they want special tokens
-    in the text. Raises whatever vLLM raises where they do not fit the tokenizer.
+    """Return a parser factory with the tokenizer of this folder, and whether its parsers need
+    special tokens in the text.
+
+    Raises whatever vLLM raises if they do not fit the tokenizer.
     """
     from vllm.tokenizers import get_tokenizer
 
@@ -74,7 +76,7 @@ def _encoded(tokenizer: Any, text: str) -> tuple[int, ...]:
 def _parser_class(
     tokenizer: Any, tool_call_parser: str | None, reasoning_parser: str | None
 ) -> Any:
-    """None where neither is named."""
+    """None if neither is named."""
     from vllm.parser.parser_manager import ParserManager
 
     return ParserManager.get_parser(
@@ -88,7 +90,7 @@ def _parser_class(
 
 
 def _request(tools: Schemas, variables: dict[str, Any] | None = None) -> Any:
-    """What the parsers look at of a request."""
+    """The parts of a request that the parsers use."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     functions = [
@@ -106,7 +108,7 @@ def _keeps_special_tokens(parser_class: Any, tokenizer: Any) -> bool:
 
 
 class Pieces:
-    """Cuts a text the same way however it comes: added tokens, words, and other characters."""
+    """Cuts text independently of how it arrives: added tokens, words, and other characters."""
 
     def __init__(self, markers: Markers) -> None:
         self._markers = markers
@@ -117,7 +119,7 @@ class Pieces:
         return piece in self._markers.literals
 
     def feed(self, text: str) -> Iterator[str]:
-        """The pieces that are whole; a word may go on."""
+        """The complete pieces; a word at the end may continue."""
         self._text += text
         return self._cut(ended=False)
 
@@ -131,7 +133,12 @@ class Pieces:
             while at < len(text):
                 end, marker = self._markers.find(text, at, ended)
                 for found in _PLAIN.finditer(text, at, end):
-                    if found.end() == end and not marker and not ended and _goes_on(text, found):
+                    if (
+                        found.end() == end
+                        and not marker
+                        and not ended
+                        and _may_continue(text, found)
+                    ):
                         return
                     at = found.end()
                     yield found.group()
@@ -143,19 +150,19 @@ class Pieces:
             self._text = text[at:]
 
 
-def _goes_on(text: str, found: re.Match[str]) -> bool:
-    """Whether the word may be longer, for all that is known of what follows."""
+def _may_continue(text: str, found: re.Match[str]) -> bool:
+    """Whether the word may continue after what is known."""
     after = text[found.end() : found.end() + 1]
     is_word = len(found.group()) < _WORD and re.match(r"\w", found.group()) is not None
     return is_word and (not after or re.match(r"\w", after) is not None)
 
 
 class VLLMParser:
-    """One answer's: `parsing.parser.Parser`, by vLLM's parser or by none."""
+    """Implements `parsing.parser.Parser` with vLLM's parser, or without one."""
 
     def __init__(
         self,
-        parser: Any,  # None: all is content
+        parser: Any,  # None: everything is content
         request: Any,
         pieces: Pieces,
         encode: Callable[[str], Sequence[int]],
@@ -167,18 +174,18 @@ class VLLMParser:
         self._encode = encode
         self._prompt_ids: list[int] | None = list(prompt_ids)
         self._calls = _Calls()
-        self._unsaid: list[str] | None = []  # the text, until there is an event; then None
+        self._pending: list[str] | None = []  # the text before the first event; None after it
         reasons = parser is not None and parser.reasoning_parser is not None
         self.in_reasoning = reasons and not parser.is_reasoning_end(self._prompt_ids)
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """The ids are not looked at: they are of other pieces."""
+        """Ignores the token ids: they belong to other pieces."""
         if self._parser is None:
             return [ContentText(text)] if text else []
         return [event for piece in self._pieces.feed(text) for event in self._read(piece)]
 
     def finish(self) -> list[Event]:
-        """What was held back, and the end of a call."""
+        """What was held back, and the end of an open call."""
         if self._parser is None:
             return []
         *before, last = [*self._pieces.finish()] or [""]
@@ -187,11 +194,11 @@ class VLLMParser:
         tool_parser = self._parser.tool_parser
         rest = tool_parser.get_remaining_unstreamed_args() if tool_parser is not None else ""
         events += self._calls.finish(rest)
-        return events + self._said_nothing()
+        return events + self._fallback_content()
 
-    def _said_nothing(self) -> list[Event]:
-        """Some of theirs cannot stream, and lose all of an answer: then it is content."""
-        pieces = self._unsaid or []
+    def _fallback_content(self) -> list[Event]:
+        """Some of vLLM's parsers cannot stream and emit nothing: then the output is content."""
+        pieces = self._pending or []
         if self._parser.tool_parser is None:
             pieces = [piece for piece in pieces if not self._pieces.is_marker(piece)]
         text = "".join(pieces)
@@ -201,11 +208,11 @@ class VLLMParser:
         prompt_ids, self._prompt_ids = self._prompt_ids, None
         ids = list(self._encode(piece))
         delta = self._parser.parse_delta(piece, ids, self._request, prompt_ids, finished=finished)
-        if self._unsaid is not None:
-            self._unsaid.append(piece)
+        if self._pending is not None:
+            self._pending.append(piece)
         events = [] if delta is None else self._events(delta)
         if events:
-            self._unsaid = None
+            self._pending = None
             self.in_reasoning = isinstance(events[-1], ReasoningText)
         return events
 
@@ -221,7 +228,7 @@ class VLLMParser:
 
 
 class _Calls:
-    """Pieces of calls as events: each call begins once, and ends before the next begins."""
+    """Converts pieces of calls to events: each call starts once and ends before the next starts."""
 
     def __init__(self) -> None:
         self._theirs: int | None = None  # vLLM's index of the open call
@@ -229,7 +236,7 @@ class _Calls:
         self._arguments = ""
 
     def add(self, call: Any) -> list[Event]:
-        """One piece. Where vLLM gives a name, a call of a new index begins."""
+        """Add one piece. A name with a new index starts a call."""
         events: list[Event] = []
         function = call.function
         if function is not None and function.name and call.index != self._theirs:
@@ -241,7 +248,7 @@ class _Calls:
         return events
 
     def finish(self, rest: str) -> list[Event]:
-        """`rest`: arguments that vLLM has read and not given."""
+        """`rest`: arguments that vLLM has parsed but not emitted."""
         fits = self._theirs is not None and not _is_object(self._arguments)
         more = self._more(rest) if rest and fits and _is_object(self._arguments + rest) else []
         return more + self._end()

@@ -1,1 +1,1 @@
-"""How models write tool calls, one file per kind; each is configured by a row of a family."""
+"""How models write tool calls, one file per syntax: its parser, and the families that use it."""

@@ -1,4 +1,4 @@
-"""Answers that a constraint forces to be nothing but calls."""
+"""Outputs that a constraint limits to tool calls."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ ANY_CALL = JsonCalls(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedArguments:
-    """Which function is called."""
+    """The arguments of a function that the request prescribes: the whole output is one object."""
 
     name: str
     summary: str = "the arguments alone"
@@ -28,7 +28,6 @@ class ForcedArguments:
     frames_output: bool = False
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads the object."""
         output.begin(self.name)
         cursor.forget()
         yield from ValueReader(cursor, output.arguments).read()

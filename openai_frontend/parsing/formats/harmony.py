@@ -1,5 +1,5 @@
-"""The harmony format of gpt-oss: all output is messages, each with a channel and perhaps a
-recipient. The analysis channel is reasoning, a message to a function is a call.
+"""The harmony format of gpt-oss: all output is messages, each with a channel and optionally a
+recipient. The analysis channel is reasoning; a message to a function is a call.
 """
 
 from collections.abc import Generator
@@ -22,7 +22,7 @@ _FUNCTIONS = "functions."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Harmony:
-    """Nothing to configure: there is one harmony."""
+    """No options: there is only one harmony."""
 
     summary: str
     starts: tuple[str, ...] = (_START, _CHANNEL)
@@ -32,7 +32,7 @@ class Harmony:
     frames_output: bool = True
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads one message."""
+        """Parses one message."""
         header, end = yield from cursor.until(_HEADER_END, _MAX_HEADER)
         cursor.take(len(header) + len(end))
         words = (start + header).replace(_CONSTRAIN, " ").replace(_CHANNEL, " \n ").split(" ")
@@ -48,7 +48,7 @@ class Harmony:
 
 
 def _channel(words: list[str]) -> str:
-    """The word behind the channel's mark, for which a line break stands."""
+    """The word after the channel marker, which is replaced by a line break."""
     after = words[words.index("\n") + 1 :] if "\n" in words else []
     return next((word for word in after if word), "")
 

@@ -1,5 +1,6 @@
-"""Calls as JSON objects with a name and arguments, one by one or in arrays, between markers or
-bare. Hermes, Llama 3, Granite, Phi 4, Nemotron, Mistral's older form, and any that say nothing.
+"""Calls as JSON objects with a name and arguments, alone or in arrays, between markers or bare:
+Hermes, Llama 3, Granite, Phi 4, Nemotron, Mistral's older format, and models without a documented
+format.
 """
 
 import json
@@ -19,8 +20,8 @@ _BARE_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"function", "type", "id", "tool_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonCalls:
-    """Where the objects stand. A bare object is a call only if it names an offered tool, and so
-    is any other where `offered_only`.
+    """Where the objects are. A bare object is a call only if it names an offered tool; with
+    `offered_only`, so is any other.
     """
 
     summary: str
@@ -33,9 +34,8 @@ class JsonCalls:
     offered_only: bool = False
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads objects and arrays of them."""
         bare = self.offered_only or start not in self.starts
-        goes_on = not bare or bool(self.line_starts)
+        may_repeat = not bare or bool(self.line_starts)
         while True:
             yield from self._object_or_array(cursor, output, bare=bare)
             yield from cursor.skip_closing_brackets()
@@ -44,7 +44,7 @@ class JsonCalls:
             if after in self.ends:
                 cursor.record()
                 return
-            if not after and not (goes_on and (yield from cursor.peek()) == "{"):
+            if not after and not (may_repeat and (yield from cursor.peek()) == "{"):
                 return
 
     def _object_or_array(
@@ -67,7 +67,7 @@ class JsonCalls:
 
 
 class _CallObject:
-    """One object, its members in any order. Arguments that come before the name wait for it."""
+    """One object with its members in any order. Arguments that come before the name wait for it."""
 
     def __init__(self, cursor: Cursor, output: EventBuffer, *, bare: bool) -> None:
         self._cursor = cursor
@@ -111,7 +111,7 @@ class _CallObject:
         elif key in _ARGUMENT_KEYS and not self._done and self._waiting is None:
             yield from self._arguments(first)
         elif self._bare and not self._done and key not in _BARE_KEYS:
-            raise NotToolCall  # early, so that an answer in JSON is not held back
+            raise NotToolCall  # early, so that an ordinary JSON answer is not held back
         else:
             yield from ValueReader(self._cursor, _ignore).read()
 
@@ -164,7 +164,7 @@ class _ShortText:
 
 
 def _object_text(value: str) -> str:
-    """The arguments of a value that is an object, null, or a string that holds an object."""
+    """The arguments in a value that is an object, null, or a string that contains an object."""
     if value.startswith('"'):
         value = converted(json.loads(value)) or ""
     if value == "null":
@@ -175,7 +175,7 @@ def _object_text(value: str) -> str:
 
 
 def _ignore(_text: str) -> None:
-    """For members that say nothing of the call."""
+    """For members that are not part of the call."""
 
 
 _CHATML_ENDINGS = ("<|im_end|>", "<|endoftext|>")

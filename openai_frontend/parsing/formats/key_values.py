@@ -1,5 +1,5 @@
-"""Calls whose arguments are spelled one by one between tags: Qwen3-Coder, GLM, MiniMax, and
-DeepSeek V3.2. What is no string by its tag or its schema is read when it is whole.
+"""Calls with one tag per argument: Qwen3-Coder, GLM, MiniMax, and DeepSeek V3.2. Values that are
+not strings by their tag or schema are converted once they are complete.
 """
 
 from collections.abc import Generator, Mapping
@@ -15,7 +15,7 @@ from openai_frontend.parsing.schema_types import Types, argument_types
 
 _STRING: Types = frozenset(("string",))
 _OTHER: Types = frozenset(("number", "boolean", "object", "array", "null"))
-# What a tag says of its value's type; None: the schema says it.
+# End of a key tag -> the value's types; None: the schema decides.
 PLAIN_TAG: Mapping[str, Types | None] = {'">': None}
 TYPED_TAG: Mapping[str, Types | None] = {
     '" string="true">': _STRING,
@@ -26,7 +26,7 @@ TYPED_TAG: Mapping[str, Types | None] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValues:
-    """The tags in the order in which they come."""
+    """The tags, in order."""
 
     summary: str
     section: Section
@@ -35,24 +35,23 @@ class KeyValues:
     value_ends: tuple[str, ...]
     key_ends: Mapping[str, Types | None] = field(default_factory=lambda: PLAIN_TAG)
     value_start: str = ""
-    json_form: JsonCalls | None = None  # a JSON object in the same place, which some models write
-    value_on_own_lines: bool = False  # one line break on either side is no part of it
+    json_form: JsonCalls | None = None  # JSON variant of the same call, which some models write
+    value_on_own_lines: bool = False  # one line break on either side does not belong to it
     bare_starts: tuple[str, ...] = ()
     line_starts: tuple[str, ...] = ()
     frames_output: bool = False
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Sections, and calls without one."""
+        """Start markers of sections, and of calls without one."""
         return self.section.all_starts
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Of calls, of sections, and of the other form."""
+        """End markers of calls, of sections and of the JSON variant."""
         return self.section.all_ends + (self.json_form.ends if self.json_form else ())
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads a section of calls, or calls without one."""
         if self.json_form and start in self.json_form.starts:
             yield from cursor.skip_space()
             if (yield from cursor.peek()) == "{":

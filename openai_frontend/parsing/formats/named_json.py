@@ -1,5 +1,5 @@
-"""Calls whose name stands before their arguments: a marker, the name, a marker, one object.
-DeepSeek V3 and V3.1, Kimi K2, Mistral's newer form, Gemma, Llama's `<function=name>`.
+"""Calls with the name before the arguments: a marker, the name, a marker, one object. DeepSeek V3
+and V3.1, Kimi K2, Mistral's newer format, Gemma, Llama's `<function=name>`.
 """
 
 from collections.abc import Callable, Generator
@@ -20,7 +20,7 @@ def plain_name(text: str) -> tuple[str, str | None]:
 
 
 def kimi_name(text: str) -> tuple[str, str | None]:
-    """functions.NAME:INDEX is an id that holds the name."""
+    """functions.NAME:INDEX is an id that contains the name."""
     name, colon, index = text.rpartition(":")
     if not (colon and index.isdecimal()):
         return text.removeprefix("functions."), None
@@ -29,32 +29,31 @@ def kimi_name(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedJson:
-    """The markers in the order in which they come."""
+    """The markers, in order."""
 
     summary: str
     section: Section
-    name_ends: tuple[str, ...]  # an opening bracket among them is the value's own
-    id_mark: str = ""  # after the name: the call's id follows
-    fence: tuple[str, str] = ("", "")  # what may stand around the object
+    name_ends: tuple[str, ...]  # an opening bracket here belongs to the value
+    id_mark: str = ""  # marker between the name and the call's id
+    fence: tuple[str, str] = ("", "")  # optional markers around the object
     split_name: Callable[[str], tuple[str, str | None]] = plain_name  # -> name, id
     dialect: Dialect = JSON
-    listed: JsonCalls | None = None  # the form that begins with a bracket instead of a name
+    listed: JsonCalls | None = None  # the variant that starts with a bracket instead of a name
     bare_starts: tuple[str, ...] = ()
     line_starts: tuple[str, ...] = ()
     frames_output: bool = False
 
     @property
     def starts(self) -> tuple[str, ...]:
-        """Sections, and calls without one."""
+        """Start markers of sections, and of calls without one."""
         return self.section.all_starts
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Of calls, of sections, and of the other form."""
+        """End markers of calls, of sections and of the variant."""
         return self.section.all_ends + (self.listed.ends if self.listed else ())
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads a section of calls, or calls without one."""
         if self.listed is not None:
             yield from cursor.skip_space()
             if (yield from cursor.peek()) in ("[", "{"):

@@ -1,4 +1,4 @@
-"""Calls as Python writes them: `[f(a=1), g()]`. Read by hand: nothing is ever evaluated."""
+"""Calls in Python syntax: `[f(a=1), g()]`. Parsed by hand; nothing is ever evaluated."""
 
 import re
 from collections.abc import Generator
@@ -16,8 +16,8 @@ _NAME = re.compile(r"[\w./\-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonCalls:
-    """A list of calls, or calls one after another. A bare list is one of calls only if it begins
-    with an offered tool.
+    """A list of calls, or consecutive calls. A bare list counts only if it starts with an offered
+    tool.
     """
 
     summary: str
@@ -26,11 +26,10 @@ class PythonCalls:
     bare_starts: tuple[str, ...] = ()
     line_starts: tuple[str, ...] = ()
     frames_output: bool = False
-    on_lines: bool = False  # one on each line, without commas
-    json_form: JsonCalls | None = None  # some models write it in the same place
+    on_lines: bool = False  # one per line, without commas
+    json_form: JsonCalls | None = None  # JSON variant, which some models write
 
     def read(self, cursor: Cursor, output: EventBuffer, start: str) -> Generator[None, None, None]:
-        """Reads the list."""
         bare = start not in self.starts
         yield from cursor.skip_space()
         first = (yield from cursor.ahead(2)) if self.json_form else ""
@@ -42,7 +41,7 @@ class PythonCalls:
             yield from cursor.skip_space()
             yield from _call(cursor, output, bare=bare)
             yield from cursor.skip_space()
-            if not (yield from self._goes_on(cursor, listed=listed)):
+            if not (yield from self._has_next(cursor, listed=listed)):
                 break
         if listed:
             yield from cursor.expect("]")
@@ -51,7 +50,7 @@ class PythonCalls:
         if (yield from cursor.accept(*self.ends)):
             cursor.record()
 
-    def _goes_on(self, cursor: Cursor, *, listed: bool) -> Generator[None, None, bool]:
+    def _has_next(self, cursor: Cursor, *, listed: bool) -> Generator[None, None, bool]:
         comma = yield from cursor.accept(",")
         yield from cursor.skip_space()
         following = yield from cursor.peek()
@@ -81,7 +80,7 @@ def _call(cursor: Cursor, output: EventBuffer, *, bare: bool) -> Generator[None,
 
 
 def _keyword_or_end(cursor: Cursor) -> Generator[None, None, str]:
-    """The next argument's name, its equals sign taken; "" where the call closes."""
+    """The next argument's name, consuming the equals sign; "" if the call closes."""
     yield from cursor.skip_space()
     if (yield from cursor.accept(")")):
         return ""

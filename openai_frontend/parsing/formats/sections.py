@@ -1,4 +1,4 @@
-"""Calls that follow one another between the markers of a section, which some models leave out."""
+"""Calls between markers, alone or in a section, for the formats with a marker per call."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

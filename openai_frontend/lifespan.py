@@ -39,17 +39,16 @@ class Startup:
         server: Server,
         registry: ModelRegistry,
         *,
-        adapters_s: float,
-        follow_s: float | None = None,
-        first: Sequence[str] = (),
+        lora_poll_interval_s: float,
+        repository_poll_s: float | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
-        """`adapters_s` and `follow_s` are the poll intervals of adapter folders and of the
-        repository (None: not polled). `first` names the models to load at start with load on
-        demand.
+        """`repository_poll_s` is None unless the repository is polled. `preload` names the models
+        to load at start with load on demand.
         """
-        self._first = first
-        self._adapters_s = adapters_s
-        self._follow_s = follow_s
+        self._preload = preload
+        self._lora_poll_interval_s = lora_poll_interval_s
+        self._repository_poll_s = repository_poll_s
         self._server = server
         self._registry = registry
         self.failure: Exception | None = None
@@ -62,21 +61,21 @@ class Startup:
             await self._server.start()
             self.on_core()
             await self._registry.refresh()
-            await self._bring_first()
-            async with asyncio.TaskGroup() as following:
-                look = partial(self._registry.watch_adapters, self._adapters_s)
-                following.create_task(supervise("watch LoRA adapters", look))
-                if self._follow_s is not None:
-                    look = partial(self._registry.watch, self._follow_s)
-                    following.create_task(supervise("watch model repository", look))
+            await self._load_models()
+            async with asyncio.TaskGroup() as watchers:
+                watch = partial(self._registry.watch_adapters, self._lora_poll_interval_s)
+                watchers.create_task(supervise("watch LoRA adapters", watch))
+                if self._repository_poll_s is not None:
+                    watch = partial(self._registry.watch, self._repository_poll_s)
+                    watchers.create_task(supervise("watch model repository", watch))
         except Exception as error:  # noqa: BLE001  the process reports it and exits
             self.failure = error
             logger.error("startup failed: %s", error)
             self.on_failure()
 
-    async def _bring_first(self) -> None:
+    async def _load_models(self) -> None:
         """Log a model that does not load; a request for it tries again."""
-        for name in self._first:
+        for name in self._preload:
             try:
                 await self._registry.ensure_loaded(name)
             except GatewayError as error:
@@ -102,7 +101,7 @@ class AppState:
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any) -> AsyncGenerator[None, None]:
         """The ASGI lifespan: start the background tasks and the core, and stop them."""
-        works = [
+        background = [
             self.startup.run(),
             loop_lag.watch(self.metrics.lagged),
             supervise("supervise engines", self.engines.watch),
@@ -111,13 +110,13 @@ class AppState:
                 for each in (self.keys.watchers if self.keys is not None else ())
             ),
         ]
-        running = [asyncio.create_task(work) for work in works]
+        tasks = [asyncio.create_task(task) for task in background]
         try:
             yield
         finally:
-            for task in running:
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(running)
+            await asyncio.wait(tasks)
             if self.demand is not None:
                 await self.demand.close()
             self.registry.close()
@@ -141,9 +140,9 @@ def build_state(settings: Settings, server: Server) -> AppState:
     startup = Startup(
         server,
         registry,
-        adapters_s=settings.lora_poll_interval_s,
-        follow_s=settings.repository_poll_s if polls else None,
-        first=[name for name in settings.load_model if name != "*"] if demand else (),
+        lora_poll_interval_s=settings.lora_poll_interval_s,
+        repository_poll_s=settings.repository_poll_s if polls else None,
+        preload=[name for name in settings.load_model if name != "*"] if demand else (),
     )
     tracing = tracing_of(settings)
     metrics.set_callback(catalog.FAST_PATH_TOKENS, lambda: relay_counts()["texts"])

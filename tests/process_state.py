@@ -1,7 +1,7 @@
-"""A pytest plugin: what belongs to the whole process is the same after each module as before it.
+"""A pytest plugin that checks after each test module that the process state is unchanged.
 
-A level, a hook, a signal handler or a variable that a test leaves behind changes what later tests
-see: with pytest's own hooks gone, none of them fails for what a thread or a destructor has raised.
+A log level, hook, signal handler or variable left behind by a test affects later tests: without
+pytest's own hooks, for example, no test fails for an exception of a thread or a destructor.
 """
 
 import gc
@@ -20,13 +20,13 @@ State = dict[str, object]
 
 _OWN = "openai_frontend"
 _PYTESTS = ("PYTEST_CURRENT_TEST",)
-# vLLM runs in the process itself there; its libraries set variables when they are imported.
+# vLLM runs in the test process there; its libraries set variables on import.
 _WITH_ENGINES = Path(__file__).parent / "vllm"
 _SET_BY_ENGINES = ("$", "sys.path:")
 
 
 def look() -> State:
-    """What belongs to the process, now, each by a name that says where it is."""
+    """The current state of the process, by name."""
     return {
         **_loggers(),
         **{
@@ -50,8 +50,8 @@ def look() -> State:
 
 
 def _loggers() -> State:
-    """Of the root and of our own: level, propagation, whether it is on, handlers; those that are as
-    they are made count as absent.
+    """Level, propagation, `disabled` and handlers of the root logger and our own, except loggers in
+    their initial state.
     """
     manager = logging.getLogger().manager
     own = [

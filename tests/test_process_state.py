@@ -1,4 +1,4 @@
-"""What a test leaves of the process is found, and what a command does to it is undone."""
+"""Detection of process state that a test leaves behind, and its restoration."""
 
 import logging
 import sys
@@ -10,13 +10,12 @@ from openai_frontend.logs.setup import log_to_stderr
 from tests.process_state import changes, log_restored, look
 
 
-def test_nothing_has_changed() -> None:
-    """Two looks at a process that nobody changes say the same."""
+def test_unchanged_process() -> None:
     assert changes(look(), look()) == []
 
 
-def test_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each thing is told by its name: what is new, what is another, and what has gone."""
+def test_changes_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New, changed and removed state is reported."""
     monkeypatch.setenv("GONE", "1")
     before = look()
     monkeypatch.delenv("GONE")
@@ -32,8 +31,8 @@ def test_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_log_that_was_set_up() -> None:
-    """Levels, handlers and hooks are afterwards as they were."""
+def test_log_restored() -> None:
+    """Levels, handlers and hooks are restored."""
     before, handlers = look(), logging.getLogger().handlers[:]
     with log_restored():
         logging.getLogger().handlers.clear()

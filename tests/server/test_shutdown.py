@@ -79,7 +79,7 @@ async def test_shutdown_waits_for_the_core_to_stop():
 def process_of(app: Any, core: SlowCore) -> GatewayProcess:
     models: Any = Loaded()
     server: Any = core
-    startup = Startup(server, models, adapters_s=60)
+    startup = Startup(server, models, lora_poll_interval_s=60)
     config = uvicorn.Config(app, port=0, log_config=None, ws="none")
     return GatewayProcess(
         config,

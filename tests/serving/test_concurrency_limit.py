@@ -305,13 +305,13 @@ async def test_when_to_come_again():
         await each
 
 
-async def test_limits_that_are_raised():
-    """Those who wait get the places that are there now, with the next request."""
-    limiter = ConcurrencyLimiter(1, max_queue_size=2)
-    own = slots(limiter)
+async def test_raised_limit_of_a_model():
+    """The next request gives waiting requests the slots that a reloaded model has gained."""
+    limiter = ConcurrencyLimiter(3, max_queue_size=2)
+    own = slots(limiter, max_concurrent_requests=1)
     await own.acquire(1)
     (waiting,) = await began(own.acquire(1))
-    limiter.set_limits(3, 2, 30.0)
+    assert slots(limiter, max_concurrent_requests=3) is own
 
     assert await own.acquire(1) == 1
     assert await waiting == 1

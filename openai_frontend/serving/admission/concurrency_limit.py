@@ -47,21 +47,15 @@ class ConcurrencyLimiter:
         metrics: QueueMetrics | None = None,
     ) -> None:
         """`max_queue_size` requests may wait for each model unless the model sets its own limit."""
-        self.set_limits(max_concurrent_requests, max_queue_size, queue_timeout_s)
+        self.max_concurrent_requests = max_concurrent_requests
+        self.max_queue_size = max_queue_size
+        self.queue_timeout_s = queue_timeout_s
         self.metrics = metrics
         self.running = 0
         self.unreleased = 0  # cancelled requests that Triton still has
         self.draining = False
         self._slots: dict[str, ModelSlots] = {}
         self._contended: OrderedDict[ModelSlots, None] = OrderedDict()  # the next one first
-
-    def set_limits(
-        self, max_concurrent_requests: int, max_queue_size: int, queue_timeout_s: float
-    ) -> None:
-        """Replace the limits. Running requests finish; queued requests keep their timeout."""
-        self.max_concurrent_requests = max_concurrent_requests
-        self.max_queue_size = max_queue_size
-        self.queue_timeout_s = queue_timeout_s
 
     def slots_for(self, model: LimitedModel) -> "ModelSlots":
         """The slots for requests to a model."""

@@ -168,7 +168,7 @@ class WaitQueue:
         waiter.reject(QueueTimeout(message, retry_after_s=self._retry_after_s()))
 
     def _load(self) -> str:
-        return f"{self._describe_load()}; {len(self._queue)} wait for the model."
+        return f"{self._describe_load()}; {len(self._queue)} queued for this model."
 
     def _retry_after_s(self) -> float:
         ahead = max(1, len(self._queue))

@@ -1,4 +1,4 @@
-"""The fair queue: whatever is done with it nothing is lost, and nobody waits for ever."""
+"""The fair queue loses no item and starves no key."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TURNS = st.builds(QueueKey, st.sampled_from("abcd"), st.integers(-1, 1))
 
 
 class AnyUse(RuleBasedStateMachine):
-    """What was added, and not taken or removed, is in the queue."""
+    """The model: items that were added, and not taken or removed yet."""
 
     @initialize()
     def empty(self) -> None:
@@ -33,7 +33,7 @@ class AnyUse(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(more=st.integers(0, 3))
     def take(self, more: int) -> None:
-        """The lowest number of a priority goes first, and the items of a key in their order."""
+        """The lowest priority number runs first; a key's items keep their order."""
         taken, turn = self.queue.take()
 
         assert self.waiting.pop(taken) == turn
@@ -44,7 +44,7 @@ class AnyUse(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
-        """Once: who has left is not there any more."""
+        """Only items that are still in the queue can be removed."""
         number = data.draw(st.sampled_from(sorted(self.waiting)))
 
         assert self.queue.remove(number)
@@ -53,7 +53,7 @@ class AnyUse(RuleBasedStateMachine):
 
     @rule(turn=TURNS)
     def give_way(self, turn: QueueKey) -> None:
-        """The newest of who has most in the last priority, and nobody who goes before."""
+        """The newest item of the key with most items in the last priority."""
         leaving = self.queue.eviction_candidate(turn)
 
         waiting = Counter(self.waiting.values())
@@ -106,8 +106,8 @@ def test_shares(waiting: Sequence[int], costs: Sequence[int]) -> None:
         assert max(places) - min(places) <= max(costs) + 1
 
 
-def test_one_behind_a_thousand():
-    """Who comes with one request is next but one, though another key has a thousand waiting."""
+def test_single_request_overtakes_a_long_queue():
+    """A new key's request is next but one, even if another key has a thousand queued."""
     queue: FairQueue[str] = FairQueue()
     for at in range(1000):
         queue.add(f"a{at}", A)
@@ -116,8 +116,8 @@ def test_one_behind_a_thousand():
     assert [queue.take()[0] for _ in range(3)] == ["a0", "b", "a1"]
 
 
-def test_a_debt_outlives_the_last_request():
-    """A key that comes with one large request after the other gets no more than its share."""
+def test_debt_remains_after_the_last_request():
+    """A key that sends large requests one after the other gets no more than its share."""
     queue: FairQueue[str] = FairQueue()
     for at in range(4):
         queue.add(f"b{at}", B)
@@ -130,8 +130,7 @@ def test_a_debt_outlives_the_last_request():
     assert order == ["b0", "a0", "b1", "b2", "b3", "a1"]
 
 
-def test_nobody_owes_an_empty_queue():
-    """Places that nobody else waited for are taken from nobody."""
+def test_no_debt_without_other_waiting_requests():
     queue: FairQueue[str] = FairQueue()
     queue.add("a0", A)
     queue.take()
@@ -142,8 +141,8 @@ def test_nobody_owes_an_empty_queue():
     assert [queue.take()[0] for _ in range(2)] == ["a1", "b0"]
 
 
-def test_a_lower_number_goes_before():
-    """Whatever waits longer."""
+def test_lower_priority_number_runs_first():
+    """However long the others have waited."""
     queue: FairQueue[str] = FairQueue()
     for name, priority in (("late", 5), ("usual", 0), ("early", -5), ("usual too", 0)):
         queue.add(name, QueueKey("a", priority))

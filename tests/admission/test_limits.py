@@ -20,20 +20,20 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("config", "expected"), CONFIGS)
-def test_what_a_config_says(config, expected):
-    """Only the batcher has levels, and any of its policies may take a request's time."""
+def test_queue_of_a_config(config, expected):
+    """Only the dynamic batcher has levels; any of its policies may allow timeouts."""
     assert triton_queue(config) == expected
 
 
 @pytest.mark.parametrize(("priority", "level"), [(0, 2), (-1, 1), (-9, 1), (1, 3), (9, 3)])
-def test_levels(priority, level):
-    """A priority counts from the model's own level; beyond the last it is the last."""
+def test_priority_to_level(priority, level):
+    """A priority is relative to the default level, and clamped to the last one."""
     assert TritonQueue(3, 2).level(priority) == level
     assert NO_QUEUE.level(priority) == 0
 
 
 @pytest.mark.parametrize(("level", "priority"), [(1, -1), (2, 0), (3, 1), (0, 0), (4, 0)])
-def test_priorities(level, priority):
-    """A level that is not there is the model's own, as Triton has it."""
+def test_level_to_priority(level, priority):
+    """A level out of range is the default level, as in Triton."""
     assert TritonQueue(3, 2).priority(level) == priority
     assert NO_QUEUE.priority(level) == 0

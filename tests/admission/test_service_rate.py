@@ -3,13 +3,13 @@ import pytest
 from openai_frontend.admission.wait_queue import ServiceRateEstimator
 
 
-def test_nothing_is_known():
-    """Who is refused before anybody has waited is told to come again in a second."""
+def test_default_without_data():
+    """One second, before any request has waited."""
     assert ServiceRateEstimator().retry_after_s(5, 100.0) == 1.0
 
 
-def test_a_steady_queue():
-    """So many times the time from one to the next."""
+def test_steady_queue():
+    """The estimate is proportional to the requests ahead."""
     pace = ServiceRateEstimator()
     pace.begin(0.0)
     for at in range(1, 51):
@@ -18,8 +18,8 @@ def test_a_steady_queue():
     assert pace.retry_after_s(8, 25.0) == pytest.approx(4.0)
 
 
-def test_a_queue_that_stands_still():
-    """As slow as the time since it last moved; no more than a minute is told of."""
+def test_stuck_queue():
+    """It is as slow as the time since it last moved, up to a minute."""
     pace = ServiceRateEstimator()
     pace.begin(0.0)
     pace.moved(0.5)
@@ -28,16 +28,15 @@ def test_a_queue_that_stands_still():
     assert pace.retry_after_s(100, 10.5) == 60.0
 
 
-def test_a_first_wait():
-    """Before it has moved at all, the time that it has stood is what is known."""
+def test_queue_that_has_not_moved_yet():
+    """The estimate is the time since the first request began to wait."""
     pace = ServiceRateEstimator()
     pace.begin(10.0)
 
     assert pace.retry_after_s(3, 12.0) == pytest.approx(6.0)
 
 
-def test_an_idle_time_between():
-    """The time in which nobody waited is none that anybody waited for."""
+def test_idle_time_does_not_count():
     pace = ServiceRateEstimator()
     pace.begin(0.0)
     pace.moved(1.0)

@@ -9,8 +9,7 @@ from openai_frontend.errors import NotAuthenticated, RateLimited
 from tests.auth.key_files import key
 
 
-def test_a_key_is_found():
-    """By what the client sends."""
+def test_known_key_authenticates():
     keys = ApiKeys([key("a"), key("b")])
 
     assert [keys.authenticate(each).key.name for each in (b"a", b"b")] == ["a", "b"]
@@ -21,23 +20,21 @@ UNKNOWN = [b"", b"c", b"A", b"a ", b"\xff\x00", "\u00e4".encode(), b"old", b"x" 
 
 
 @pytest.mark.parametrize("secret", [*UNKNOWN, key("a").digest.encode()], ids=len)
-def test_other_keys(secret):
-    """An unknown key, an expired one, an endless one and the digest itself are all the same."""
+def test_invalid_keys_get_the_same_error(secret):
+    """Unknown, expired and overlong keys, and the digest itself."""
     keys = ApiKeys([key("a"), EXPIRED])
 
     with pytest.raises(NotAuthenticated, match=r"^Incorrect API key provided\.$"):
         keys.authenticate(secret)
 
 
-def test_no_keys():
-    """A file without keys opens to nobody."""
+def test_without_keys_nothing_authenticates():
     with pytest.raises(NotAuthenticated):
         ApiKeys([]).authenticate(b"")
 
 
 @pytest.mark.parametrize("secret", [b"a", b"b", b""])
-def test_how_keys_are_compared(secret, monkeypatch):
-    """Known or not, only digests are compared, in a time that tells not where they differ."""
+def test_keys_are_compared_by_digest_in_constant_time(secret, monkeypatch):
     compared = []
     compare_digest = hmac.compare_digest
 
@@ -58,8 +55,7 @@ def test_how_keys_are_compared(secret, monkeypatch):
     assert re.fullmatch("[0-9a-f]{64}", given)
 
 
-def test_the_longest_key():
-    """Only keys that could be in a file are hashed."""
+def test_overlong_keys_are_not_hashed():
     longest = "x" * MAX_SECRET_BYTES
     keys = ApiKeys([key("a", secret=longest), key("b", secret=longest + "x")])
 
@@ -68,8 +64,8 @@ def test_the_longest_key():
         keys.authenticate(longest.encode() + b"x")
 
 
-def test_other_keys_from_now_on():
-    """What is gone opens nothing; who stays has used what he has used, and has his new limits."""
+def test_replace_keeps_usage_by_name():
+    """Removed keys stop working; remaining ones keep their usage and get their new limits."""
     keys = ApiKeys([key("a", max_concurrent_requests=2), key("b")])
     keys.authenticate(b"a").rate_limiter.begin()
 

@@ -9,8 +9,8 @@ from tests.auth.key_files import key
 
 
 @pytest.mark.parametrize("name", ["keys.yaml", "keys.json"])
-def test_adding_and_revoking(name, tmp_path):
-    """The file holds what was added and not revoked, for its owner alone."""
+def test_add_and_revoke(name, tmp_path):
+    """Only the owner can read the file."""
     path = tmp_path / name
     keys_file.add(path, key("a"))
     keys_file.add(path, key("b"))
@@ -21,8 +21,7 @@ def test_adding_and_revoking(name, tmp_path):
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_name_that_is_taken(tmp_path):
-    """A key is never replaced in silence."""
+def test_add_does_not_replace_a_key(tmp_path):
     path = tmp_path / "keys.yaml"
     keys_file.add(path, key("a"))
 
@@ -31,8 +30,8 @@ def test_a_name_that_is_taken(tmp_path):
     assert [key("a")] == keys_file.read(path)
 
 
-def test_a_name_that_is_not_there(tmp_path):
-    """Revoking it is a mistake, also where there is no file; none is made."""
+def test_revoking_an_unknown_key_fails(tmp_path):
+    """Also without a file, which is not created."""
     path = tmp_path / "keys.yaml"
     with pytest.raises(UnknownKey):
         keys_file.revoke(path, "a")
@@ -40,8 +39,7 @@ def test_a_name_that_is_not_there(tmp_path):
     assert not path.exists()
 
 
-def test_a_broken_file_is_left_alone(tmp_path):
-    """What a person has written is not lost."""
+def test_invalid_file_is_not_overwritten(tmp_path):
     path = tmp_path / "keys.yaml"
     path.write_text("keys: [")
 
@@ -51,8 +49,8 @@ def test_a_broken_file_is_left_alone(tmp_path):
     assert [path] == list(tmp_path.iterdir())
 
 
-def test_a_link_stays_one(tmp_path):
-    """The file that it names is changed."""
+def test_symbolic_link_is_kept(tmp_path):
+    """The edit changes its target."""
     path, link = tmp_path / "keys.yaml", tmp_path / "link.yaml"
     link.symlink_to(path)
 
@@ -61,8 +59,7 @@ def test_a_link_stays_one(tmp_path):
     assert [key("a")] == keys_file.read(path)
 
 
-def test_two_commands_at_once(tmp_path):
-    """Neither loses what the other adds."""
+def test_concurrent_edits_are_not_lost(tmp_path):
     path = tmp_path / "keys.yaml"
     with ThreadPoolExecutor(4) as threads:
         for _ in threads.map(lambda n: keys_file.add(path, key(str(n))), range(20)):

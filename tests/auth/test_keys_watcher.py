@@ -22,8 +22,7 @@ def opens(watched, secret):
         return None
 
 
-async def test_a_changed_file(path):
-    """Keys that come are in force, and those that went are not."""
+async def test_changed_file_replaces_the_keys(path):
     watched = KeysFileWatcher(path)
     write(path, key("b"))
 
@@ -31,8 +30,8 @@ async def test_a_changed_file(path):
     assert [opens(watched, each) for each in "ab"] == [None, "b"]
 
 
-async def test_a_file_that_is_swapped(path, tmp_path):
-    """As editors and Kubernetes do it: another file under the same name, however old."""
+async def test_swapped_file_is_read(path, tmp_path):
+    """Editors and Kubernetes put another file under the same name, possibly an older one."""
     link = tmp_path / "link.yaml"
     link.symlink_to(path)
     watched = KeysFileWatcher(link)
@@ -46,8 +45,8 @@ async def test_a_file_that_is_swapped(path, tmp_path):
 
 
 @pytest.mark.parametrize("spoil", ["broken", "gone"])
-async def test_a_broken_file(path, spoil, caplog):
-    """The keys stay as they were, which one line says once; a good file is taken again."""
+async def test_invalid_file_keeps_the_previous_keys(path, spoil, caplog):
+    """It is logged once; the next valid file is used."""
     watched = KeysFileWatcher(path)
     if spoil == "gone":
         path.unlink()
@@ -65,8 +64,7 @@ async def test_a_broken_file(path, spoil, caplog):
     assert [opens(watched, each) for each in "ab"] == [None, "b"]
 
 
-def test_a_broken_file_at_the_start(path):
-    """There is nothing to fall back to: it is a failure."""
+def test_invalid_file_at_startup_is_an_error(path):
     path.write_text("keys: [")
 
     with pytest.raises(InvalidKeysFile, match=r"keys\.yaml: invalid YAML in line \d"):
@@ -74,16 +72,16 @@ def test_a_broken_file_at_the_start(path):
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o644, 0), (0o660, 1), (0o666, 1)])
-def test_a_file_that_others_may_write(path, mode, warned, caplog):
-    """It is said: whoever writes it says who may come in."""
+def test_warns_of_a_writable_file(path, mode, warned, caplog):
+    """A user who can write the file can grant access."""
     path.chmod(mode)
     KeysFileWatcher(path)
 
     assert caplog.text.count("group- or world-writable") == warned
 
 
-async def test_a_file_that_stays_is_not_read(path, monkeypatch):
-    """A look costs a stat."""
+async def test_unchanged_file_is_not_read(path, monkeypatch):
+    """A poll costs one stat call."""
     watched = KeysFileWatcher(path)
     monkeypatch.setattr("openai_frontend.auth.keys_file.read", None)
 
@@ -104,8 +102,7 @@ async def test_watcher_follows_the_file(path):
     assert opens(watched, "a") is None
 
 
-async def test_general_keys_stay_while_the_file_changes(path):
-    """They are in force beside the file's, before and after."""
+async def test_static_keys_stay_valid_when_the_file_changes(path):
     watched = KeysFileWatcher(path, [key("general")])
     before = [opens(watched, each) for each in ("general", "a")]
     write(path, key("b"))
@@ -115,7 +112,7 @@ async def test_general_keys_stay_while_the_file_changes(path):
     assert [opens(watched, each) for each in ("general", "a", "b")] == ["general", None, "b"]
 
 
-def test_the_file_decides_on_a_key_that_is_general_too(path):
-    """It may limit the key, which a command line cannot."""
+def test_file_entry_overrides_a_static_key(path):
+    """The file can limit the key, which a command line cannot."""
     watched = KeysFileWatcher(path, [key("api_key:1", secret="a")])
     assert opens(watched, "a") == "a"

@@ -15,8 +15,8 @@ def quota(clock, **limits):
     return RateLimiter("k", KeyLimits(**limits), clock)
 
 
-def test_requests_of_a_minute(clock):
-    """So many are let in at once; the next when a place has come back, evenly over the minute."""
+def test_requests_per_minute(clock):
+    """A full bucket allows a burst; then requests are allowed at an even rate."""
     two = quota(clock, requests_per_minute=2)
     two.begin()
     two.begin()
@@ -31,8 +31,8 @@ def test_requests_of_a_minute(clock):
         two.begin()
 
 
-def test_a_refused_request_costs_nothing(clock):
-    """Whoever knocks again and again is let in as soon as one who waits."""
+def test_rejected_request_costs_nothing(clock):
+    """Retrying does not delay the next accepted request."""
     one = quota(clock, requests_per_minute=1)
     one.begin()
     for _ in range(5):
@@ -44,8 +44,8 @@ def test_a_refused_request_costs_nothing(clock):
     assert one.running == 2
 
 
-def test_requests_at_once(clock):
-    """A request that has ended leaves its place; who finds none is told to come soon."""
+def test_concurrent_requests(clock):
+    """An ended request frees its slot; a rejection has a Retry-After."""
     one = quota(clock, max_concurrent_requests=1)
     one.begin()
     with pytest.raises(RateLimited, match="limit of 1 concurrent") as refused:
@@ -56,8 +56,8 @@ def test_requests_at_once(clock):
     assert (refused.value.retry_after_s, one.running) == (1, 1)
 
 
-def test_no_limits(clock):
-    """A key without limits is never refused, and nothing is told of it."""
+def test_key_without_limits(clock):
+    """It is never rejected, and has no rate-limit status."""
     free = quota(clock)
     for _ in range(1000):
         free.begin()
@@ -66,8 +66,8 @@ def test_no_limits(clock):
     assert (free.statuses(), free.limits_tokens, free.has_rate_limits) == ([], False, False)
 
 
-def test_tokens_are_taken_before_they_are_used(clock):
-    """What is reserved is not there for others, and comes back where it was not used."""
+def test_tokens_are_reserved_and_settled(clock):
+    """Other requests cannot use reserved tokens; unused ones are returned."""
     hundred = quota(clock, tokens_per_minute=100)
     hundred.reserve(80)
     with pytest.raises(RateLimited) as refused:
@@ -78,8 +78,8 @@ def test_tokens_are_taken_before_they_are_used(clock):
     assert (refused.value.type, refused.value.retry_after_s) == ("tokens", 6)
 
 
-def test_tokens_beyond_the_reserved(clock):
-    """They are owed: the next request waits until they have come back."""
+def test_tokens_beyond_the_reservation_become_debt(clock):
+    """The next request waits until the debt is paid."""
     hundred = quota(clock, tokens_per_minute=100)
     hundred.reserve(10)
     hundred.settle(reserved=10, used=160)
@@ -89,8 +89,8 @@ def test_tokens_beyond_the_reserved(clock):
     assert refused.value.retry_after_s == 60
 
 
-def test_more_than_a_minutes_worth(clock):
-    """It waits for a full minute's worth, and owes the rest: it is not refused for ever."""
+def test_request_larger_than_the_bucket(clock):
+    """It needs a full bucket and leaves a debt, instead of being rejected forever."""
     hundred = quota(clock, tokens_per_minute=100)
     hundred.reserve(1)
     with pytest.raises(RateLimited) as refused:
@@ -103,8 +103,7 @@ def test_more_than_a_minutes_worth(clock):
     assert owing.value.retry_after_s == pytest.approx(201 * 60 / 100)
 
 
-def test_what_belongs_to_a_request_that_has_begun(clock):
-    """It is never refused, and owed."""
+def test_started_request_may_go_into_debt(clock):
     hundred = quota(clock, tokens_per_minute=100)
     hundred.reserve(100)
 
@@ -112,8 +111,8 @@ def test_what_belongs_to_a_request_that_has_begun(clock):
     assert hundred.statuses() == [RateLimitStatus("tokens", 100, 0, 120)]
 
 
-def test_standings(clock):
-    """What clients are told: the limit, what is left, and when all is there again."""
+def test_statuses(clock):
+    """They have the limit, what remains and the time until the bucket is full."""
     both = quota(clock, requests_per_minute=60, tokens_per_minute=600)
     both.begin()
     both.reserve(60)
@@ -125,8 +124,8 @@ def test_standings(clock):
     ]
 
 
-def test_other_limits(clock):
-    """New limits hold at once; what has been used stays used, and who runs still counts."""
+def test_changed_limits_apply_at_once(clock):
+    """Used amounts stay used, and running requests still count."""
     changed = quota(clock, requests_per_minute=10, max_concurrent_requests=5)
     for _ in range(4):
         changed.begin()
@@ -139,8 +138,8 @@ def test_other_limits(clock):
     assert [each.remaining for each in changed.statuses()] == [1, 7]
 
 
-def test_a_bucket_holds_no_more_than_a_minute():
-    """Who was away for a day has a minute's worth."""
+def test_bucket_never_exceeds_its_limit():
+    """A key that was idle for a day has one minute's worth."""
     bucket = TokenBucket(60, 0)
 
     assert bucket.status("requests", 86_400).remaining == 60

@@ -231,6 +231,7 @@ class ModelSlots:
         own, server = self.limits.max_concurrent_requests, self._server
         running = self.running + self.unreleased
         if own is not None and running >= own:
-            return f"The model runs {running} requests, and takes {own}"
+            return f"The model is at capacity: {running} requests running, limit {own}"
         running = server.running + server.unreleased
-        return f"The server runs {running} requests, and takes {server.max_concurrent_requests}"
+        limit = server.max_concurrent_requests
+        return f"The server is at capacity: {running} requests running, limit {limit}"

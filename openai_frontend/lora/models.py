@@ -10,9 +10,8 @@ from pathlib import Path
 
 from openai_frontend.errors import ModelFailed, ModelNotFound
 from openai_frontend.generation import Adapter
-from openai_frontend.lora.catalog import LoRACatalog, ScanResult
+from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.lora.files import LoRARequirements
-from openai_frontend.lora.sources import LoRASources
 from openai_frontend.lora.weights_upload import WeightsUploader
 from openai_frontend.models import model_files
 from openai_frontend.models.loader import LoadedModel

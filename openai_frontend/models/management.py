@@ -36,13 +36,25 @@ class ModelChange:
     """A running load or unload. It continues if its client disconnects."""
 
     def __init__(
-        self, model: str, registry: ModelRegistry, work: Coroutine[Any, Any, None]
+        self, model: str, registry: ModelRegistry, work: Coroutine[Any, Any, None], *, verb: str
     ) -> None:
+        """`verb` names the change in the error message: "loaded" or "unloaded"."""
         self.model = model
         self._registry = registry
         self._began = time.monotonic()
-        self._task = asyncio.get_running_loop().create_task(work)
+        self._task = asyncio.get_running_loop().create_task(self._run(work, verb))
         self._task.add_done_callback(_seen)
+
+    async def _run(self, work: Coroutine[Any, Any, None], verb: str) -> None:
+        """Triton may give any error for a failed load; to clients the model is unavailable."""
+        try:
+            await work
+        except Conflict:
+            raise
+        except GatewayError as error:
+            reason = " ".join(error.message.split()).removesuffix(";")
+            message = f"The model '{self.model}' could not be {verb}: {reason}"
+            raise ModelUnavailable(message) from error
 
     async def done(self) -> None:
         """Wait for the end. Raises ModelUnavailable with Triton's reason if it failed."""
@@ -109,7 +121,7 @@ class ModelManagement:
                 code="model_override_off",
             )
         work = self._registry.load(name, config=config, model_files=model_files)
-        return ModelChange(name, self._registry, _told(name, "loaded", work))
+        return ModelChange(name, self._registry, work, verb="loaded")
 
     async def unload(self, name: str, *, dependents: bool = True) -> ModelChange:
         """Start to unload a model.
@@ -119,7 +131,7 @@ class ModelManagement:
         """
         await self._check(name)
         work = self._registry.unload(name, dependents=dependents)
-        return ModelChange(name, self._registry, _told(name, "unloaded", work))
+        return ModelChange(name, self._registry, work, verb="unloaded")
 
     async def _check(self, name: str) -> None:
         if not self._enabled:
@@ -145,20 +157,6 @@ class ModelManagement:
 
     def _is_in_a_repository(self, name: str) -> bool:
         return any(entry.name == name for entry in self._server.model_index())
-
-
-async def _told(name: str, done: str, work: Coroutine[Any, Any, None]) -> None:
-    """Triton's word for a model that does not load may be any error; to the client it is one that
-    cannot serve.
-    """
-    try:
-        await work
-    except Conflict:
-        raise
-    except GatewayError as error:
-        reason = " ".join(error.message.split()).removesuffix(";")
-        message = f"The model '{name}' could not be {done}: {reason}"
-        raise ModelUnavailable(message) from error
 
 
 def _seen(task: asyncio.Task[None]) -> None:

@@ -12,13 +12,13 @@ from openai_frontend.lora.catalog import ScanResult
 from openai_frontend.lora.models import SEPARATOR, LoRAModels, LoRASnapshot
 from openai_frontend.metrics.gateway import GatewayMetrics
 from openai_frontend.metrics.vllm import VLLMModel, vllm_gauges
-from openai_frontend.models.changes import ModelLocks
 from openai_frontend.models.lease import ModelLease, ModelLeases, OnDemand
 from openai_frontend.models.loader import ModelLoader
 from openai_frontend.models.served_model import ModelCard, ServedModel
 from openai_frontend.models.snapshot import NOT_LOADED, Snapshot, SnapshotBuilder
 from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 from openai_frontend.triton import Server
+from openai_frontend.triton.change_lock import ModelLocks
 
 logger = logging.getLogger(__name__)
 

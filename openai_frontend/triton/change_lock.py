@@ -1,27 +1,30 @@
-"""Serializes model changes that would crash Triton's core if they overlapped.
-
-There are two races in Triton's core (2.51, and its main branch of 2026):
-
-- It reports a model instance as ready before the instance's thread has put it back into its list.
-  Unloading or reloading the model in between takes the last element of an empty list
-  (`StopBackendThread` in src/backend_model_instance.cc). Six threads that each load and unload a
-  model crash the process within a second; with a pause after each load they did not in 4,700
-  rounds.
-- It creates an ensemble without checking that its composing models still exist (`CreateModel` in
-  src/model_repository_manager/model_lifecycle.cc); a concurrent unload may have removed them.
-"""
+"""Locks for changes of models: one change per model at a time, and no races in Triton's core."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakValueDictionary
+
+from openai_frontend.errors import Conflict
 
 SETTLE_S = 0.03  # long compared with the scheduling delay of a runnable thread
 
 
 class CoreChangeLock:
-    """Loads run in parallel, unloads alone, and no change removes a model that was just loaded."""
+    """Loads run in parallel, unloads alone, and no change removes a model that was just loaded.
+
+    There are two races in Triton's core (2.51, and its main branch of 2026):
+
+    - It reports a model instance as ready before the instance's thread has put it back into its
+      list. Unloading or reloading the model in between takes the last element of an empty list
+      (`StopBackendThread` in src/backend_model_instance.cc). Six threads that each load and unload
+      a model crash the process within a second; with a pause after each load they did not in 4,700
+      rounds.
+    - It creates an ensemble without checking that its composing models still exist (`CreateModel`
+      in src/model_repository_manager/model_lifecycle.cc); a concurrent unload may have removed
+      them.
+    """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -76,3 +79,43 @@ class CoreChangeLock:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+class ModelLocks:
+    """A lock per model. Taking a lock that is held fails instead of waiting."""
+
+    def __init__(self) -> None:
+        self._done: dict[str, asyncio.Event] = {}
+        self._unloading: set[str] = set()
+
+    def check(self, name: str) -> None:
+        """Raise Conflict if the model is being loaded or unloaded."""
+        if name in self._done:
+            message = f"The model '{name}' is being loaded or unloaded."
+            raise Conflict(message, param="model")
+
+    @contextmanager
+    def hold(self, name: str, *, unloading: bool = False) -> Iterator[None]:
+        """Hold the model's lock during a change. Raises as `check`."""
+        self.check(name)
+        done = self._done[name] = asyncio.Event()
+        if unloading:
+            self._unloading.add(name)
+        try:
+            yield
+        finally:
+            del self._done[name]
+            self._unloading.discard(name)
+            done.set()
+
+    def is_unloading(self, name: str) -> bool:
+        """Whether the model is being unloaded: no new request may start."""
+        return name in self._unloading
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._done
+
+    async def wait_until_free(self, name: str) -> None:
+        """Wait until the model's lock is free."""
+        while (done := self._done.get(name)) is not None:
+            await done.wait()

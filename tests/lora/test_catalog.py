@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from openai_frontend.lora.catalog import LoRACatalog, ScanResult
+from openai_frontend.lora.catalog import LoRACatalog, LoRASources, ScanResult
 from openai_frontend.lora.files import LoRARequirements
-from openai_frontend.lora.sources import LoRASources
 from tests.lora.files import write_peft
 
 PEFT = LoRARequirements(kind="peft", max_rank=16, hidden_size=8)

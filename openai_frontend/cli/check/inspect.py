@@ -17,10 +17,9 @@ from openai_frontend.contracts.derived_outputs import DERIVED
 from openai_frontend.contracts.select import ContractOptions, SelectedContracts, select_contracts
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.generation import SamplingParams
-from openai_frontend.lora.catalog import LoRACatalog
+from openai_frontend.lora.catalog import LoRACatalog, LoRASources
 from openai_frontend.lora.files import LoRARequirements
 from openai_frontend.lora.models import SEPARATOR
-from openai_frontend.lora.sources import LoRASources
 from openai_frontend.models import model_files
 from openai_frontend.models.loader import Unservable
 from openai_frontend.models.parser_selection import (

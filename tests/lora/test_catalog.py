@@ -1,4 +1,4 @@
-"""Which adapters a model has, as its files and folders change."""
+"""The adapters of a model, as its files and folders change."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ BY_NAME = LoRARequirements(kind=None)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder in a repository."""
+    """The folder of a model in a repository."""
     folder = tmp_path / "repository" / "base"
     (folder / "1").mkdir(parents=True)
     return folder
@@ -30,8 +30,10 @@ def scan(
     return (table or LoRACatalog()).scan("base", sources, requirements)
 
 
-def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> None:
-    """By an option, beside model.json, and by lying in a folder; relative ones in the model's."""
+def test_all_sources_of_adapters(tmp_path: Path, model: Path) -> None:
+    """Adapters come from an option, multi_lora.json and a watched folder; paths are relative to the
+    model.
+    """
     write_peft(model / "own" / "a")
     write_peft(tmp_path / "b")
     write_peft(model / "watched" / "c")
@@ -48,8 +50,8 @@ def test_all_three_ways_of_naming_an_adapter(tmp_path: Path, model: Path) -> Non
     assert sorted(each.id for each in found.adapters.values()) == [1, 2, 3]
 
 
-def test_ids_stay_with_name_and_content(model: Path) -> None:
-    """The same object at each look; another content has another id, and its former one again."""
+def test_ids_follow_name_and_content(model: Path) -> None:
+    """Scans return the same object; new content gets a new id, and old content its old id."""
     table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     folder = write_peft(model / "watched" / "a")
     first = scan(sources, table=table).adapters["a"]
@@ -63,8 +65,8 @@ def test_ids_stay_with_name_and_content(model: Path) -> None:
     assert (first.id, changed.id, renamed.id) == (1, 2, 3)
 
 
-def test_a_folder_may_come_and_go(model: Path) -> None:
-    """What starts with a dot is on its way; a file is none, and neither is the folder's absence."""
+def test_folders_appear_and_disappear(model: Path) -> None:
+    """Hidden folders and plain files are ignored, and a missing folder is a problem."""
     table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     absent = scan(sources, table=table)
     write_peft(model / "watched" / ".a.part")
@@ -78,8 +80,10 @@ def test_a_folder_may_come_and_go(model: Path) -> None:
     assert set(come.adapters) == {"a"}
 
 
-def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
-    """Neither serves, and the reason names both sources; one folder that is named twice is one."""
+def test_name_clash(tmp_path: Path, model: Path) -> None:
+    """Neither adapter serves, and the reason names both sources; a folder named twice is no
+    clash.
+    """
     write_peft(model / "watched" / "a")
     write_peft(model / "watched" / "same")
     write_peft(tmp_path / "other")
@@ -94,8 +98,8 @@ def test_two_adapters_of_one_name(tmp_path: Path, model: Path) -> None:
     }
 
 
-def test_a_bad_folder_is_alone_with_its_reason(model: Path, caplog: pytest.LogCaptureFixture):
-    """It is logged once for each reason, and its neighbour serves."""
+def test_invalid_folder_fails_alone(model: Path, caplog: pytest.LogCaptureFixture):
+    """Each reason is logged once, and other adapters serve."""
     table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     write_peft(model / "watched" / "good")
     (model / "watched" / "bad").mkdir()
@@ -115,8 +119,8 @@ def test_a_bad_folder_is_alone_with_its_reason(model: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "a:b", "", "-"])
-def test_a_name_that_is_none(tmp_path: Path, model: Path, name: str) -> None:
-    """Whoever gives it, it names no adapter."""
+def test_invalid_name(tmp_path: Path, model: Path, name: str) -> None:
+    """An invalid name is rejected from every source."""
     (model / "1" / "multi_lora.json").write_text(json.dumps({name: str(write_peft(tmp_path))}))
 
     found = scan(LoRASources(model_folder=model))
@@ -126,16 +130,18 @@ def test_a_name_that_is_none(tmp_path: Path, model: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "null"])
-def test_a_multi_lora_file_that_is_none(model: Path, text: str) -> None:
-    """It is a problem of its own, under its name."""
+def test_invalid_multi_lora_file(model: Path, text: str) -> None:
+    """The file is reported as a problem under its own name."""
     (model / "1" / "multi_lora.json").write_text(text)
 
     (reason,) = scan(LoRASources(model_folder=model)).problems.values()
     assert reason.startswith("multi_lora.json must map names to folders")
 
 
-def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
-    """NVIDIA's vLLM backend reads multi_lora.json itself: its paths may be of another machine."""
+def test_backend_with_named_adapters(model: Path) -> None:
+    """NVIDIA's vLLM backend reads multi_lora.json itself; its paths may belong to another
+    machine.
+    """
     (model / "1" / "multi_lora.json").write_text(json.dumps({"a": "/elsewhere/a"}))
 
     found = scan(LoRASources(model_folder=model, named={"b": "b"}), BY_NAME)
@@ -146,8 +152,8 @@ def test_a_backend_that_knows_adapters_by_name(model: Path) -> None:
     }
 
 
-def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:
-    """An adapter that is named for it is told so; a folder of all models is not about it."""
+def test_model_without_lora_support(tmp_path: Path, model: Path) -> None:
+    """An adapter named for the model is a problem; adapter_folder for all models is ignored."""
     write_peft(tmp_path / "all" / "a")
 
     named = scan(LoRASources(model_folder=model, named={"b": str(tmp_path / "all" / "a")}), None)
@@ -157,8 +163,8 @@ def test_a_model_that_takes_no_adapters(tmp_path: Path, model: Path) -> None:
     assert (watched.adapters, watched.problems) == ({}, {})
 
 
-def test_an_adapter_that_was_unloaded(model: Path) -> None:
-    """Its folder does not bring it back; loading it does, as it was."""
+def test_unloaded_adapter(model: Path) -> None:
+    """Scans leave it out until it is loaded again, unchanged."""
     table, sources = LoRACatalog(), LoRASources(model_folder=model, watched="watched")
     write_peft(model / "watched" / "a")
     before = scan(sources, table=table)

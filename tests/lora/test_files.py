@@ -1,4 +1,4 @@
-"""What makes an adapter's folder one that can serve."""
+"""Validation of an adapter's files."""
 
 import json
 import struct
@@ -48,8 +48,8 @@ def header(**tensors: object) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize("name", ["pirate", "a", "0", "v1.2_b-c", "x" * 128])
-def test_names(name: str) -> None:
-    """Letters, digits, and . _ - within."""
+def test_valid_names(name: str) -> None:
+    """Letters, digits, and . _ - after the first character."""
     assert NAME.fullmatch(name)
 
 
@@ -72,13 +72,13 @@ def test_names(name: str) -> None:
         "x" * 129,
     ],
 )
-def test_what_is_no_name(name: str) -> None:
-    """Nothing that leads anywhere as a path, nor what else a model's name is made of."""
+def test_invalid_names(name: str) -> None:
+    """No path components, and no delimiters of model names."""
     assert not NAME.fullmatch(name)
 
 
-def test_sound_adapters(tmp_path: Path) -> None:
-    """Both makers' files pass as they are written."""
+def test_valid_adapters(tmp_path: Path) -> None:
+    """Files as PEFT and TensorRT-LLM write them pass."""
     check(write_peft(tmp_path / "peft"), PEFT)
     check(write_tensorrt_llm(tmp_path / "tensorrt_llm"), TENSORRT_LLM)
 
@@ -106,10 +106,8 @@ def test_sound_adapters(tmp_path: Path) -> None:
         (header(a={"shape": ["x"], "data_offsets": [0, 4]}), "is not a valid safetensors file"),
     ],
 )
-def test_what_is_wrong_with_a_peft_adapter(
-    tmp_path: Path, spoil: Callable[[Path], None], reason: str
-) -> None:
-    """Each reason names the file or the field, and no path."""
+def test_invalid_peft_adapter(tmp_path: Path, spoil: Callable[[Path], None], reason: str) -> None:
+    """Each reason names the file or field, and no path."""
     folder = write_peft(tmp_path / "adapter")
     spoil(folder)
 
@@ -118,8 +116,8 @@ def test_what_is_wrong_with_a_peft_adapter(
     assert str(tmp_path) not in str(refused.value)
 
 
-def test_an_adapter_of_another_model(tmp_path: Path) -> None:
-    """Told by the width of what it reads, where the base's is known."""
+def test_adapter_of_another_model(tmp_path: Path) -> None:
+    """Detected by the hidden size, if the base's is known."""
     folder = write_peft(tmp_path / "adapter", hidden_size=16)
 
     with pytest.raises(InvalidLoRA, match="a hidden size of 16; the model"):
@@ -128,8 +126,8 @@ def test_an_adapter_of_another_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["peft", "tensorrt_llm"])
-def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
-    """The reason names it; a pickled adapter_model.bin does not stand in for it."""
+def test_missing_file(tmp_path: Path, kind: Kind) -> None:
+    """The reason names it; a pickled adapter_model.bin is no replacement."""
     write_peft(tmp_path)
     write_tensorrt_llm(tmp_path)
     weights = FILES[kind][1]
@@ -152,10 +150,10 @@ def test_a_file_that_is_missing(tmp_path: Path, kind: Kind) -> None:
         ("model.lora_config.npy", numpy.array([{}]), "not a valid .npy file"),
     ],
 )
-def test_what_is_wrong_with_tensorrt_llms_files(
+def test_invalid_tensorrt_llm_adapter(
     tmp_path: Path, name: str, array: numpy.ndarray, reason: str
 ) -> None:
-    """Shapes that do not belong together, and arrays of Python's objects, which are never read."""
+    """Shapes that do not match, and arrays of Python objects, which are never unpickled."""
     folder = write_tensorrt_llm(tmp_path)
     numpy.save(folder / name, array, allow_pickle=True)
 
@@ -163,8 +161,8 @@ def test_what_is_wrong_with_tensorrt_llms_files(
         check(folder, TENSORRT_LLM)
 
 
-def test_a_stamp_tells_contents_apart(tmp_path: Path) -> None:
-    """A file that was written anew is another one, be it as long as the old one."""
+def test_stamp_identifies_content(tmp_path: Path) -> None:
+    """A rewritten file has another stamp, even with the same size."""
     before = stamp(write_peft(tmp_path), "peft")
     again = stamp(tmp_path, "peft")
     weights = tmp_path / "adapter_model.safetensors"

@@ -1,4 +1,4 @@
-"""Adapters that clients load and unload, by vLLM's requests."""
+"""Clients load and unload adapters with vLLM's requests."""
 
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,8 @@ def error(response: httpx.Response) -> tuple[int, str | None, str]:
     return response.status_code, told["param"], told["message"]
 
 
-async def test_an_adapter_comes_and_goes(repository, live_gateway):
-    """By its name, once its folder is there: no look at the folders is waited for."""
+async def test_load_and_unload(repository, live_gateway):
+    """An adapter loads by name as soon as its folder exists, without waiting for a scan."""
     folder = write(repository)
     async with live_gateway(**MANAGED) as gateway:
         before = await gateway.complete("m:one")
@@ -69,8 +69,8 @@ async def test_an_adapter_comes_and_goes(repository, live_gateway):
     assert (again.status_code, back) == (200, " one")
 
 
-async def test_a_client_of_openai_sees_its_parent(repository, live_gateway):
-    """The SDK lists adapters, asks for one, and streams from it."""
+async def test_openai_client_sees_the_parent(repository, live_gateway):
+    """The SDK lists adapters, retrieves one, and streams from it."""
     write(repository, "m", "one")
     async with (
         live_gateway() as gateway,
@@ -89,8 +89,8 @@ async def test_a_client_of_openai_sees_its_parent(repository, live_gateway):
     assert {chunk.model for chunk in chunks} == {"m:one"}
 
 
-async def test_an_adapter_brings_its_base(repository, live_gateway):
-    """Where models are loaded on demand, a request for the one loads the other."""
+async def test_adapter_loads_its_base_on_demand(repository, live_gateway):
+    """A request for the adapter loads its base model."""
     write(repository, "m", "one")
     async with live_gateway(**EXPLICIT, load_model=[], load_on_demand=True) as gateway:
         answer = await said(gateway, "m:one")
@@ -100,8 +100,8 @@ async def test_an_adapter_brings_its_base(repository, live_gateway):
     assert error(missing)[0] == 404
 
 
-async def test_the_folder_is_watched(repository, live_gateway):
-    """Without any request, adapters come and go as the setting says how often."""
+async def test_folder_is_watched(repository, live_gateway):
+    """Without requests, adapters appear and disappear at the configured interval."""
     folder = write(repository)
     async with live_gateway(lora_poll_interval_s=0.05) as gateway:
         write_peft(folder / ".on-its-way").rename(folder / "one")
@@ -116,8 +116,8 @@ async def test_the_folder_is_watched(repository, live_gateway):
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])
-async def test_only_where_an_operator_lets_them(repository, live_gateway, what: str):
-    """The refusal names the setting, and nothing has changed."""
+async def test_management_must_be_enabled(repository, live_gateway, what: str):
+    """The error names the setting, and nothing changes."""
     write(repository, "m", "one")
     async with live_gateway() as gateway:
         refused = await ask(gateway, what, lora_name="one")
@@ -129,8 +129,8 @@ async def test_only_where_an_operator_lets_them(repository, live_gateway, what: 
     assert listed == ["m", "m:one"]
 
 
-async def test_what_is_refused(repository, live_gateway):
-    """Whatever is no name, leads elsewhere, or is not there; the adapter that is goes on."""
+async def test_rejected_requests(repository, live_gateway):
+    """Invalid names, paths and unknown adapters are rejected; the loaded adapter keeps serving."""
     folder = write(repository, "m", "one")
     write(repository, "other", "shared")
     write_peft(folder / "shared")
@@ -166,8 +166,8 @@ async def test_what_is_refused(repository, live_gateway):
     assert answer == " one"
 
 
-async def test_adapters_that_a_key_may_not_use(repository, live_gateway, tmp_path):
-    """They are none: an adapter is a name of its own, and the key must be for it."""
+async def test_adapters_outside_a_keys_models(repository, live_gateway, tmp_path):
+    """They do not exist for the key: an adapter is a model name of its own."""
     keys = key_files.write(
         tmp_path / "keys.yaml", key_files.key("narrow", models=["n", "n:*"]), key_files.key("all")
     )
@@ -190,8 +190,8 @@ async def test_adapters_that_a_key_may_not_use(repository, live_gateway, tmp_pat
     assert sorted(still) == ["m", "m:one", "n", "n:one"]
 
 
-async def test_two_adapters_of_one_name(repository, live_gateway):
-    """A conflict that names both sources; neither serves until one of them is gone."""
+async def test_name_clash(repository, live_gateway):
+    """409 names both sources; neither adapter serves until one is removed."""
     folder = write(repository, "m", "one")
     write_peft(repository / "m" / "elsewhere")
     (repository / "m" / "openai_frontend.yaml").write_text(
@@ -210,8 +210,8 @@ async def test_two_adapters_of_one_name(repository, live_gateway):
     assert loaded.status_code == 200
 
 
-async def test_an_adapter_that_its_folder_shows_to_be_wrong(repository, live_gateway):
-    """The reason, and no path."""
+async def test_invalid_files(repository, live_gateway):
+    """The error contains the reason and no path."""
     folder = write(repository)
     write_peft(folder / "wide", rank=64)
     async with live_gateway(**MANAGED) as gateway:
@@ -222,8 +222,8 @@ async def test_an_adapter_that_its_folder_shows_to_be_wrong(repository, live_gat
     assert str(folder) not in error(refused)[2]
 
 
-async def test_an_adapter_that_its_backend_finds_wrong(repository, live_gateway):
-    """A load tries it with a token: it is no model then, as before."""
+async def test_adapter_rejected_by_its_backend(repository, live_gateway):
+    """A load tries the adapter with one token; after a failure it is not a model."""
     folder = write(repository)
     model = repository / "m" / "1" / "model.json"
     settings = '{"max_lora_rank": 16, "fail_after_tokens": 0, "tokenizer": "./tokenizer"}'

@@ -1,4 +1,4 @@
-"""Adapters as models, over the real core."""
+"""Adapters served as models by the real core."""
 
 import json
 from collections.abc import AsyncIterator
@@ -48,8 +48,8 @@ async def say(model: ServedModel) -> str:
     return "".join(delta.text for burst in bursts for delta in burst)
 
 
-async def test_names_of_adapters(registry: ModelRegistry) -> None:
-    """Behind any name of the base; alone where one model has it."""
+async def test_adapter_names(registry: ModelRegistry) -> None:
+    """`base:adapter` with each name of the base; the adapter's name alone if it is unique."""
     expected = {
         "base": "base",
         "base:one": " one",
@@ -65,8 +65,8 @@ async def test_names_of_adapters(registry: ModelRegistry) -> None:
     assert {model.name: await say(model) for model in models} == expected
 
 
-async def test_what_names_no_adapter(registry: ModelRegistry) -> None:
-    """It is not found, whichever part of it there is."""
+async def test_unknown_adapter_names(registry: ModelRegistry) -> None:
+    """404, whichever part of the name exists."""
     expected = {
         "base:nobody": "The model 'base' has no adapter 'nobody'",
         "plain:one": "The model 'plain' has no adapter 'one'",
@@ -86,8 +86,8 @@ async def test_what_names_no_adapter(registry: ModelRegistry) -> None:
         assert refused.value.param == "model"
 
 
-async def test_adapters_are_listed_under_their_base(registry: ModelRegistry) -> None:
-    """With the base as parent, and their own name as root: no path of this machine."""
+async def test_listed_with_parent_and_root(registry: ModelRegistry) -> None:
+    """The parent is the base, the root the adapter's name: no path of this machine."""
     cards = {card.name: card for card in registry.cards()}
     adapters = {name: (card.root, card.parent) for name, card in cards.items() if ":" in name}
 
@@ -102,16 +102,16 @@ async def test_adapters_are_listed_under_their_base(registry: ModelRegistry) -> 
     assert (base.capabilities.embeddings, one.capabilities.embeddings) == (True, False)
 
 
-async def test_an_adapter_goes_by_its_name_alone_as_an_alias(registry: ModelRegistry) -> None:
-    """Its card says which listed model that is."""
+async def test_short_name_is_an_alias(registry: ModelRegistry) -> None:
+    """The card of the short name refers to the listed model."""
     card = registry.card("one")
 
     assert (card.name, card.alias_of, card.parent) == ("one", "base:one", "base")
     assert registry.card("base:one").alias_of is None
 
 
-async def test_a_models_own_name_goes_before_an_adapters(tmp_path: Path) -> None:
-    """An adapter that is called as a model is reached behind its base alone."""
+async def test_model_names_take_precedence(tmp_path: Path) -> None:
+    """An adapter with a model's name is available only behind its base."""
     write(tmp_path, "base", "plain")
     mock_models.write(tmp_path, "plain")
     async with serving(tmp_path) as registry:
@@ -119,8 +119,8 @@ async def test_a_models_own_name_goes_before_an_adapters(tmp_path: Path) -> None
         assert registry.get("plain").adapter is None
 
 
-async def test_adapters_come_and_go(tmp_path: Path) -> None:
-    """At the next look; who has a model in hand goes on with what it has."""
+async def test_scan_adds_and_removes_adapters(tmp_path: Path) -> None:
+    """The next scan applies; running requests keep their adapter."""
     folder = write(tmp_path, "base", "one")
     async with serving(tmp_path) as registry:
         (folder / "adapters" / "one").rename(folder / "adapters" / "two")
@@ -134,8 +134,8 @@ async def test_adapters_come_and_go(tmp_path: Path) -> None:
     assert said == " two"
 
 
-async def test_a_change_is_another_adapter(tmp_path: Path) -> None:
-    """A file that is written anew makes a new id, under which backends cache it apart."""
+async def test_changed_file_is_a_new_adapter(tmp_path: Path) -> None:
+    """A rewritten file gets a new id, so backends cache it separately."""
     folder = write(tmp_path, "base", "one")
     ids = []
     async with serving(tmp_path) as registry:
@@ -149,8 +149,8 @@ async def test_a_change_is_another_adapter(tmp_path: Path) -> None:
     assert ids[0] != ids[1]
 
 
-async def test_a_reloaded_engine_knows_its_adapters(tmp_path: Path) -> None:
-    """Between its load and the registry's next look, too."""
+async def test_reloaded_engine_has_its_adapters(tmp_path: Path) -> None:
+    """Even between its load and the next scan."""
     write(tmp_path, "base", "one")
     async with serving(tmp_path, model_control_mode="explicit") as registry:
         before = registry.get("base:one")
@@ -165,8 +165,8 @@ async def test_a_reloaded_engine_knows_its_adapters(tmp_path: Path) -> None:
         assert await say(registry.get("base:one")) == " one"
 
 
-async def test_an_adapter_that_cannot_serve(tmp_path: Path) -> None:
-    """It is unavailable, with the reason in its card, which is not in the list; its base serves."""
+async def test_invalid_adapter(tmp_path: Path) -> None:
+    """503 with the reason, which is also in its card; it is not listed, and its base serves."""
     folder = write(tmp_path, "base", "one")
     write_peft(folder / "adapters" / "one", rank=32)
     async with serving(tmp_path) as registry:
@@ -181,7 +181,7 @@ async def test_an_adapter_that_cannot_serve(tmp_path: Path) -> None:
     assert "its rank of 32 exceeds the model's max_lora_rank of 16" in (card.error or "")
 
 
-async def test_an_adapter_of_a_base_that_failed(tmp_path: Path) -> None:
+async def test_adapter_of_a_failed_base(tmp_path: Path) -> None:
     """The reason is the base's."""
     write(tmp_path, "base", "one", fail_at_load="no weights")
     async with serving(tmp_path) as registry:
@@ -189,8 +189,8 @@ async def test_an_adapter_of_a_base_that_failed(tmp_path: Path) -> None:
             registry.get("base:one")
 
 
-async def test_adapters_by_a_setting(tmp_path: Path) -> None:
-    """`model_option` says what the file beside the config may say."""
+async def test_adapters_in_a_setting(tmp_path: Path) -> None:
+    """The setting `model_option` accepts what the model's file accepts."""
     write(tmp_path, "base")
     lying = write_peft(tmp_path.parent / "lying")
     text = f"mine={lying}"
@@ -200,14 +200,14 @@ async def test_adapters_by_a_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=b", "a=b,", "a=b,a=c"])
-def test_adapters_that_no_setting_can_mean(text: str) -> None:
-    """Among them two of one name."""
+def test_invalid_adapters_in_a_setting(text: str) -> None:
+    """Including two with the same name."""
     with pytest.raises(ValueError, match=r"must have the form NAME=PATH|contains a name twice"):
         ModelOptions.model_validate({"adapters": text})
 
 
-async def test_a_client_cannot_lead_the_engine_to_a_folder(registry: ModelRegistry) -> None:
-    """Whatever a request says of an adapter below the gateway, the engine has its own table."""
+async def test_client_cannot_choose_a_folder(registry: ModelRegistry) -> None:
+    """The engine uses its own table, whatever an adapter in a request says."""
     base = registry.get("base")
     forged = GenerationRequest(
         request_id="r", prompt="hi", adapter=Adapter(name="../evil", id=1, path=Path("/evil"))
@@ -217,8 +217,8 @@ async def test_a_client_cannot_lead_the_engine_to_a_folder(registry: ModelRegist
         [burst async for burst in base.generate(forged)]
 
 
-async def test_a_folder_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The model serves without; its adapters are there with the folder."""
+async def test_missing_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The model serves without adapters until the folder is back."""
     folder = write(tmp_path, "base")
     (folder / "openai_frontend.yaml").write_text("adapter_folder: later\n")
     async with serving(tmp_path) as registry:
@@ -229,8 +229,8 @@ async def test_a_folder_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert "cannot read adapter_folder" in caplog.text
 
 
-async def test_nothing_is_looked_at_before_the_models_are_known(tmp_path: Path) -> None:
-    """The first look at adapters comes with the first look at models."""
+async def test_no_scan_before_the_models_are_known(tmp_path: Path) -> None:
+    """The first scan of adapters follows the first refresh of models."""
     async with serving(tmp_path) as registry:
         fresh = ModelRegistry(registry._server)
         with pytest.raises(GatewayError, match="still loading"):

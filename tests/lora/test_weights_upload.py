@@ -1,4 +1,4 @@
-"""When TensorRT-LLM is told an adapter's weights."""
+"""When an adapter's weights are sent to TensorRT-LLM."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -52,8 +52,8 @@ async def ask(told: WeightsUploader, backend: Backend, adapter: Adapter) -> str:
     return "".join(delta.text for burst in bursts for delta in burst)
 
 
-async def test_the_first_request_alone_brings_the_weights(adapters: list[Adapter]) -> None:
-    """From then on the id is enough."""
+async def test_first_request_carries_the_weights(adapters: list[Adapter]) -> None:
+    """Later requests send only the id."""
     told, backend = WeightsUploader(), Backend()
 
     said = [await ask(told, backend, adapters[0]) for _ in range(3)]
@@ -62,8 +62,8 @@ async def test_the_first_request_alone_brings_the_weights(adapters: list[Adapter
     assert backend.got == [(1, True), (1, False), (1, False)]
 
 
-async def test_an_evicted_adapter_is_told_again(adapters: list[Adapter]) -> None:
-    """The request that finds it gone succeeds all the same, and so do those after it."""
+async def test_evicted_weights_are_sent_again(adapters: list[Adapter]) -> None:
+    """The request that detects the eviction succeeds, and so do later ones."""
     told, backend = WeightsUploader(), Backend()
 
     said = [await ask(told, backend, adapters[n]) for n in (0, 1, 0, 0)]
@@ -72,9 +72,9 @@ async def test_an_evicted_adapter_is_told_again(adapters: list[Adapter]) -> None
     assert backend.got == [(1, True), (2, True), (1, False), (1, True), (1, False)]
 
 
-async def test_requests_at_once(adapters: list[Adapter]) -> None:
-    """Those that come before the backend has answered bring the weights too: none waits for
-    another, and none fails.
+async def test_concurrent_first_requests(adapters: list[Adapter]) -> None:
+    """Requests before the backend's first response carry the weights too; none waits for
+    another.
     """
     told, backend = WeightsUploader(), Backend()
     backend.cached = 1
@@ -86,8 +86,8 @@ async def test_requests_at_once(adapters: list[Adapter]) -> None:
     assert backend.got == [(1, True)] * 4
 
 
-async def test_a_first_request_that_failed_is_no_telling(adapters: list[Adapter]) -> None:
-    """Whatever it failed of, the next one brings the weights again."""
+async def test_failed_first_request(adapters: list[Adapter]) -> None:
+    """After any failure the next request carries the weights again."""
     told, backend = WeightsUploader(), Backend()
     broken = Adapter(name="x", id=3, path=Path("/nowhere"))
     with pytest.raises(ModelUnavailable, match="Cannot read the files of adapter 'x'") as refused:
@@ -107,12 +107,10 @@ async def test_a_first_request_that_failed_is_no_telling(adapters: list[Adapter]
         (CompletionDelta(), "out of memory", [False]),
     ],
 )
-async def test_nothing_is_said_twice(
+async def test_no_retry(
     adapters: list[Adapter], delta: CompletionDelta, reason: str, sent: list[bool]
 ) -> None:
-    """A request that has begun its answer, or failed of anything else, is not sent again; and none
-    is sent more than twice.
-    """
+    """A request that has produced output, or failed for another reason, is not sent again."""
     told, backend = WeightsUploader(), Backend()
     await ask(told, backend, adapters[0])
     backend.got.clear()

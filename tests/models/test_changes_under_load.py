@@ -1,5 +1,5 @@
-"""Two chat models, an adapter, a model that embeds and an ensemble, served at once while they
-change.
+"""Two chat models, an adapter, an embedding model and an ensemble serve while models are reloaded
+and unloaded.
 """
 
 import asyncio
@@ -101,9 +101,9 @@ async def load(gateway: LiveGateway) -> AsyncIterator[dict[str, Counter[str]]]:
 
 
 @pytest.mark.slow
-async def test_changes_lose_nothing(repository, live_gateway):
-    """What is loaded again answers on: the old one serves until the new one does. What is unloaded
-    answers whom it has taken, and refuses the others until it is back. Memory does not grow.
+async def test_changes_lose_no_request(repository, live_gateway):
+    """A reloaded model keeps serving until its successor does; requests to an unloaded one complete
+    or are rejected.
     """
     write(repository)
     async with live_gateway(**EXPLICIT) as gateway:

@@ -1,4 +1,4 @@
-"""Triton's own queue behind ours, where a model's batcher keeps one."""
+"""Triton's own queue behind the gateway's, for models whose batcher has one."""
 
 import asyncio
 from collections.abc import Coroutine

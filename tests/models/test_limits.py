@@ -1,4 +1,4 @@
-"""Limits of one model, by its operator's word."""
+"""Per-model limits set by the operator."""
 
 import asyncio
 
@@ -10,8 +10,8 @@ def options(repository, name: str, text: str) -> None:
     (repository / name / "openai_frontend.yaml").write_text(text)
 
 
-async def test_the_length_of_a_models_answers(repository, live_gateway):
-    """A request for more is refused and names its field; one that says nothing gets no more."""
+async def test_max_output_tokens(repository, live_gateway):
+    """A larger value is rejected with its field; it is also the default."""
     mock_models.write_with_tokenizer(repository, "m", tokens=["a"])
     options(repository, "m", "max_output_tokens: 5")
     async with live_gateway() as gateway:
@@ -29,8 +29,8 @@ async def test_the_length_of_a_models_answers(repository, live_gateway):
     ]
 
 
-async def test_the_requests_of_a_model(repository, live_gateway):
-    """One too many is refused at once; the other models have their places."""
+async def test_concurrent_requests(repository, live_gateway):
+    """A request beyond the limit is rejected; other models are unaffected."""
     for name in ("small", "other"):
         mock_models.write_with_tokenizer(
             repository, name, tokens=["a"], tokens_per_second=50, answer_tokens=20

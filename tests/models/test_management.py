@@ -1,4 +1,4 @@
-"""Models that clients load and unload."""
+"""Clients load and unload models."""
 
 import asyncio
 import json
@@ -18,8 +18,8 @@ def error(response: httpx.Response) -> tuple[int, str, str]:
     return response.status_code, told["code"], told["message"]
 
 
-async def test_a_model_comes_and_goes(repository, live_gateway):
-    """Each call returns when it is done: the model answers after the one, not after the other."""
+async def test_load_and_unload(repository, live_gateway):
+    """Each call returns when it is done: the model then serves, or no longer does."""
     mock_models.write_with_tokenizer(repository, "m", tokens=["a"], answer_tokens=1)
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         before = await gateway.complete("m")
@@ -50,10 +50,10 @@ NO_NAMES = ("..%2F..%2Fetc", "models/..%2Fm", "m%00", "m@1")
     ],
     ids=["off", "mode", "names"],
 )
-async def test_a_change_that_is_refused(
+async def test_rejected_changes(
     repository, live_gateway, settings: dict[str, Any], expected: dict[str, tuple[int, str]]
 ):
-    """The reason names the setting, or what is wrong; the model goes on as it was."""
+    """The error names the setting or the problem; the model keeps serving."""
     mock_models.write_with_tokenizer(repository, "m", answer_tokens=1)
     async with live_gateway(**settings) as gateway:
         for what in ("load", "unload"):
@@ -66,8 +66,8 @@ async def test_a_change_that_is_refused(
     assert answer.status_code == 200
 
 
-async def test_a_load_that_fails_says_why(repository, live_gateway):
-    """By Triton's reason; a stream ends with the same error as its event."""
+async def test_failed_load(repository, live_gateway):
+    """The error has Triton's reason; a progress stream ends with the same error."""
     mock_models.write_with_tokenizer(repository, "m", fail_at_load="no weights")
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         refused = await gateway.change("m", "load")
@@ -78,8 +78,8 @@ async def test_a_load_that_fails_says_why(repository, live_gateway):
     assert events(streamed)[-1] == refused.json()
 
 
-async def test_a_reload_that_fails_leaves_the_model(repository, live_gateway):
-    """Who reloads is told why; who asks the model is answered by it as it was."""
+async def test_failed_reload_keeps_the_model(repository, live_gateway):
+    """The caller gets the reason; the old model keeps serving."""
     mock_models.write_with_tokenizer(repository, "m", tokens=["old"], answer_tokens=1)
     async with live_gateway(**EXPLICIT, exit_timeout_s=0) as gateway:
         mock_models.write_with_tokenizer(repository, "m", fail_at_load="no weights")
@@ -93,7 +93,7 @@ async def test_a_reload_that_fails_leaves_the_model(repository, live_gateway):
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
-    """What a stream tells, one after the other."""
+    """The events of a stream."""
     assert response.headers["content-type"].startswith("text/event-stream")
     blocks = response.text.removesuffix("\n\n").split("\n\n")
     return [json.loads(block.removeprefix("data: ")) for block in blocks]
@@ -102,8 +102,8 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "asked", [{"json": {"stream": True}}, {"headers": {"accept": "text/event-stream"}}]
 )
-async def test_an_unload_tells_how_it_goes_on(repository, live_gateway, asked: dict[str, Any]):
-    """It waits for the requests at work, and says for how many."""
+async def test_unload_progress(repository, live_gateway, asked: dict[str, Any]):
+    """The unload waits for running requests and reports their number."""
     mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50, answer_tokens=50)
     async with live_gateway(**EXPLICIT) as gateway:
         running = asyncio.create_task(gateway.complete("m", max_tokens=50))
@@ -118,8 +118,8 @@ async def test_an_unload_tells_how_it_goes_on(repository, live_gateway, asked: d
     assert told[-1]["state"] == "UNAVAILABLE"
 
 
-async def test_a_model_that_changes_is_not_changed_by_another(repository, live_gateway):
-    """The second caller is told at once; the first change goes on."""
+async def test_concurrent_change_is_a_conflict(repository, live_gateway):
+    """The second caller gets 409 immediately; the first change continues."""
     mock_models.write_with_tokenizer(repository, "m", tokens_per_second=50)
     async with live_gateway(**EXPLICIT) as gateway:
         running = asyncio.create_task(gateway.complete("m", max_tokens=4000))
@@ -133,8 +133,8 @@ async def test_a_model_that_changes_is_not_changed_by_another(repository, live_g
         assert (await first).status_code == 200
 
 
-async def test_a_change_goes_on_without_its_caller(repository, live_gateway):
-    """Who begins a load and goes away has begun it."""
+async def test_change_continues_after_disconnect(repository, live_gateway):
+    """A load continues if its client disconnects."""
     mock_models.write_with_tokenizer(repository, "m", load_s=0.5, answer_tokens=1)
     async with live_gateway(**EXPLICIT, load_model=[]) as gateway:
         with pytest.raises(httpx.ReadTimeout):
@@ -144,8 +144,8 @@ async def test_a_change_goes_on_without_its_caller(repository, live_gateway):
         assert (await gateway.complete("m")).status_code == 200
 
 
-async def test_an_unknown_field_of_a_change(repository, live_gateway):
-    """It is judged as in every other request."""
+async def test_unknown_field(repository, live_gateway):
+    """The field policy is that of all requests."""
     mock_models.write_with_tokenizer(repository, "m")
     async with live_gateway(**EXPLICIT, unknown_fields="reject") as gateway:
         refused = await gateway.change("m", "load", json={"config": "{}"})
@@ -155,8 +155,8 @@ async def test_an_unknown_field_of_a_change(repository, live_gateway):
     assert error(bad)[:2] == (400, "invalid_type")
 
 
-async def test_a_model_whose_folder_has_just_come(repository, live_gateway):
-    """It can be loaded at once, though no snapshot of the repository has it yet."""
+async def test_new_folder(repository, live_gateway):
+    """A new model loads at once, before any snapshot of the repository contains it."""
     async with live_gateway(**EXPLICIT) as gateway:
         for number in range(3):
             mock_models.write_with_tokenizer(repository, f"new{number}")

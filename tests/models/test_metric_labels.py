@@ -1,4 +1,4 @@
-"""The labels of a model's metrics, whatever name requests give it."""
+"""The labels of a model's metrics, independent of the requested name."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ HANGS_AFTER = 3  # tokens of one answer
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No patience with an engine that hangs: its policy has tests of its own."""
+    """Detect a hanging engine immediately: the timeouts have their own tests."""
     monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
     monkeypatch.setattr(supervisor, "CHECK_EVERY_S", 0.02)
     monkeypatch.setattr(supervisor, "RESPOND_WITHIN_S", 0.02)
@@ -70,9 +70,9 @@ def value(told: list[Sample], name: str, **labels: str) -> float:
     return sum(each.value for each in named if wanted <= each.labels.items())
 
 
-async def test_every_name_counts_for_one_model(repository, live_gateway):
-    """Requests by alias, version and adapter move the same `model` in the families of requests,
-    queues, answers, the watchdog and restarts; the version and the adapter are labels of answers.
+async def test_all_names_share_one_model_label(repository, live_gateway):
+    """Requests by alias, version and adapter count for the same `model` in all families of
+    requests.
     """
     write(repository)
     async with live_gateway(max_concurrent_requests=1) as gateway:

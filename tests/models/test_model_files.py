@@ -1,4 +1,4 @@
-"""What the files of other backends' models say."""
+"""Facts from the files of other backends' models."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def parameters(**values: str) -> dict[str, Any]:
 
 
 def test_nvidias_vllm_backend(tmp_path: Path) -> None:
-    """`tokenizer` goes before `model`, and the length that is asked for before the model's own."""
+    """`tokenizer` overrides `model`, and the configured length the model's own."""
 
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 99}')
     source = ModelSource(config={"backend": "vllm"}, folder=tmp_path)
@@ -47,8 +47,8 @@ def test_nvidias_vllm_backend(tmp_path: Path) -> None:
     ]
 
 
-def test_tensorrts_llm_api(tmp_path: Path) -> None:
-    """Its model.yaml holds what the engine is made with."""
+def test_tensorrt_llm_llmapi(tmp_path: Path) -> None:
+    """model.yaml holds the engine's arguments."""
 
     (tmp_path / "model.yaml").write_text("model: org/x\nmax_seq_len: 7\ntriton_config: {}")
     source = ModelSource(config={"backend": "python"}, folder=tmp_path)
@@ -62,8 +62,8 @@ BLS = parameters(tensorrt_llm_model_name="engine")
 @pytest.mark.parametrize(
     ("config", "before"), [(ENSEMBLE, "before"), (BLS, "preprocessing")], ids=["ensemble", "bls"]
 )
-def test_a_pipeline_of_tensorrt_llm(tmp_path: Path, config: Mapping[str, Any], before: str) -> None:
-    """The tokenizer is that of the part before, the length that of the engine."""
+def test_tensorrt_llm_pipeline(tmp_path: Path, config: Mapping[str, Any], before: str) -> None:
+    """The tokenizer is that of preprocessing, the length that of the engine."""
 
     (tmp_path / "config.json").write_text('{"build_config": {"max_seq_len": 11}}')
     configs = {
@@ -77,15 +77,15 @@ def test_a_pipeline_of_tensorrt_llm(tmp_path: Path, config: Mapping[str, Any], b
     assert found == ModelFacts(tokenizer=Path("/tok"), max_model_len=11)
 
 
-def test_a_template_that_was_not_filled_says_nothing() -> None:
-    """As NVIDIA's repository holds them."""
+def test_placeholders_are_ignored() -> None:
+    """As in NVIDIA's template repositories."""
 
     config = parameters(tokenizer_dir="${tokenizer_dir}", gpt_model_path="${engine_dir}")
     assert read_facts(ModelSource(config=config, folder=None), no_parts) == ModelFacts()
 
 
-def test_the_parts_of_a_model() -> None:
-    """Each once; a model that calls nobody has none."""
+def test_composing_models() -> None:
+    """Each once; none for a model that calls no other."""
 
     assert composing_models(ENSEMBLE) == ["before", "engine"]
     assert composing_models(BLS) == ["preprocessing", "postprocessing", "engine"]
@@ -93,8 +93,8 @@ def test_the_parts_of_a_model() -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("model.json", "{"), ("model.json", "[]")])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str) -> None:
-    """The backend would say the same, later."""
+def test_unreadable_file(tmp_path: Path, name: str, text: str) -> None:
+    """The error names it, earlier than the backend would."""
 
     (tmp_path / name).write_text(text)
     source = ModelSource(config={"backend": "vllm"}, folder=tmp_path)
@@ -110,18 +110,16 @@ LONG = "x" * 300  # no name of a file: the system refuses to look, as where it m
     [parameters(gpt_model_path=f"/{LONG}"), {"backend": "vllm"}],
     ids=["an engine's", "a model's"],
 )
-def test_a_folder_that_cannot_be_looked_into_is_named(
-    tmp_path: Path, config: Mapping[str, Any]
-) -> None:
-    """It fails its model, with the reason."""
+def test_folder_without_permission(tmp_path: Path, config: Mapping[str, Any]) -> None:
+    """The model fails with the reason."""
 
     (tmp_path / "model.json").write_text(json.dumps({"model": f"/{LONG}"}))
     with pytest.raises(ModelUnavailable, match=rf"/{LONG}/config.json: .*too long"):
         read_facts(ModelSource(config=config, folder=tmp_path), no_parts)
 
 
-def test_the_folder_of_a_model(tmp_path: Path) -> None:
-    """In the first repository that has it."""
+def test_model_folder(tmp_path: Path) -> None:
+    """The first repository that contains the model wins."""
 
     (tmp_path / "b" / "m").mkdir(parents=True)
     repositories = [tmp_path / "a", tmp_path / "b"]

@@ -1,4 +1,4 @@
-"""The names of models: aliases, versions, and what each of them says by itself."""
+"""The names of models: aliases, versions and per-model options."""
 
 import json
 from collections.abc import Sequence
@@ -38,10 +38,8 @@ def write_versions(repository: Path, name: str, *max_model_lens: int) -> None:
     (repository / name / "config.pbtxt").write_text(ALL_VERSIONS)
 
 
-async def test_a_version_is_asked_for_by_its_number(tmp_path: Path) -> None:
-    """The latest without one. Each has its own facts, and where there are several they are
-    listed.
-    """
+async def test_versions(tmp_path: Path) -> None:
+    """Without a number a request gets the latest; if there are several, they are listed."""
 
     write_versions(tmp_path, "m", 10, 20)
     async with serving(tmp_path) as registry:
@@ -60,16 +58,18 @@ async def test_a_version_is_asked_for_by_its_number(tmp_path: Path) -> None:
             registry.get("m@3")
 
 
-async def test_the_one_version_of_a_model_need_not_be_listed(tmp_path: Path) -> None:
-    """It can be named nevertheless."""
+async def test_single_version_is_not_listed(tmp_path: Path) -> None:
+    """Requests can still name it."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
         assert (names(registry), registry.get("m@1").name) == (["m"], "m@1")
 
 
-async def test_a_version_that_fails_fails_alone(tmp_path: Path) -> None:
-    """The others serve; if it is the latest, the model's own name stands for no older one."""
+async def test_failed_version(tmp_path: Path) -> None:
+    """Other versions serve; if it is the latest, the model's name does not fall back to an older
+    one.
+    """
 
     write_versions(tmp_path, "m", 10, 20)
     (tmp_path / "m" / "1" / "tokenizer" / "tokenizer.json").write_text("{")
@@ -79,8 +79,8 @@ async def test_a_version_that_fails_fails_alone(tmp_path: Path) -> None:
             registry.get("m@1")
 
 
-async def test_an_alias_is_another_name(tmp_path: Path) -> None:
-    """Of the model and of its versions; it is listed, and says whose it is."""
+async def test_alias(tmp_path: Path) -> None:
+    """It works with the model's versions too, is listed, and refers to the model."""
 
     mock_models.write(tmp_path, "m", max_model_len=7)
     options(tmp_path, "m", "aliases: [gpt-4o, org/m]\ndescription: Ours")
@@ -95,8 +95,8 @@ async def test_an_alias_is_another_name(tmp_path: Path) -> None:
     assert (card.root, card.alias_of, card.description) == ("m", "m", "Ours")
 
 
-async def test_an_alias_of_two_models_is_nobodys(tmp_path: Path) -> None:
-    """Who asks is told; both models go on by their own names."""
+async def test_ambiguous_alias(tmp_path: Path) -> None:
+    """Requests for it get the reason; both models keep their own names."""
 
     for name in ("a", "b"):
         mock_models.write(tmp_path, name)
@@ -107,10 +107,10 @@ async def test_an_alias_of_two_models_is_nobodys(tmp_path: Path) -> None:
         assert names(registry) == ["a", "b"]
 
 
-async def test_a_models_name_goes_before_an_alias(
+async def test_model_names_take_precedence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody takes a model's requests by a file of his own; the log says so once."""
+    """An alias cannot take over another model's requests; the clash is logged once."""
 
     for name in ("a", "b"):
         mock_models.write(tmp_path, name, max_model_len=ord(name))
@@ -121,8 +121,8 @@ async def test_a_models_name_goes_before_an_alias(
     assert caplog.messages.count("model a: alias b ignored: a model has that name") == 1
 
 
-async def test_a_failure_is_told_by_every_name(tmp_path: Path) -> None:
-    """An alias of a model that cannot serve is no unknown name."""
+async def test_failure_under_every_name(tmp_path: Path) -> None:
+    """An alias of a model that cannot serve is not an unknown name."""
 
     mock_models.write(tmp_path, "m", fail_at_load="no weights")
     options(tmp_path, "m", "aliases: [other]")
@@ -133,8 +133,8 @@ async def test_a_failure_is_told_by_every_name(tmp_path: Path) -> None:
         assert "no weights" in str(registry.card("other").error)
 
 
-async def test_a_bad_file_fails_its_model_alone(tmp_path: Path) -> None:
-    """The reason names the file and what is wrong in it."""
+async def test_invalid_options_file(tmp_path: Path) -> None:
+    """Only its model fails; the reason names the file and the problem."""
 
     for name in ("a", "b"):
         mock_models.write(tmp_path, name)
@@ -149,10 +149,8 @@ async def test_a_bad_file_fails_its_model_alone(tmp_path: Path) -> None:
     )
 
 
-async def test_a_folder_that_may_not_be_looked_into(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It fails its model alone, with the system's reason."""
+async def test_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its model fails, with the system's reason."""
 
     folder_of = model_files.model_folder
 
@@ -171,8 +169,8 @@ async def test_a_folder_that_may_not_be_looked_into(
     assert error == "[Errno 13] Permission denied: '/models/b'"
 
 
-async def test_the_file_is_read_again(tmp_path: Path) -> None:
-    """A change shows at the next look at the models, without a reload."""
+async def test_options_file_is_read_again(tmp_path: Path) -> None:
+    """A change applies at the next refresh, without a reload."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -197,8 +195,8 @@ async def test_a_context_of_the_operators(tmp_path: Path, said: int, expected: A
             assert expected in str(registry.card("m").error)
 
 
-async def test_a_tokenizer_of_the_operators(tmp_path: Path) -> None:
-    """It goes before what the model says."""
+async def test_tokenizer_option(tmp_path: Path) -> None:
+    """It overrides the model's own."""
 
     mock_models.write(tmp_path, "m")
     tiny_tokenizer.write(tmp_path / "m" / "own", chat_template="own")
@@ -209,7 +207,7 @@ async def test_a_tokenizer_of_the_operators(tmp_path: Path) -> None:
 
 
 async def test_several_repositories(tmp_path: Path) -> None:
-    """Each model's file is looked for where the model lies."""
+    """Each model's options file is read from its own repository."""
 
     repositories = [tmp_path / "one", tmp_path / "two"]
     for repository, name in zip(repositories, "ab", strict=True):

@@ -1,4 +1,4 @@
-"""Models that are loaded when a request asks for them."""
+"""Models that are loaded on demand."""
 
 import asyncio
 from typing import Any
@@ -32,8 +32,8 @@ def loaded(gateway: LiveGateway) -> set[str]:
     return {entry.name for entry in gateway.server.model_index() if entry.state == "READY"}
 
 
-async def test_a_request_loads_its_model(repository, live_gateway):
-    """Nothing is loaded at the start, though every model is listed; who asks for one gets it."""
+async def test_request_loads_its_model(repository, live_gateway):
+    """No model is loaded at startup, but all are listed; a request loads its model."""
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND) as gateway:
         before = loaded(gateway)
@@ -44,19 +44,19 @@ async def test_a_request_loads_its_model(repository, live_gateway):
         assert loaded(gateway) == {"a"}
 
 
-async def test_what_is_to_be_there_from_the_start(repository, live_gateway):
-    """The models that the setting names are loaded before anybody asks."""
+async def test_startup_models(repository, live_gateway):
+    """The models in the setting are loaded at startup."""
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, load_model=["b"]) as gateway:
         await until(lambda: loaded(gateway) == {"b"})
         answer = await text(gateway, "b")
 
         assert answer == "b b "
-        assert loaded(gateway) == {"b"}  # nobody has asked for the other
+        assert loaded(gateway) == {"b"}  # the other was not requested
 
 
-async def test_many_that_wait_for_a_model_wait_for_one_load(repository, live_gateway):
-    """However many ask at once, by whatever name."""
+async def test_concurrent_requests_share_a_load(repository, live_gateway):
+    """However many requests, and under any name."""
     write(repository, "a", load_s=0.2)
     options(repository, "a", "aliases: [other]")
     async with live_gateway(**ON_DEMAND) as gateway:
@@ -75,8 +75,8 @@ async def test_many_that_wait_for_a_model_wait_for_one_load(repository, live_gat
     assert len(created) == 1
 
 
-async def test_the_model_that_was_not_used_longest_makes_room(repository, live_gateway):
-    """Of two places, a third model takes that of the one that was asked for before the other."""
+async def test_least_recently_used_is_evicted(repository, live_gateway):
+    """With room for two models, a third one evicts the least recently used."""
     write(repository, "a", "b", "c")
     async with live_gateway(**ON_DEMAND, max_loaded_models=2) as gateway:
         seen = []
@@ -87,8 +87,8 @@ async def test_the_model_that_was_not_used_longest_makes_room(repository, live_g
     assert seen == [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "c"}, {"b", "c"}]
 
 
-async def test_memory_is_a_limit_too(repository, live_gateway):
-    """By what the models' operators say of them; one that can never fit takes nobody's place."""
+async def test_memory_limit(repository, live_gateway):
+    """Sizes come from the options; a model that can never fit evicts none."""
     write(repository, "a", "b", "c", "huge")
     for name in "abc":
         options(repository, name, "memory_bytes: 40")
@@ -103,8 +103,8 @@ async def test_memory_is_a_limit_too(repository, live_gateway):
     assert "needs 101 bytes; all models may use 100" in refused.json()["error"]["message"]
 
 
-async def test_a_model_at_work_is_not_unloaded(repository, live_gateway):
-    """Who needs its place waits until it has nothing to do."""
+async def test_busy_model_is_not_evicted(repository, live_gateway):
+    """A load waits until a model becomes idle."""
     write(repository, "a", tokens_per_second=50, answer_tokens=25)
     write(repository, "b")
     async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
@@ -118,8 +118,8 @@ async def test_a_model_at_work_is_not_unloaded(repository, live_gateway):
         assert loaded(gateway) == {"b"}
 
 
-async def test_who_waits_too_long_for_room_is_told(repository, live_gateway):
-    """It is the others' work that it waited for; they go on."""
+async def test_timeout_waiting_for_room(repository, live_gateway):
+    """The request fails; the running requests continue."""
     write(repository, "a", tokens_per_second=20, answer_tokens=20)
     write(repository, "b")
     async with live_gateway(**ON_DEMAND, max_loaded_models=1, model_load_timeout_s=0.3) as gateway:
@@ -132,8 +132,10 @@ async def test_who_waits_too_long_for_room_is_told(repository, live_gateway):
         assert await long == "a " * 20
 
 
-async def test_a_model_that_does_not_load(repository, live_gateway):
-    """Its requests are told why, for a while without another attempt; the others are untouched."""
+async def test_failed_load(repository, live_gateway):
+    """Requests get the reason without a new attempt during the backoff; other models are
+    unaffected.
+    """
     write(repository, "bad", fail_at_load="no weights")
     write(repository, "good")
     async with live_gateway(**ON_DEMAND, model_load_backoff_s=60) as gateway:
@@ -148,8 +150,8 @@ async def test_a_model_that_does_not_load(repository, live_gateway):
     assert first.json() == second.json()
 
 
-async def test_a_model_that_was_mended_is_tried_again(repository, live_gateway):
-    """After the time that is set."""
+async def test_retry_after_backoff(repository, live_gateway):
+    """A repaired model loads after the backoff."""
     write(repository, "bad", fail_at_load="no weights")
     async with live_gateway(**ON_DEMAND, model_load_backoff_s=0) as gateway:
         assert (await gateway.complete("bad")).status_code == 503
@@ -157,8 +159,8 @@ async def test_a_model_that_was_mended_is_tried_again(repository, live_gateway):
         assert await text(gateway, "bad") == "bad bad "
 
 
-async def test_a_request_between_two_evictions(repository, live_gateway):
-    """Two models in the place of one, asked for at the same time by many: each answer is whole."""
+async def test_alternating_evictions(repository, live_gateway):
+    """Two models with room for one, requested concurrently: every response is complete."""
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
         names = ["a", "b"] * 20
@@ -167,8 +169,8 @@ async def test_a_request_between_two_evictions(repository, live_gateway):
     assert answers == [f"{name} {name} " for name in names]
 
 
-async def test_nobody_loads_a_part_or_nothing(repository, live_gateway):
-    """Names that no request may use are refused as ever."""
+async def test_unserved_names_load_nothing(repository, live_gateway):
+    """Unknown names and composing models are rejected as usual."""
     write(repository, "part")
     options(repository, "part", "ensemble: whole")
     async with live_gateway(**ON_DEMAND) as gateway:
@@ -178,8 +180,8 @@ async def test_nobody_loads_a_part_or_nothing(repository, live_gateway):
         assert loaded(gateway) == set()
 
 
-async def test_what_a_load_added_is_measured(repository, live_gateway):
-    """A model that says nothing counts as large as its load made the processes."""
+async def test_measured_size(repository, live_gateway):
+    """A model without the option counts with the memory that its load added."""
     write(repository, "a", "b")
     async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
         await text(gateway, "a")

@@ -1,4 +1,4 @@
-"""What reads a model's answers: the settings' parsers, else what the model's files show."""
+"""The parser of a model's output: from settings, else from the model's files."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
 
 
 class Shouts:
-    """A user's parser: content in capitals, what stands in brackets is reasoning."""
+    """A user's parser: content in capitals, reasoning in brackets."""
 
     def __init__(self, tools: Any, *, prompt: str | None, tokenizer: Path) -> None:
         self.given = (sorted(tools), prompt, tokenizer.name)
@@ -86,20 +86,22 @@ def read(found: Any, text: str, prompt: str | None = None) -> Answer:
         (HERMES, {}, {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS}, SHOUTS),
     ],
 )
-def test_a_setting_goes_before_the_template_and_that_before_the_config(
+def test_precedence(
     tmp_path: Path,
     template: str | None,
     config: dict[str, str],
     named: dict[str, str],
     expected: str,
 ) -> None:
-    """Each setting replaces its own half; families that are one syntax are taken whole."""
+    """Settings override the template, which overrides the config; each setting replaces its
+    half.
+    """
 
     assert select_parser(files(tmp_path, template, **config), named).name == expected
 
 
-def test_each_half_does_its_own(tmp_path: Path) -> None:
-    """The named family's calls are found in what the template's reasoning leaves over."""
+def test_combined_parsers(tmp_path: Path) -> None:
+    """The named family parses tool calls in what the template's reasoning parser leaves."""
 
     found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
@@ -108,8 +110,8 @@ def test_each_half_does_its_own(tmp_path: Path) -> None:
     assert (said.reasoning, [call.name for call in said.calls]) == ("Hm.", ["now"])
 
 
-def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
-    """`none` leaves the reasoning that the template shows."""
+def test_no_tool_parser(tmp_path: Path) -> None:
+    """`none` keeps the detected reasoning parser."""
 
     said = read(
         select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "none"}),
@@ -119,8 +121,8 @@ def test_without_tools_their_calls_are_text(tmp_path: Path) -> None:
     assert (said.reasoning, said.content, said.calls) == ("a", CALL, [])
 
 
-def test_the_reasons_are_told(tmp_path: Path) -> None:
-    """Settings and evidence, a sentence each."""
+def test_reasons(tmp_path: Path) -> None:
+    """One sentence for each setting and each piece of evidence."""
 
     found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": "mistral"})
 
@@ -147,15 +149,15 @@ def test_the_reasons_are_told(tmp_path: Path) -> None:
         ({"tool_call_parser": ":"}, "its tool_call_parser :: "),
     ],
 )
-def test_a_parser_that_cannot_be_had(tmp_path: Path, named: dict[str, str], message: str) -> None:
+def test_parser_that_does_not_load(tmp_path: Path, named: dict[str, str], message: str) -> None:
     """The model does not serve, and the reason names the setting."""
 
     with pytest.raises(ModelUnavailable, match=message):
         select_parser(files(tmp_path, HERMES), named)
 
 
-def test_a_config_that_is_no_json(tmp_path: Path) -> None:
-    """It is told, not taken for a model without one."""
+def test_invalid_config(tmp_path: Path) -> None:
+    """An error, instead of treating it as missing."""
 
     (tmp_path / "config.json").write_text("{")
 
@@ -163,8 +165,8 @@ def test_a_config_that_is_no_json(tmp_path: Path) -> None:
         select_parser(files(tmp_path), {})
 
 
-def test_a_users_parser(tmp_path: Path) -> None:
-    """A class is given the tools, the prompt and the tokenizer's folder, and reads the answer."""
+def test_custom_parser(tmp_path: Path) -> None:
+    """A class gets the tools, the prompt and the tokenizer's folder, and parses the output."""
 
     found = select_parser(files(tmp_path), {"tool_call_parser": SHOUTS, "reasoning_parser": SHOUTS})
 
@@ -174,8 +176,8 @@ def test_a_users_parser(tmp_path: Path) -> None:
     assert (found.tools, found.reasoning, found.special_tokens) == (True, True, True)
 
 
-def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
-    """It is given what is left of the answer once the family has taken the reasoning."""
+def test_custom_tool_parser(tmp_path: Path) -> None:
+    """It gets what the family's reasoning parser leaves."""
 
     found = select_parser(files(tmp_path, QWEN3), {"tool_call_parser": SHOUTS})
 
@@ -184,8 +186,8 @@ def test_a_users_parser_for_calls_alone(tmp_path: Path) -> None:
     assert (said.reasoning, said.content) == ("(a)(b)", "!")
 
 
-def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The answer goes on as content, and the log has the failure once."""
+def test_custom_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The rest of the output becomes content, and the failure is logged once."""
 
     found = select_parser(files(tmp_path), {"tool_call_parser": FAILS})
 
@@ -207,12 +209,10 @@ def test_a_users_parser_that_raises(tmp_path: Path, caplog: pytest.LogCaptureFix
         ("text", None, ["Tool calls are not", "Reasoning"], False),
     ],
 )
-def test_what_will_not_work(
+def test_limitations(
     tmp_path: Path, family: str, template: str | None, expected: list[str], warned: bool
 ) -> None:
-    """A model's shortcomings are told in sentences; those of calls are worth a warning, unless
-    nothing at all is read.
-    """
+    """One sentence each; missing tool calls are also a warning if the output is parsed."""
 
     found, model = OutputFormat(family=family_named(family)), files(tmp_path, template)
 
@@ -232,8 +232,10 @@ def test_what_will_not_work(
         ({"tool_call_parser": "none"}, ["Tool calls are not", "Reasoning"]),
     ],
 )
-def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[str]) -> None:
-    """A parser of the settings makes up for what the family does not do."""
+def test_settings_remove_limitations(
+    tmp_path: Path, named: dict[str, str], expected: list[str]
+) -> None:
+    """A configured parser supplies what the family lacks."""
 
     found = files(tmp_path, HERMES)
 
@@ -245,8 +247,8 @@ def test_what_is_lacking(tmp_path: Path, named: dict[str, str], expected: list[s
     assert len(sentences) == len(expected)
 
 
-def test_the_template_for_tools() -> None:
-    """Of several templates, the one that requests with tools take says how calls are written."""
+def test_template_for_tools() -> None:
+    """Of several templates, the one for requests with tools determines the format of calls."""
 
     assert template_for_tools({"default": "a", "tool_use": "b"}) == "b"
     assert template_for_tools({"default": "a"}) == "a"

@@ -12,8 +12,8 @@ from openai_frontend.models import model_files
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 3)])
-def test_a_table_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """With or without the dimension of a batch."""
+def test_load(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """With or without a batch dimension."""
 
     np.save(tmp_path / "t.npy", np.ones(shape, dtype="<f2"))
     assert model_files.load_prompt_tables({"t": str(tmp_path / "t.npy")})["t"].shape == (2, 3)
@@ -26,8 +26,8 @@ def test_a_table_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
         (np.array([{}], dtype=object), "Python objects"),
     ],
 )
-def test_what_is_no_table_says_so(tmp_path: Path, array: Any, reason: str) -> None:
-    """By its name; nothing is unpickled."""
+def test_invalid_table(tmp_path: Path, array: Any, reason: str) -> None:
+    """The error names the table; nothing is unpickled."""
 
     np.save(tmp_path / "t.npy", array, allow_pickle=True)
     with pytest.raises(ModelUnavailable, match=f"prompt table 't'.*{reason}"):
@@ -35,8 +35,8 @@ def test_what_is_no_table_says_so(tmp_path: Path, array: Any, reason: str) -> No
 
 
 @pytest.mark.parametrize("content", [None, b"", b"text"])
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, content: bytes | None) -> None:
-    """It is not there, or is something else."""
+def test_unreadable_file(tmp_path: Path, content: bytes | None) -> None:
+    """A missing or invalid file."""
 
     path = tmp_path / "t.npy"
     if content is not None:
@@ -45,8 +45,8 @@ def test_a_file_that_cannot_be_read_says_so(tmp_path: Path, content: bytes | Non
         model_files.load_prompt_tables({"t": str(path)})
 
 
-def test_a_relative_file_lies_in_the_models_folder(tmp_path: Path) -> None:
-    """As other files beside its config do."""
+def test_relative_paths(tmp_path: Path) -> None:
+    """Relative to the model's folder, like other paths in its options."""
 
     (tmp_path / model_options.FILE).write_text(
         "prompt_embedding_tables: {a: tables/a.npy, b: /b.npy}"

@@ -1,4 +1,4 @@
-"""Requests that wait for a place, over real sockets: who comes next, is refused, or leaves."""
+"""Requests that wait for admission over real sockets: order, rejection, disconnect."""
 
 import asyncio
 
@@ -38,8 +38,10 @@ def check_refusal(response: httpx.Response, code: str) -> None:
     assert 0 < milliseconds <= 1000 * int(response.headers["retry-after"]) <= 60_000
 
 
-async def test_who_waits_is_answered(repository, live_gateway):
-    """Streams, whole answers, vectors and tensors wait in one queue, and one too many is told."""
+async def test_waiting_requests_are_served(repository, live_gateway):
+    """Streams, complete responses, embeddings and tensors share one queue; requests beyond it are
+    rejected.
+    """
     write(repository)
     async with live_gateway(**ONE, max_queue_size=4) as gateway:
         await slots(gateway).acquire(1)
@@ -65,10 +67,8 @@ async def test_who_waits_is_answered(repository, live_gateway):
     assert of_kserve.headers["retry-after"]
 
 
-async def test_deadlines(repository, live_gateway):
-    """A wait that takes too long ends with a 503, never in a hang; a tensor request may bring a
-    shorter time of its own. The model's option goes before the setting.
-    """
+async def test_queue_timeout(repository, live_gateway):
+    """A wait beyond the timeout ends with 503; a tensor request may bring a timeout of its own."""
     write(repository)
     (repository / "m" / "openai_frontend.yaml").write_text("queue_timeout_s: 0.2")
     async with live_gateway(**ONE, queue_timeout_s=60) as gateway:
@@ -83,8 +83,8 @@ async def test_deadlines(repository, live_gateway):
         assert (await gateway.complete("m")).status_code == 200
 
 
-async def test_who_goes_leaves_the_queue(repository, live_gateway):
-    """A client that hangs up while it waits is waited for by nobody; streamed or not."""
+async def test_disconnect_leaves_the_queue(repository, live_gateway):
+    """A waiting request whose client disconnects is removed, streaming or not."""
     write(repository)
     async with live_gateway(**ONE, max_queue_size=3) as gateway:
         await slots(gateway).acquire(1)
@@ -102,8 +102,8 @@ async def test_who_goes_leaves_the_queue(repository, live_gateway):
         assert (await gateway.complete("m")).status_code == 200
 
 
-async def test_draining(repository, live_gateway):
-    """Who waits is told at once; what runs keeps its place to its end."""
+async def test_drain(repository, live_gateway):
+    """Waiting requests are rejected immediately; running ones finish."""
     write(repository)
     async with live_gateway(**ONE) as gateway:
         await slots(gateway).acquire(1)
@@ -161,8 +161,8 @@ async def test_keys_take_turns(repository, live_gateway, tmp_path):
     assert ended == ["first", "many", "one", *["many"] * 4]
 
 
-async def test_what_is_counted(repository, live_gateway):
-    """How many wait, how long they did, and why one was refused."""
+async def test_metrics(repository, live_gateway):
+    """Waiting requests, waiting times and reasons for rejections are counted."""
     write(repository)
     async with live_gateway(**ONE, max_queue_size=1) as gateway:
         await slots(gateway).acquire(1)

@@ -1,4 +1,4 @@
-"""Names to served models, over the real core."""
+"""Names and served models, with the real core."""
 
 import asyncio
 import dataclasses
@@ -28,7 +28,7 @@ async def test_loaded_models_are_listed_by_name(tmp_path: Path) -> None:
         assert [(card.name, card.ready) for card in registry.cards()] == [("a", True), ("b", True)]
 
 
-async def test_a_card_holds_what_the_engine_says(tmp_path: Path) -> None:
+async def test_card_has_the_engines_facts(tmp_path: Path) -> None:
     """Context length and description come from the engine's facts."""
 
     mock_models.write(tmp_path, "m", max_model_len=77)
@@ -37,8 +37,8 @@ async def test_a_card_holds_what_the_engine_says(tmp_path: Path) -> None:
     assert (card.max_model_len, card.description) == (77, "a mock that returns configured tokens")
 
 
-async def test_a_broken_model_fails_alone(tmp_path: Path) -> None:
-    """Its neighbour serves; it is not listed, and its card has the reason."""
+async def test_broken_model(tmp_path: Path) -> None:
+    """It is not listed, and its card has the reason; other models serve."""
 
     mock_models.write(tmp_path, "broken", fail_at_load="no weights")
     mock_models.write(tmp_path, "good")
@@ -48,7 +48,7 @@ async def test_a_broken_model_fails_alone(tmp_path: Path) -> None:
     assert "no weights" in (card.error or "")
 
 
-async def test_asking_for_a_broken_model_gives_the_reason(tmp_path: Path) -> None:
+async def test_request_to_a_broken_model(tmp_path: Path) -> None:
     """A model that failed to load is unavailable, not unknown."""
 
     mock_models.write(tmp_path, "broken", fail_at_load="no weights")
@@ -67,8 +67,8 @@ async def test_an_unknown_model_is_not_found(tmp_path: Path, name: str) -> None:
     assert refused.value.param == "model"
 
 
-async def test_an_absurdly_long_name_is_cut_in_the_message(tmp_path: Path) -> None:
-    """A client cannot make us repeat ten thousand characters."""
+async def test_long_name_is_cut(tmp_path: Path) -> None:
+    """The message does not repeat ten thousand characters."""
 
     async with serving(tmp_path) as registry:
         with pytest.raises(ModelNotFound) as refused:
@@ -76,8 +76,8 @@ async def test_an_absurdly_long_name_is_cut_in_the_message(tmp_path: Path) -> No
     assert refused.value.message == f"The model '{'x' * 128}' does not exist."
 
 
-async def test_nothing_is_known_before_the_first_refresh(tmp_path: Path) -> None:
-    """Until then every model is still loading, whatever its name."""
+async def test_before_the_first_refresh(tmp_path: Path) -> None:
+    """Every model is still loading, whatever its name."""
 
     registry = ModelRegistry(Server(Options(model_repositories=[tmp_path])))
     with pytest.raises(ModelUnavailable, match="still loading"):
@@ -98,8 +98,8 @@ async def test_the_registry_is_ready_once_the_models_are_known(tmp_path: Path) -
     assert (before, after) == (False, True)
 
 
-async def test_a_dead_engine_is_unavailable_at_once(tmp_path: Path) -> None:
-    """No refresh is needed to see that an engine died."""
+async def test_dead_engine_without_refresh(tmp_path: Path) -> None:
+    """A dead engine is detected without a refresh."""
 
     mock_models.write(tmp_path, "m", die_after_tokens=1)
     request = GenerationRequest(request_id="r", prompt_token_ids=[1])
@@ -111,8 +111,8 @@ async def test_a_dead_engine_is_unavailable_at_once(tmp_path: Path) -> None:
         assert not registry.card("m").ready
 
 
-async def test_a_corrupt_tokenizer_fails_its_model_alone(tmp_path: Path) -> None:
-    """The engine runs, but nobody can talk to it: the reason says what is wrong."""
+async def test_corrupt_tokenizer(tmp_path: Path) -> None:
+    """The engine runs, but its model is unavailable with the reason."""
 
     folder = mock_models.write_with_tokenizer(tmp_path, "bad")
     (folder / "tokenizer.json").write_text("{")
@@ -124,8 +124,8 @@ async def test_a_corrupt_tokenizer_fails_its_model_alone(tmp_path: Path) -> None
     assert error.startswith("its tokenizer cannot be loaded: ")
 
 
-async def test_a_model_that_nobody_can_talk_to_is_not_ready(tmp_path: Path) -> None:
-    """What only the registry knows, a broken tokenizer, makes the server unready and says why."""
+async def test_broken_tokenizer_makes_the_server_unready(tmp_path: Path) -> None:
+    """Readiness includes problems that only the registry knows, with the reason."""
 
     folder = mock_models.write_with_tokenizer(tmp_path, "bad")
     (folder / "tokenizer.json").write_text("{")
@@ -148,8 +148,8 @@ async def test_models_can_be_loaded_and_unloaded(tmp_path: Path) -> None:
     assert seen == [[], ["m"], []]
 
 
-async def test_a_model_that_is_not_loaded_is_unavailable(tmp_path: Path) -> None:
-    """It stands in the repository, so it is not unknown."""
+async def test_unloaded_model(tmp_path: Path) -> None:
+    """It is in the repository, so it is not unknown."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path, model_control_mode="explicit", startup_models=()) as registry:
@@ -159,7 +159,7 @@ async def test_a_model_that_is_not_loaded_is_unavailable(tmp_path: Path) -> None
             registry.get("m")
 
 
-async def test_a_failed_load_tells_why(tmp_path: Path) -> None:
+async def test_failed_load(tmp_path: Path) -> None:
     """The caller of `load` gets the engine's reason."""
 
     mock_models.write(tmp_path, "m", fail_at_load="no weights")
@@ -168,8 +168,8 @@ async def test_a_failed_load_tells_why(tmp_path: Path) -> None:
             await registry.load("m")
 
 
-async def test_a_refresh_keeps_models_that_did_not_change(tmp_path: Path) -> None:
-    """Tokenizers are not read again for nothing."""
+async def test_refresh_reuses_models(tmp_path: Path) -> None:
+    """Tokenizers are not loaded again without a change."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -178,8 +178,8 @@ async def test_a_refresh_keeps_models_that_did_not_change(tmp_path: Path) -> Non
         assert registry.get("m") is before
 
 
-async def test_a_refresh_keeps_models_without_an_engine_of_ours(tmp_path: Path) -> None:
-    """Other backends say nothing of their models, which is no news either."""
+async def test_refresh_reuses_models_of_other_backends(tmp_path: Path) -> None:
+    """They have no engine facts, which is no change either."""
 
     mock_models.write(tmp_path, "part")
     mock_models.write_ensemble(tmp_path, "whole")
@@ -189,8 +189,8 @@ async def test_a_refresh_keeps_models_without_an_engine_of_ours(tmp_path: Path) 
         assert registry.get("whole") is before
 
 
-async def test_a_reload_of_a_model_without_an_engine_of_ours_is_seen(tmp_path: Path) -> None:
-    """Its config says what it is."""
+async def test_reload_of_another_backends_model(tmp_path: Path) -> None:
+    """Its changed config is detected."""
 
     mock_models.write(tmp_path, "part")
     mock_models.write_ensemble(tmp_path, "whole")
@@ -205,8 +205,8 @@ async def test_a_reload_of_a_model_without_an_engine_of_ours_is_seen(tmp_path: P
         assert registry.get("whole") is not before
 
 
-async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
-    """What changed in the repository is seen after the reload."""
+async def test_reload_updates_facts(tmp_path: Path) -> None:
+    """Changes in the repository apply after the reload."""
 
     mock_models.write(tmp_path, "m", max_model_len=10)
     async with serving(tmp_path, model_control_mode="explicit") as registry:
@@ -215,8 +215,8 @@ async def test_a_reloaded_model_has_its_new_facts(tmp_path: Path) -> None:
         assert registry.get("m").max_model_len == 20
 
 
-async def test_a_followed_repository_shows_its_new_models(tmp_path: Path) -> None:
-    """A model folder that appears while the server polls can soon be used."""
+async def test_polled_repository(tmp_path: Path) -> None:
+    """A new model folder is served soon after it appears."""
 
     options: dict[str, Any] = {"model_control_mode": "poll", "repository_poll_s": 0.1}
     async with serving(tmp_path, **options) as registry:
@@ -234,8 +234,8 @@ def write_options(repository: Path, name: str, text: str) -> None:
     (repository / name / "openai_frontend.yaml").write_text(text)
 
 
-async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
-    """The ensemble is what clients are meant to name; it answers."""
+async def test_composing_models_are_not_listed(tmp_path: Path) -> None:
+    """Clients should use the ensemble, which serves."""
 
     mock_models.write(tmp_path, "part", tokens=["a"], answer_tokens=2)
     mock_models.write_ensemble(tmp_path, "whole")
@@ -247,8 +247,8 @@ async def test_the_parts_of_an_ensemble_are_not_listed(tmp_path: Path) -> None:
     assert "".join(delta.text for burst in answer for delta in burst) == "aa"
 
 
-async def test_a_part_is_refused_by_its_name(tmp_path: Path) -> None:
-    """Who asks for it is told what to ask for; that is no trouble of the server's."""
+async def test_request_to_a_composing_model(tmp_path: Path) -> None:
+    """The error names the ensemble; the server stays ready."""
 
     mock_models.write(tmp_path, "part")
     mock_models.write_ensemble(tmp_path, "whole")
@@ -259,8 +259,8 @@ async def test_a_part_is_refused_by_its_name(tmp_path: Path) -> None:
         assert registry.is_ready()
 
 
-async def test_a_part_may_stand_alone(tmp_path: Path) -> None:
-    """An ensemble around a model need not take it from those who knew it."""
+async def test_exposed_composing_model(tmp_path: Path) -> None:
+    """The option `expose` keeps it available to its clients."""
 
     mock_models.write(tmp_path, "part")
     write_options(tmp_path, "part", "expose: true")
@@ -269,8 +269,8 @@ async def test_a_part_may_stand_alone(tmp_path: Path) -> None:
         assert [card.name for card in registry.cards()] == ["part", "whole"]
 
 
-async def test_a_part_that_only_its_operator_knows(tmp_path: Path) -> None:
-    """A model that calls others by itself does not say which."""
+async def test_configured_ensemble(tmp_path: Path) -> None:
+    """A model that calls others itself does not declare them; the option `ensemble` does."""
 
     for name in ("part", "whole"):
         mock_models.write(tmp_path, name)
@@ -279,8 +279,8 @@ async def test_a_part_that_only_its_operator_knows(tmp_path: Path) -> None:
         assert [card.name for card in registry.cards()] == ["whole"]
 
 
-async def test_a_model_of_other_tensors_is_not_served(tmp_path: Path) -> None:
-    """It is loaded and healthy, but no request is for it; who asks is told why."""
+async def test_unserved_model(tmp_path: Path) -> None:
+    """It is loaded and ready, but no endpoint serves it; requests get the reason."""
 
     mock_models.write(tmp_path, "part")
     mock_models.write_ensemble(tmp_path, "odd", output=("num_output_tokens", "TYPE_UINT32"))
@@ -308,9 +308,7 @@ HERMES = "{% if tools %}<tool_call>{% endif %}"
 async def test_a_template_makes_a_model_chat(
     tmp_path: Path, tokenizer: dict[str, str | None], expected: dict[str, bool]
 ) -> None:
-    """Without one it completes texts. It can be offered tools where the template takes them and
-    its calls are recognised.
-    """
+    """Without a template it only completes texts. Tools require a template that uses them."""
 
     folder = mock_models.write_with_tokenizer(tmp_path, "m")
     tiny_tokenizer.write(folder, **tokenizer)
@@ -320,11 +318,9 @@ async def test_a_template_makes_a_model_chat(
     assert (found["completions"], found["images"]) == (True, False)
 
 
-async def test_how_answers_are_read_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One line for each model that chats: what was chosen, and why; a warning for what will not
-    work, unless the model never promised it.
+async def test_parser_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line for each chat model with the parser and the reason; a warning if something will not
+    work.
     """
 
     caplog.set_level("INFO")
@@ -355,8 +351,8 @@ async def test_how_answers_are_read_is_told(
     ]
 
 
-async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A model's own goes before that for all; a model that is not there is told."""
+async def test_configured_parser(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The model's own option overrides that for all; an unknown model is logged."""
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
@@ -374,8 +370,8 @@ async def test_a_parser_of_the_settings(tmp_path: Path, caplog: pytest.LogCaptur
     )
 
 
-async def test_a_parser_that_cannot_be_had_fails_its_model_alone(tmp_path: Path) -> None:
-    """The reason names the setting and the parser."""
+async def test_parser_that_does_not_load(tmp_path: Path) -> None:
+    """Only its model fails; the reason names setting and parser."""
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
@@ -385,8 +381,8 @@ async def test_a_parser_that_cannot_be_had_fails_its_model_alone(tmp_path: Path)
     assert str(error).startswith("its tool_call_parser no:C: ModuleNotFoundError")
 
 
-async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
-    """A model that embeds, or has no chat template, takes no harm from it."""
+async def test_parser_for_all_models(tmp_path: Path) -> None:
+    """It does not affect models that embed or have no chat template."""
 
     for name, tasks in (("a", ["generate"]), ("b", ["embed"])):
         mock_models.write_with_tokenizer(tmp_path, name, tasks=tasks)
@@ -396,8 +392,8 @@ async def test_a_parser_for_all_is_for_those_that_chat(tmp_path: Path) -> None:
         assert [registry.get(name).reading.tools for name in "ab"] == [False, False]
 
 
-async def test_the_operators_template_decides(tmp_path: Path) -> None:
-    """What the model is told, not what its folder would have told it; else its config."""
+async def test_configured_template_selects_the_parser(tmp_path: Path) -> None:
+    """The configured template counts, not the folder's; then the config."""
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
@@ -422,8 +418,8 @@ async def test_the_operators_template_decides(tmp_path: Path) -> None:
         ({"score"}, {"rerank"}),
     ],
 )
-async def test_a_task_is_a_capability(tmp_path: Path, tasks: set[str], expected: set[str]) -> None:
-    """What the model has no contract for, no request can ask of it."""
+async def test_capabilities(tmp_path: Path, tasks: set[str], expected: set[str]) -> None:
+    """Capabilities are tasks for which the model has a contract."""
 
     mock_models.write(tmp_path, "m")
     contracts = {
@@ -439,8 +435,8 @@ async def test_a_task_is_a_capability(tmp_path: Path, tasks: set[str], expected:
 TEMPLATES = {"*": "chatml", "b": "llama3"}
 
 
-async def test_a_model_may_have_a_template_of_its_own(tmp_path: Path) -> None:
-    """The others have the one for all, or else their tokenizer's."""
+async def test_template_per_model(tmp_path: Path) -> None:
+    """Other models use the template for all, or their tokenizer's."""
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
@@ -449,8 +445,8 @@ async def test_a_model_may_have_a_template_of_its_own(tmp_path: Path) -> None:
     assert ["<|im_start|>" in str(text) for text in texts] == [True, False]
 
 
-async def test_a_template_that_cannot_be_read_fails_its_model_alone(tmp_path: Path) -> None:
-    """The reason names it."""
+async def test_unreadable_template(tmp_path: Path) -> None:
+    """Only its model fails; the reason names the file."""
 
     for name in ("a", "b"):
         mock_models.write_with_tokenizer(tmp_path, name)
@@ -460,10 +456,10 @@ async def test_a_template_that_cannot_be_read_fails_its_model_alone(tmp_path: Pa
     assert error == "its chat template nope: No such file or directory"
 
 
-async def test_a_template_for_no_model_is_logged(
+async def test_template_for_an_unknown_model(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A name that was misspelt does nothing, and says so once."""
+    """A misspelt name is logged once."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path, chat_templates={"mm": "chatml", "*": "chatml"}) as registry:

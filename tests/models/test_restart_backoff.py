@@ -1,10 +1,10 @@
-"""How often, and after which waits."""
+"""The number and delays of restarts."""
 
 from openai_frontend.models.supervisor import RestartBackoff
 
 
-def test_each_wait_is_twice_as_long():
-    """1 s before the first start, doubling to 60 s."""
+def test_delays_double():
+    """From 1 s before the first restart up to 60 s."""
     restarts = RestartBackoff()
 
     waits = [restarts.next_delay_s(0.0, max_restarts=9, window_s=600) for _ in range(9)]
@@ -12,8 +12,8 @@ def test_each_wait_is_twice_as_long():
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_no_more_than_the_limit():
-    """Where as many starts count there is no further one; 0 allows none."""
+def test_limit():
+    """No restart beyond the limit; 0 allows none."""
     restarts = RestartBackoff()
     assert [restarts.next_delay_s(0.0, max_restarts=2, window_s=600) for _ in range(3)] == [
         1,
@@ -23,8 +23,8 @@ def test_no_more_than_the_limit():
     assert RestartBackoff().next_delay_s(0.0, max_restarts=0, window_s=600) is None
 
 
-def test_starts_outside_the_window_do_not_count():
-    """An engine that dies once a day is started again each time, after the shortest wait."""
+def test_window():
+    """An engine that dies once a day is always restarted after the minimum delay."""
     restarts = RestartBackoff()
 
     waits = [

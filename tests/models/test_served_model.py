@@ -1,4 +1,4 @@
-"""One model, from prompt to deltas, over the real core and the mock engine."""
+"""One model from prompt to deltas, with the real core and the mock engine."""
 
 import asyncio
 import dataclasses
@@ -19,8 +19,8 @@ REQUEST = GenerationRequest(request_id="r", prompt_token_ids=[1, 2, 3], stream=T
 USER = {"role": "user", "content": "Hello"}
 
 
-async def test_the_deltas_of_a_stream_are_the_answer(tmp_path: Path) -> None:
-    """Their texts joined are what the engine said."""
+async def test_deltas_join_to_the_completion(tmp_path: Path) -> None:
+    """Their texts joined are the engine's output."""
 
     mock_models.write(tmp_path, "m", tokens=["a", "b"], answer_tokens=4)
     async with serving(tmp_path) as registry:
@@ -28,8 +28,8 @@ async def test_the_deltas_of_a_stream_are_the_answer(tmp_path: Path) -> None:
     assert "".join(delta.text for burst in bursts for delta in burst) == "abab"
 
 
-async def test_the_last_delta_ends_and_counts_the_answer(tmp_path: Path) -> None:
-    """Finish reason and counts stand on the last delta."""
+async def test_last_delta(tmp_path: Path) -> None:
+    """It has the finish reason and the token counts."""
 
     mock_models.write(tmp_path, "m", answer_tokens=4)
     async with serving(tmp_path) as registry:
@@ -39,7 +39,7 @@ async def test_the_last_delta_ends_and_counts_the_answer(tmp_path: Path) -> None
 
 
 async def test_max_tokens_reaches_the_engine(tmp_path: Path) -> None:
-    """The sampling parameters arrive: an answer that is cut says so."""
+    """A truncated completion ends with `length`."""
 
     mock_models.write(tmp_path, "m")
     request = GenerationRequest(
@@ -50,8 +50,8 @@ async def test_max_tokens_reaches_the_engine(tmp_path: Path) -> None:
     assert (delta.text, delta.finish_reason) == (" token token", "length")
 
 
-async def test_token_ids_come_where_they_are_wanted(tmp_path: Path) -> None:
-    """A request that asks for ids gets the ids of each delta's tokens."""
+async def test_token_ids(tmp_path: Path) -> None:
+    """Each delta has the ids of its tokens if the request asks for them."""
 
     mock_models.write(tmp_path, "m", tokens=["a", "b"], answer_tokens=3)
     request = GenerationRequest(
@@ -62,8 +62,8 @@ async def test_token_ids_come_where_they_are_wanted(tmp_path: Path) -> None:
     assert [id for burst in bursts for delta in burst for id in delta.token_ids] == [0, 1, 0]
 
 
-async def test_closing_the_generator_ends_the_request(tmp_path: Path) -> None:
-    """Who stops listening stops the engine: no request stays in the core."""
+async def test_closing_the_generator_cancels_the_request(tmp_path: Path) -> None:
+    """No request stays in the core."""
 
     mock_models.write(tmp_path, "m", tokens_per_second=20)
     async with serving(tmp_path) as registry:
@@ -75,8 +75,8 @@ async def test_closing_the_generator_ends_the_request(tmp_path: Path) -> None:
         assert _core.live_counts()["requests"] == 0
 
 
-async def test_a_failure_comes_after_the_deltas_before_it(tmp_path: Path) -> None:
-    """What the engine said before it failed is not lost."""
+async def test_failure_after_deltas(tmp_path: Path) -> None:
+    """Output before a failure is not lost."""
 
     mock_models.write(tmp_path, "m", tokens=["a"], fail_after_tokens=2)
     seen: list[str] = []
@@ -91,8 +91,8 @@ async def test_a_failure_comes_after_the_deltas_before_it(tmp_path: Path) -> Non
     assert "".join(seen) == "aa"
 
 
-async def test_a_chat_is_rendered_and_tokenized(tmp_path: Path) -> None:
-    """The model's own template and tokenizer make the prompt."""
+async def test_render_chat(tmp_path: Path) -> None:
+    """With the model's own template and tokenizer."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -100,8 +100,8 @@ async def test_a_chat_is_rendered_and_tokenized(tmp_path: Path) -> None:
     assert prompt.text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 
 
-async def test_a_raw_prompt_is_tokenized(tmp_path: Path) -> None:
-    """The tokenizer's own BOS stands before the text's tokens."""
+async def test_tokenize(tmp_path: Path) -> None:
+    """The tokenizer adds its BOS token."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -110,8 +110,8 @@ async def test_a_raw_prompt_is_tokenized(tmp_path: Path) -> None:
     assert (len(empty.token_ids), len(prompt.token_ids)) == (1, 2)
 
 
-async def test_a_model_without_tokenizer_cannot_chat(tmp_path: Path) -> None:
-    """It is listed and takes token ids, but messages it cannot take."""
+async def test_no_tokenizer(tmp_path: Path) -> None:
+    """The model is listed and accepts token ids, but no messages."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -119,8 +119,8 @@ async def test_a_model_without_tokenizer_cannot_chat(tmp_path: Path) -> None:
             await registry.get("m").render_chat([USER])
 
 
-async def test_a_model_that_generates_no_text_refuses(tmp_path: Path) -> None:
-    """A model of other tensors is no model for completions."""
+async def test_no_text_generation(tmp_path: Path) -> None:
+    """A model with other tensors rejects completions."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -130,8 +130,8 @@ async def test_a_model_that_generates_no_text_refuses(tmp_path: Path) -> None:
     assert refused.value.param == "model"
 
 
-async def test_tokens_and_texts_come_from_the_models_tokenizer(tmp_path: Path) -> None:
-    """There and back, with the special tokens or without."""
+async def test_tokenize_and_detokenize(tmp_path: Path) -> None:
+    """A round trip with and without special tokens."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -144,8 +144,8 @@ async def test_tokens_and_texts_come_from_the_models_tokenizer(tmp_path: Path) -
     assert [*texts, whole] == ["Hello!", "<|endoftext|>Hello!", "<|endoftext|>Hello!"]
 
 
-async def test_a_tokens_bytes_are_known(tmp_path: Path) -> None:
-    """Joined they are the text, whichever token holds which part of a character."""
+async def test_token_bytes(tmp_path: Path) -> None:
+    """Joined they are the text, even if tokens end within characters."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -155,8 +155,8 @@ async def test_a_tokens_bytes_are_known(tmp_path: Path) -> None:
     assert joined == "\U0001f600".encode()
 
 
-async def test_a_model_without_tokenizer_has_no_bytes_and_no_template(tmp_path: Path) -> None:
-    """Who asks gets no answer, and no error: logprobs are told without bytes."""
+async def test_no_tokenizer_no_token_bytes(tmp_path: Path) -> None:
+    """None instead of an error: log probabilities have no bytes."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -164,8 +164,8 @@ async def test_a_model_without_tokenizer_has_no_bytes_and_no_template(tmp_path: 
         assert (model.token_bytes(1), model.template_knows("tools")) == (None, False)
 
 
-async def test_a_pair_of_texts_becomes_one_sequence(tmp_path: Path) -> None:
-    """Both are in it, in their order, with the special tokens."""
+async def test_tokenize_pair(tmp_path: Path) -> None:
+    """Both texts in order, with special tokens."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -175,8 +175,8 @@ async def test_a_pair_of_texts_becomes_one_sequence(tmp_path: Path) -> None:
     assert (text, len(type_ids)) == ("<|endoftext|>Helloyou?", len(token_ids))
 
 
-async def test_a_suffix_is_refused_by_a_model_that_fills_no_gaps(tmp_path: Path) -> None:
-    """Its vocabulary says so."""
+async def test_suffix_without_fill_in_the_middle(tmp_path: Path) -> None:
+    """Its vocabulary has no such tokens."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -185,8 +185,8 @@ async def test_a_suffix_is_refused_by_a_model_that_fills_no_gaps(tmp_path: Path)
     assert refused.value.param == "suffix"
 
 
-async def test_a_stop_text_ends_a_model_that_knows_of_none(tmp_path: Path) -> None:
-    """The gateway cuts the answer, and the request ends in the core before the model is through."""
+async def test_derived_stop_strings(tmp_path: Path) -> None:
+    """The gateway cuts the completion and cancels the request in the core."""
 
     mock_models.write(tmp_path, "m", tokens=["a", "b", "c"], tokens_per_second=50)
     (tmp_path / "m" / "openai_frontend.yaml").write_text("contract: python")

@@ -1,4 +1,4 @@
-"""Vectors and scores of one model, over the real core and the mock engine."""
+"""Embeddings and scores of one model, with the real core and the mock engine."""
 
 import asyncio
 import dataclasses
@@ -22,8 +22,8 @@ EMBEDDING = EmbedRequest(request_id="e", prompt_token_ids=[1, 2, 3])
 PAIR = ScorePairRequest(request_id="s", prompt_token_ids=[1, 2, 3, 4], token_type_ids=[0, 0, 1, 1])
 
 
-async def test_a_vector_comes_as_float32(tmp_path: Path) -> None:
-    """The result is readable as it is, after the response that it lies in is let go."""
+async def test_embedding_is_float32(tmp_path: Path) -> None:
+    """The result stays valid after its response was released."""
 
     mock_models.write(tmp_path, "m", dimensions=5)
     async with serving(tmp_path) as registry:
@@ -35,7 +35,7 @@ async def test_a_vector_comes_as_float32(tmp_path: Path) -> None:
 
 
 async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
-    """A shorter vector is asked for and given."""
+    """A request for a shorter vector gets one."""
 
     mock_models.write(tmp_path, "m", dimensions=5)
     async with serving(tmp_path) as registry:
@@ -44,8 +44,8 @@ async def test_dimensions_reach_the_engine(tmp_path: Path) -> None:
     assert len(shorter.embedding) == 2
 
 
-async def test_a_score_depends_on_what_is_read(tmp_path: Path) -> None:
-    """The same pair has the same score; the types of its tokens are a part of it."""
+async def test_score(tmp_path: Path) -> None:
+    """The same pair has the same score; token types count."""
 
     mock_models.write(tmp_path, "m")
     untyped = ScorePairRequest(request_id="s", prompt_token_ids=PAIR.prompt_token_ids)
@@ -58,16 +58,16 @@ async def test_a_score_depends_on_what_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tasks", [["generate"], ["embed"], ["score"], ["embed", "score"]])
-async def test_a_model_does_what_its_engine_says(tmp_path: Path, tasks: list[str]) -> None:
-    """Its tasks are the engine's, and nothing else of it is served."""
+async def test_tasks_of_the_engine(tmp_path: Path, tasks: list[str]) -> None:
+    """Only the engine's tasks are served."""
 
     mock_models.write(tmp_path, "m", tasks=tasks)
     async with serving(tmp_path) as registry:
         assert registry.get("m").tasks == set(tasks)
 
 
-def test_tensors_speak_for_a_model_whose_backend_does_not() -> None:
-    """Of a model behind another backend only the tensors are known."""
+def test_tasks_by_tensors() -> None:
+    """For another backend's model the tensors decide."""
 
     plain = {"input": tensors("text_input:STRING"), "output": tensors("text_output:STRING")}
     found = [select_contracts(config) for config in (NVIDIA_VLLM, plain)]
@@ -77,8 +77,8 @@ def test_tensors_speak_for_a_model_whose_backend_does_not() -> None:
         select_contracts({"input": tensors("x:FP32"), "output": tensors("y:FP32")})
 
 
-async def test_what_a_model_does_not_do_is_refused(tmp_path: Path) -> None:
-    """Each task says by itself that the model is the wrong one for it."""
+async def test_unsupported_tasks(tmp_path: Path) -> None:
+    """Each task has its own error message."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:
@@ -118,8 +118,8 @@ class Hangs(Engine):
 HANGS = mock_models.CONFIG.replace('"mock"', f'"{__name__}:Hangs"')
 
 
-async def test_a_cancelled_embedding_ends_in_the_engine(tmp_path: Path) -> None:
-    """Who stops waiting for a vector stops the work on it."""
+async def test_cancelled_embedding(tmp_path: Path) -> None:
+    """Cancelling it stops the engine's work."""
 
     mock_models.write(tmp_path, "m", config=HANGS)
     Hangs.begun, Hangs.ended = asyncio.Event(), asyncio.Event()
@@ -132,8 +132,8 @@ async def test_a_cancelled_embedding_ends_in_the_engine(tmp_path: Path) -> None:
     assert _core.live_counts()["requests"] == 0
 
 
-async def test_a_request_may_have_any_priority(tmp_path: Path) -> None:
-    """One that Triton's own queue knows, and one that only the engine does."""
+async def test_priorities(tmp_path: Path) -> None:
+    """One for Triton's own queue, and one that only the engine knows."""
 
     mock_models.write(tmp_path, "m", answer_tokens=1)
     async with serving(tmp_path) as registry:
@@ -143,10 +143,8 @@ async def test_a_request_may_have_any_priority(tmp_path: Path) -> None:
             assert delta.finish_reason == "stop"
 
 
-async def test_an_answer_without_a_score_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that answers with something else is at fault, not the caller."""
+async def test_invalid_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A response without a score is the model's fault, not the client's."""
 
     mock_models.write(tmp_path, "m")
     async with serving(tmp_path) as registry:

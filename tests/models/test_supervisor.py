@@ -1,4 +1,4 @@
-"""Engines that die and come back, in the test's own process."""
+"""Engines that die and are restarted, in the test's own process."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ ONE = EngineLimits(restarts=1)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No back-off: the policy has tests of its own."""
+    """No backoff: it has its own tests."""
     monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
 
 
@@ -68,7 +68,7 @@ async def world(repository: Path, limits: EngineLimits, **options: Any) -> Async
 
 
 @pytest.mark.parametrize("mode", ["none", "explicit", "poll"])
-async def test_an_engine_is_made_again(repository, nothing_left, mode):
+async def test_restart(repository, nothing_left, mode):
     """In every model control mode a dead engine is replaced, and its model serves."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     options = {"startup_models": ["*"]} if mode == "explicit" else {}
@@ -80,8 +80,8 @@ async def test_an_engine_is_made_again(repository, nothing_left, mode):
         assert await here.ask() == " token" * 8
 
 
-async def test_requests_meanwhile(repository, nothing_left):
-    """While an engine starts, requests are told when to come again."""
+async def test_requests_during_a_restart(repository, nothing_left):
+    """They get Retry-After."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     async with world(repository, ONE) as here:
         await here.die()
@@ -97,8 +97,8 @@ async def test_requests_meanwhile(repository, nothing_left):
         assert here.server.model_is_ready("mock")
 
 
-async def test_a_start_that_fails(repository, nothing_left):
-    """Its reason is told, and once all starts are used up the model stays down."""
+async def test_failed_restarts(repository, nothing_left):
+    """The reason is reported; once all restarts are used up, the model stays down."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     async with world(repository, EngineLimits(restarts=2)) as here:
         await here.die()
@@ -111,8 +111,8 @@ async def test_a_start_that_fails(repository, nothing_left):
         assert "no weights" in here.registry.unready()["mock"]
 
 
-async def test_a_load_mends_what_was_left(repository, nothing_left):
-    """A model that stays down serves again once somebody loads it."""
+async def test_load_revives_a_model_that_is_down(repository, nothing_left):
+    """A model that stays down serves again after a load."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     options = {"model_control_mode": "explicit", "startup_models": ["*"]}
     async with world(repository, EngineLimits(restarts=0), **options) as here:
@@ -126,8 +126,8 @@ async def test_a_load_mends_what_was_left(repository, nothing_left):
         assert await here.ask() == " token" * 8
 
 
-async def test_the_models_own_limit(repository, nothing_left):
-    """A model's `engine_max_restarts` goes before the setting."""
+async def test_per_model_limit(repository, nothing_left):
+    """A model's `engine_max_restarts` overrides the setting."""
     mock_models.write(repository, "mock", die_after_tokens=2)
     (repository / "mock" / "openai_frontend.yaml").write_text(
         json.dumps({"engine_max_restarts": 0})
@@ -141,8 +141,8 @@ async def test_the_models_own_limit(repository, nothing_left):
             await here.ask()
 
 
-async def test_a_model_that_is_unloaded(repository, nothing_left, caplog):
-    """Its engine has not died: nothing is started again, and the log has no error."""
+async def test_unloaded_model(repository, nothing_left, caplog):
+    """Its engine has not died: no restart, and no error in the log."""
     engine = failing_engines.UnloadsWhenTold
     mock_models.write(repository, "mock", config=failing_engines.config(engine.__name__))
     options = {"model_control_mode": "explicit", "startup_models": ["*"]}
@@ -157,7 +157,7 @@ async def test_a_model_that_is_unloaded(repository, nothing_left, caplog):
 
 
 class Deaf(puppet.Puppet):
-    """It goes on with requests that are cancelled."""
+    """An engine that ignores cancellation."""
 
     died: str | None = None
 
@@ -174,7 +174,7 @@ async def deaf(repository, start_server, monkeypatch):
     monkeypatch.setattr(puppet, "Puppet", Deaf)
     monkeypatch.setattr(inprocess, "RUNTIME", puppet.__name__)
     monkeypatch.setattr(Deaf, "died", None)
-    (repository / "puppet" / "1").mkdir(parents=True)  # the index tells of what has a folder alone
+    (repository / "puppet" / "1").mkdir(parents=True)  # the index lists only models with a folder
     server = await start_server()
     async with puppet.model(server) as ask:
         registry = ModelRegistry(server)
@@ -184,7 +184,7 @@ async def deaf(repository, start_server, monkeypatch):
 
 
 async def test_cancelled_requests_of_a_dead_engine(deaf):
-    """Nobody waits for their release: Triton may keep them for ever."""
+    """Their release is not awaited: Triton may keep them forever."""
     ask, here = deaf
     here.server.unreleased.observers.append(here.registry.leases)
     current.set(lease := Lease())
@@ -232,8 +232,8 @@ async def watch(here: World) -> None:
 
 
 @pytest.mark.slow
-async def test_a_stub_is_started_again(repository, nothing_left):
-    """A dead stub is replaced in the mode `none` too, and its model serves."""
+async def test_stub_restart(repository, nothing_left):
+    """A dead stub is replaced, also in mode `none`, and its model serves."""
     python_models.write(repository, "echo")
     async with world(repository, ONE, model_control_mode="none") as here:
         await watch(here)
@@ -244,8 +244,8 @@ async def test_a_stub_is_started_again(repository, nothing_left):
 
 
 @pytest.mark.slow
-async def test_a_stub_of_a_core_that_polls(repository, nothing_left, caplog):
-    """It stays down, as the log and the readiness say, until the model's files change."""
+async def test_stub_in_poll_mode(repository, nothing_left, caplog):
+    """The model stays down until its files change; log and readiness give the reason."""
     python_models.write(repository, "echo")
     # If the stub wrote its byte code, the core would see a change and load the model again.
     py_compile.compile(str(repository / "echo" / "1" / "model.py"), doraise=True)

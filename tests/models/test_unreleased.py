@@ -1,4 +1,6 @@
-"""Clients that hang up on a model that goes on: what Triton has of them keeps counting."""
+"""Clients disconnect while the model continues: their requests still count until Triton releases
+them.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -90,10 +92,8 @@ async def ask(gateway: LiveGateway, key: str = "any", model: str = "deaf") -> in
     return answer.status_code
 
 
-async def test_requests_inside_triton(gateway, gate):
-    """They are never more than the server's places, however often clients hang up and come again;
-    the places come back when Triton releases the requests.
-    """
+async def test_concurrent_requests(gateway, gate):
+    """They never exceed the server's limit, however often clients disconnect and retry."""
     answers = [await ask(gateway) for _ in range(6)]
 
     assert answers == [0, 0, 503, 503, 503, 503]
@@ -105,8 +105,8 @@ async def test_requests_inside_triton(gateway, gate):
     assert await ask(gateway) == 200
 
 
-async def test_memory_of_their_inputs(gateway, gate):
-    """It counts against the bound on bodies until Triton releases it."""
+async def test_input_memory(gateway, gate):
+    """It counts against the limit of buffered bodies until Triton releases it."""
     bodies = gateway.state.bodies
     await asyncio.gather(ask(gateway), ask(gateway))
     await until(lambda: gateway.state.limiter.unreleased == 2)
@@ -117,7 +117,7 @@ async def test_memory_of_their_inputs(gateway, gate):
 
 
 async def test_metric(gateway):
-    """Operators see for which model Triton works though its clients have gone."""
+    """Operators see which models run requests of disconnected clients."""
     await ask(gateway)
     await until(lambda: gateway.state.limiter.unreleased == 1)
 
@@ -125,8 +125,8 @@ async def test_metric(gateway):
     assert 'openai_frontend_unreleased_requests{model="deaf"} 1.0' in lines
 
 
-async def test_requests_of_a_key(deaf, gate, keys_file):
-    """They are never more in Triton than the key's limit, however often its client hangs up."""
+async def test_requests_per_key(deaf, gate, keys_file):
+    """They never exceed the key's limit, however often its client disconnects."""
     async with deaf(keys_file=keys_file) as gateway:
         answers = [await ask(gateway, "single") for _ in range(3)]
 
@@ -137,8 +137,8 @@ async def test_requests_of_a_key(deaf, gate, keys_file):
         assert await ask(gateway, "single") == 200
 
 
-async def test_tokens_of_a_key(deaf, gate, repository, keys_file):
-    """What a request that failed has reserved comes back when Triton releases the request."""
+async def test_tokens_per_key(deaf, gate, repository, keys_file):
+    """The reservation of a failed request is returned when Triton releases the request."""
     options = f"tokenizer: {tiny_tokenizer.write(repository.parent / 'tokenizer')}"
     (repository / "deaf" / "openai_frontend.yaml").write_text(options)
     async with deaf(
@@ -155,8 +155,8 @@ async def test_tokens_of_a_key(deaf, gate, repository, keys_file):
         await until(lambda: quota(gateway, "counted").statuses()[0].remaining > 1100)
 
 
-async def test_a_model_at_work_for_nobody(deaf, gate, repository):
-    """It is not unloaded for another one before Triton has released its requests."""
+async def test_model_without_clients(deaf, gate, repository):
+    """It is not evicted before Triton has released its requests."""
     python_models.write(repository, "other")
     async with deaf(**ON_DEMAND) as gateway:
         await gateway.registry.ensure_loaded("deaf")

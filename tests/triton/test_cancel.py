@@ -79,7 +79,9 @@ async def test_cancel_twice(slow):
 
 
 async def test_no_cancel_is_lost(server):
-    """A cancel counts wherever the request is at that moment, on its way to the backend too."""
+    """A cancellation works wherever the request is at that moment, even on its way to the
+    backend.
+    """
     for _ in range(600):
         stream = generate(server, 4000)
         stream.cancel()
@@ -89,7 +91,7 @@ async def test_no_cancel_is_lost(server):
 
 
 async def test_cancel_reaches_a_coroutine(endless):
-    """An engine's coroutine is cancelled when the caller goes."""
+    """An engine's coroutine is cancelled when the caller leaves."""
     stream = generate(endless, 10)
     await anext(stream)
     stream.cancel()
@@ -101,7 +103,7 @@ async def test_cancel_reaches_a_coroutine(endless):
 
 
 async def test_a_stream_that_is_dropped(slow):
-    """A stream that nobody holds any more is cancelled."""
+    """A stream without references is cancelled."""
     stream = generate(slow, 1000)
     await anext(stream)
     del stream
@@ -120,7 +122,7 @@ async def test_a_stream_that_was_never_read(slow):
 
 
 async def test_a_task_that_is_cancelled_while_it_waits(endless):
-    """A consumer that is cancelled while it waits takes its request with it."""
+    """Cancelling a waiting consumer cancels its request."""
     waiting = asyncio.create_task(collect(generate(endless, 10)))
     await until(lambda: NeverEnds.running == 1)
     await asyncio.sleep(0.02)
@@ -134,7 +136,7 @@ async def test_a_task_that_is_cancelled_while_it_waits(endless):
 
 
 async def test_a_task_that_is_forgotten_while_it_waits(endless):
-    """A consumer that waits and that nobody refers to is collected, with its stream."""
+    """A waiting consumer without references is collected together with its stream."""
     loop = asyncio.get_running_loop()
     seen = []
     loop.set_exception_handler(lambda _, context: seen.append(context["message"]))
@@ -148,7 +150,7 @@ async def test_a_task_that_is_forgotten_while_it_waits(endless):
 
 
 async def test_one_cancel_among_many(slow):
-    """A cancel ends one stream; those beside it go on to their end."""
+    """Other streams continue to their end."""
     others = [asyncio.create_task(count(generate(slow, 10))) for _ in range(8)]
     stream = generate(slow, 1000)
     await anext(stream)
@@ -170,7 +172,7 @@ async def test_many_cancels(slow):
 
 
 async def test_an_engine_that_fails_in_cancel(repository, start_server):
-    """An engine that raises when it is told of a cancel harms nobody but its request."""
+    """An exception in an engine's `cancel` affects only its request."""
     FailsInCancel.requests = FailsInCancel.cancels = 0
     mock_models.write(repository, "mock", config=failing_engines.config("FailsInCancel"))
     server = await start_server()
@@ -203,8 +205,8 @@ def observer(slow):
     return slow.unreleased.observers[0]
 
 
-async def test_until_the_release(slow, observer):
-    """A cancelled request is known, with the bytes of its inputs, until Triton releases it."""
+async def test_retained_until_the_release(slow, observer):
+    """A cancelled request counts, with the bytes of its inputs, until Triton releases it."""
     stream = generate(slow, 1000)
     await anext(stream)
     stream.cancel()
@@ -215,8 +217,8 @@ async def test_until_the_release(slow, observer):
     await until(lambda: not observer.noted)
 
 
-async def test_a_request_that_is_given_up(slow, observer):
-    """Nobody waits for its release, whether it is given up before it is cancelled or after."""
+async def test_abandoned_request(slow, observer):
+    """Its release is not awaited, whether it is abandoned before or after the cancellation."""
     before, after = generate(slow, 1000), generate(slow, 1000)
     before.abandon()
     before.cancel()
@@ -229,7 +231,7 @@ async def test_a_request_that_is_given_up(slow, observer):
 
 
 async def test_a_request_that_has_ended(slow, observer):
-    """There is nothing to wait for."""
+    """Nothing is retained."""
     stream = generate(slow, 2)
     await collect(stream)
     stream.cancel()
@@ -238,7 +240,7 @@ async def test_a_request_that_has_ended(slow, observer):
 
 
 async def test_a_core_that_stops(slow, observer):
-    """No request is known any more."""
+    """Nothing stays retained."""
     generate(slow, 1000).cancel()
     await slow.stop()
 
@@ -246,7 +248,7 @@ async def test_a_core_that_stops(slow, observer):
 
 
 async def test_a_lease(slow):
-    """It goes on until Triton has released all that was cancelled, of its own request alone."""
+    """It is retained until Triton has released all cancelled requests of its own client."""
     lease.current.set(own := lease.Lease())
     streams = [generate(slow, 1000) for _ in range(2)]
     lease.current.set(other := lease.Lease())

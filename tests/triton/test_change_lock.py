@@ -1,4 +1,4 @@
-"""The pause between a model's load and whatever takes it away."""
+"""The lock and the pause between a model's load and its removal."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ async def load(lock, name="model", *, again=False, seconds=0.0):
         await asyncio.sleep(seconds)
 
 
-async def test_an_unload_waits_where_a_load_has_just_ended():
+async def test_unload_waits_after_a_load():
     lock, start = CoreChangeLock(), time.monotonic()
     await load(lock, "other")
     await seconds_to_unload(lock)
@@ -27,7 +27,7 @@ async def test_an_unload_waits_where_a_load_has_just_ended():
     assert SETTLE_S * 0.9 < time.monotonic() - start < 1
 
 
-async def test_an_unload_does_not_wait_where_nothing_is_new():
+async def test_unload_without_recent_load():
     lock = CoreChangeLock()
     await load(lock)
     await asyncio.sleep(2 * SETTLE_S)
@@ -35,7 +35,7 @@ async def test_an_unload_does_not_wait_where_nothing_is_new():
     assert lock.settle_delay_s() == 0
 
 
-async def test_a_load_of_what_is_loaded_waits_too():
+async def test_reload_waits_after_a_load():
     lock, start = CoreChangeLock(), time.monotonic()
     await load(lock)
     await load(lock, again=True)
@@ -43,8 +43,8 @@ async def test_a_load_of_what_is_loaded_waits_too():
     assert time.monotonic() - start > SETTLE_S * 0.9
 
 
-async def test_two_first_loads_of_a_model():
-    """The second one finds the model loaded when its turn has come, and waits as for any other."""
+async def test_concurrent_first_loads():
+    """The second load finds the model loaded once it holds the lock, and waits like any reload."""
     lock = CoreChangeLock()
     loaded_at: list[float] = []
 
@@ -57,7 +57,7 @@ async def test_two_first_loads_of_a_model():
     assert loaded_at[1] - loaded_at[0] > SETTLE_S * 0.9
 
 
-async def test_changes_of_one_model_do_not_overlap():
+async def test_load_and_unload_do_not_overlap():
     lock = CoreChangeLock()
     order = []
 
@@ -76,8 +76,8 @@ async def test_changes_of_one_model_do_not_overlap():
     assert order == ["loaded", "unloading"]
 
 
-async def test_an_unload_waits_for_all_loads():
-    """The load of an ensemble loads its parts, under its own name."""
+async def test_unload_waits_for_all_loads():
+    """An ensemble's load also loads its composing models, under its own name."""
     lock = CoreChangeLock()
     whole = asyncio.create_task(load(lock, "whole", seconds=0.1))
     await asyncio.sleep(0)
@@ -86,7 +86,7 @@ async def test_an_unload_waits_for_all_loads():
     assert whole.done()
 
 
-async def test_a_load_comes_after_the_unload_that_waits():
+async def test_load_waits_for_a_pending_unload():
     lock = CoreChangeLock()
     order = []
 
@@ -107,7 +107,7 @@ async def test_a_load_comes_after_the_unload_that_waits():
     assert order == ["unload", "late"]
 
 
-async def test_an_unload_that_nobody_waits_for_any_more_holds_nothing_up():
+async def test_cancelled_unload_blocks_nothing():
     lock = CoreChangeLock()
     early = asyncio.create_task(load(lock, "early", seconds=0.05))
     await asyncio.sleep(0)
@@ -119,7 +119,7 @@ async def test_an_unload_that_nobody_waits_for_any_more_holds_nothing_up():
         await early
 
 
-async def test_loads_run_together():
+async def test_loads_run_in_parallel():
     lock, together = CoreChangeLock(), asyncio.Barrier(3)
 
     async def one(name):

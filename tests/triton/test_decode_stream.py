@@ -1,4 +1,4 @@
-"""Token ids to text, one at a time: the text of tokenizers' own streams, at a bounded cost."""
+"""Token ids to text, one at a time: like tokenizers' own streams, at a bounded cost."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -133,7 +133,7 @@ def test_text_is_that_of_the_tokenizers_own_stream(kind, data):
 
 @given(ids=ids_of(TOKENIZERS["byte level"]), letter=st.just(ord("x")))
 def test_runs_beyond_the_bound_change_no_byte_level_text(ids, letter):
-    """However long a run without text, all text together is what it is without a bound."""
+    """However long a run without text is, the joined text is the same as without a bound."""
     tokenizer = TOKENIZERS["byte level"]
     ids = [each for each in ids if each != id_of(tokenizer, SPECIAL)] * 3 + [letter]
 
@@ -214,7 +214,7 @@ class Panic(BaseException):
 
 
 def test_panic_of_the_tokenizer_is_an_exception():
-    """What would end the loop for all requests is an error of this one."""
+    """A panic that would end the event loop becomes an error of one request."""
 
     class Panicking:
         def step(self, tokenizer: Any, token_id: int) -> str:
@@ -227,8 +227,8 @@ def test_panic_of_the_tokenizer_is_an_exception():
     assert isinstance(failed.value.__cause__, Panic)
 
 
-def test_ids_that_are_none_are_refused():
-    """An id of no vocabulary is an error, and the stream goes on."""
+def test_unknown_ids():
+    """An id outside the vocabulary is an error, and the stream continues."""
     tokenizer = TOKENIZERS["byte level"]
     stream = bounded(tokenizer)
 

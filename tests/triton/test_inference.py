@@ -141,7 +141,7 @@ async def test_parameters(start_echo):
 
 @pytest.mark.parametrize("value", [None, 2**70, [1]])
 async def test_a_parameter_of_another_kind(start_echo, nothing_left, value):
-    """A parameter that Triton has no type for is refused, and leaves nothing behind."""
+    """A parameter of an unsupported type is rejected and leaves nothing behind."""
     server = await start_echo(x=("BOOL", [1]))
 
     with pytest.raises((TypeError, ValueError, RuntimeError)):
@@ -157,7 +157,9 @@ async def test_request_id(start_echo):
 
 
 async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
-    """A request that Python lets go of without an answer ends with an error: no caller waits on."""
+    """A request that Python drops without a response ends with an error: the caller does
+    not hang.
+    """
     monkeypatch.setattr(echo_runtime.EchoHost, "start", lambda self, execution: None)
     server = await start_echo(x=("BOOL", [1]))
 
@@ -167,7 +169,7 @@ async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
 
 
 async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
-    """An answer after the end is refused where it is given; the caller has the first one."""
+    """A response after the end raises in the engine; the caller gets the first one."""
     refusals = []
 
     def start(self, execution, once=echo_runtime.EchoHost.start):
@@ -184,7 +186,7 @@ async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
 
 
 async def test_priority_and_timeout(start_echo):
-    """A priority and a queue timeout are taken."""
+    """A priority and a queue timeout are accepted."""
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")}, priority=1, timeout_us=10**9)
 
@@ -192,7 +194,7 @@ async def test_priority_and_timeout(start_echo):
 
 
 async def test_outputs_that_are_asked_for(start_echo):
-    """An output may be asked for by name; in-process models send their others too."""
+    """A request may name outputs; in-process models send the others too."""
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")}, outputs=["x_echo"])
 
@@ -200,7 +202,7 @@ async def test_outputs_that_are_asked_for(start_echo):
 
 
 async def test_an_output_that_the_model_lacks(start_echo):
-    """Asking for an output that the model does not declare is the caller's fault."""
+    """Requesting an output that the model does not declare is the client's error."""
     server = await start_echo(x=("BOOL", [1]))
 
     with pytest.raises(errors.InvalidRequest, match="'absent'"):
@@ -208,7 +210,7 @@ async def test_an_output_that_the_model_lacks(start_echo):
 
 
 async def test_an_output_that_is_absent(start_echo):
-    """A response answers for an output that it does not have with None."""
+    """A response returns None for an output that it does not have."""
     server = await start_echo(x=("BOOL", [1]))
     response = await echo(server, {"x": ("BOOL", (1,), b"\1")})
 
@@ -228,7 +230,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("inputs", REFUSED.values(), ids=REFUSED.keys())
 async def test_inputs_that_the_model_does_not_take(start_echo, inputs):
-    """Inputs that differ from what the model declares are the caller's fault."""
+    """Inputs that differ from the model's declaration are the client's error."""
     server = await start_echo(x=("INT8", [-1]))
 
     with pytest.raises(errors.InvalidRequest, match=r"'(x|y|echo)'"):
@@ -247,7 +249,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("inputs", MALFORMED.values(), ids=MALFORMED.keys())
 async def test_inputs_that_are_no_tensors(start_echo, inputs):
-    """What is no tensor at all is a programming error, and leaves nothing behind."""
+    """A value that is not a tensor is a programming error and leaves nothing behind."""
     server = await start_echo(x=("INT8", [-1]))
 
     with pytest.raises((TypeError, ValueError, RuntimeError, BufferError)):
@@ -258,7 +260,7 @@ async def test_inputs_that_are_no_tensors(start_echo, inputs):
     "data", [struct.pack("<I", 5) + b"four", b"\1\0", struct.pack("<I", 2**32 - 1)]
 )
 async def test_bytes_that_end_too_early(server, data):
-    """A text whose length does not fit its bytes is the caller's fault."""
+    """A string whose length does not match its bytes is the client's error."""
     with pytest.raises(errors.InvalidRequest):
         await collect(server.infer("mock", {"text_input": ("BYTES", (1,), data)}))
 
@@ -275,32 +277,32 @@ NULS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changed", NULS.values(), ids=NULS)
 async def test_a_nul(server, changed):
-    """A text that the core would take for another one, cut at its NUL, is refused."""
+    """A string that the core would cut at a NUL is rejected."""
     asked = {"model_name": "mock", "inputs": generation(max_tokens=1), **changed}
     with pytest.raises(errors.InvalidRequest, match="NUL"):
         server.infer(**asked)
 
 
 async def test_a_models_name_with_a_nul(server):
-    """It is no model's that is loaded."""
+    """The name matches no loaded model."""
     assert server.model_is_ready("mock")
     assert not server.model_is_ready("mock\0")
 
 
 async def test_an_unknown_model(server):
-    """A request to an unknown model is refused by its name."""
+    """A request to an unknown model is rejected with its name."""
     with pytest.raises(errors.ModelNotFound, match="absent"):
         server.infer("absent", generation())
 
 
 async def test_an_unknown_version(server):
-    """A request to a version that is not there is refused."""
+    """A request to an unknown version is rejected."""
     with pytest.raises(errors.GatewayError, match="mock"):
         server.infer("mock", generation(), version=7)
 
 
 async def test_a_large_input_is_lent(start_echo):
-    """A large input is not copied: the caller's memory is in use until the request is over."""
+    """A large input is not copied: the caller's memory is used until the request ends."""
     server = await start_echo(x=("UINT8", [-1]))
     data = bytearray(b"\1" * MIB)
     stream = server.infer("echo", {"x": ("UINT8", (MIB,), data)})
@@ -313,7 +315,7 @@ async def test_a_large_input_is_lent(start_echo):
 
 
 async def test_a_large_input_that_is_refused_is_free(start_echo):
-    """The memory of a large input is free again where the core refuses the request."""
+    """The memory of a large input is released if the core rejects the request."""
     server = await start_echo(x=("INT8", [-1]))
     data = bytearray(MIB)
     with pytest.raises(errors.InvalidRequest):
@@ -324,7 +326,7 @@ async def test_a_large_input_that_is_refused_is_free(start_echo):
 
 
 async def test_a_small_input_is_copied(start_echo):
-    """The caller may use a small input's memory at once."""
+    """The caller may reuse a small input's memory at once."""
     server = await start_echo(x=("UINT8", [-1]))
     data = bytearray(b"old")
     stream = server.infer("echo", {"x": ("UINT8", (3,), data)})
@@ -344,7 +346,7 @@ async def test_a_large_tensor_goes_through(start_echo):
 
 
 async def test_memory_that_is_not_contiguous(start_echo):
-    """Data that does not lie in one piece is refused, not sent in a wrong order."""
+    """Non-contiguous data is rejected instead of sent in a wrong order."""
     server = await start_echo(x=("UINT8", [-1]))
 
     with pytest.raises(BufferError):

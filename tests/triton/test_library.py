@@ -37,7 +37,7 @@ def compiled(folder: Path, minor: int) -> Path:
 
 
 def test_the_setting_comes_first(tmp_path):
-    """A library that is set is taken, whatever else is installed."""
+    """A configured library wins over installed ones."""
     chosen = tmp_path / "libtritonserver.so"
     chosen.touch()
 
@@ -45,7 +45,7 @@ def test_the_setting_comes_first(tmp_path):
 
 
 def test_a_setting_without_a_file(tmp_path):
-    """A setting that names no file is refused by its name."""
+    """A setting that names a missing file is rejected with its name."""
     absent = tmp_path / "absent.so"
 
     with pytest.raises(LibraryNotFound, match=rf"^triton_library: {absent} is not a file$"):
@@ -53,7 +53,7 @@ def test_a_setting_without_a_file(tmp_path):
 
 
 def test_an_image_comes_before_the_wheel(tmp_path, monkeypatch):
-    """In NVIDIA's images their own library is taken."""
+    """In NVIDIA's images their own library is used."""
     image = tmp_path / "libtritonserver.so"
     image.touch()
     monkeypatch.setattr(library, "IMAGE_LIBRARY", image)
@@ -62,14 +62,14 @@ def test_an_image_comes_before_the_wheel(tmp_path, monkeypatch):
 
 
 def test_the_wheel_is_found_by_pattern(tmp_path, monkeypatch):
-    """Outside an image the wheel's library is taken, whatever hash its name carries."""
+    """Outside an image the wheel's library is used, whatever hash its name contains."""
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
 
     assert library.find().match(f"{library.WHEEL_FOLDER}/libtritonserver-*.so")
 
 
 def test_no_library_at_all(tmp_path, monkeypatch):
-    """Without any library, one line says where it was looked for and what to install."""
+    """One line says where it was searched and what to install."""
     monkeypatch.setattr(library, "IMAGE_LIBRARY", tmp_path / "absent.so")
     monkeypatch.setattr(library, "_wheel_folder", lambda: tmp_path)
 
@@ -78,7 +78,7 @@ def test_no_library_at_all(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_no_library(tmp_path):
-    """A file of another kind is refused in one line with its path and the loader's reason."""
+    """Another kind of file is rejected in one line with its path and the loader's reason."""
     path = tmp_path / "libtritonserver.so"
     path.write_text("not a library" * 100)
 
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_library(tmp_path):
 
 
 def test_a_library_that_lacks_a_function(tmp_path):
-    """A library without one of the functions is refused in one line that names the function."""
+    """A library without one of the functions is rejected in one line that names it."""
     path = compiled(tmp_path, minor=34)
 
     assert refusal(path) == (
@@ -95,7 +95,7 @@ def test_a_library_that_lacks_a_function(tmp_path):
 
 
 def test_a_library_that_is_too_old(tmp_path):
-    """The version of the C API is checked before anything else is asked of the library."""
+    """The version of the C API is checked before anything else is called."""
     path = compiled(tmp_path, minor=32)
 
     assert refusal(path) == (
@@ -104,14 +104,14 @@ def test_a_library_that_is_too_old(tmp_path):
 
 
 def test_loading_twice():
-    """A second load of the same library does nothing and says the same."""
+    """A second load of the same library does nothing and returns the same result."""
     path = library.find()
 
     assert library.load(path) == library.load(path)
 
 
 def test_loading_another_one(tmp_path):
-    """A process has one core: another library is refused once one is loaded."""
+    """A process has one core: a second library is rejected."""
     library.load(library.find())
 
     with pytest.raises(LibraryNotFound, match="another Triton library is loaded already"):
@@ -119,7 +119,7 @@ def test_loading_another_one(tmp_path):
 
 
 async def test_a_server_without_a_library(tmp_path, repository):
-    """A server whose library is absent does not start, and says why."""
+    """A server without its library does not start, with the reason."""
     server = Server(Options(model_repositories=[repository], library=tmp_path / "absent.so"))
 
     with pytest.raises(LibraryNotFound, match="is not a file"):

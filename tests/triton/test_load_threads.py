@@ -1,4 +1,4 @@
-"""Models come and go on threads of Triton's while the loop serves."""
+"""Models are loaded and unloaded on Triton's threads while the loop serves."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ def write(repository, name, engine):
 
 @pytest.mark.parametrize(("engine", "reason"), FAILURES.items())
 async def test_an_exception_in_load(repository, start_server, engine, reason):
-    """Whatever an engine raises when it loads is the reason that its model fails, alone."""
+    """The exception becomes the model's reason; other models serve."""
     mock_models.write(repository, "good")
     write(repository, "bad", engine)
     server = await start_server(startup_models=["good"])
@@ -44,7 +44,7 @@ async def test_an_exception_in_load(repository, start_server, engine, reason):
 async def test_a_model_that_cannot_be_had_leaves_no_traceback(
     repository, start_server, caplog, engine, traceback
 ):
-    """Its message says all; of what nobody expected the log has the place."""
+    """An expected error logs one line, an unexpected one its traceback."""
     write(repository, "bad", engine)
     server = await start_server()
 
@@ -65,7 +65,7 @@ async def test_without_vllm_a_load_names_the_extra(repository, start_server, cap
 
 
 async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start_server):
-    """An engine that loaded and did not warm up is unloaded again."""
+    """An engine whose warm-up fails is unloaded again."""
     FailsInWarmUp.unloaded = False
     write(repository, "bad", "FailsInWarmUp")
     await start_server()
@@ -74,7 +74,7 @@ async def test_an_engine_that_fails_in_its_warm_up_is_released(repository, start
 
 
 async def test_an_exception_in_unload(repository, start_server):
-    """An engine that raises when it is unloaded is gone all the same."""
+    """An engine that raises while it is unloaded is removed nevertheless."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
     async with asyncio.timeout(5):
@@ -84,7 +84,7 @@ async def test_an_exception_in_unload(repository, start_server):
 
 
 async def test_an_exception_in_unload_at_the_stop(repository, start_server):
-    """A stop is not held up by an engine that raises when it is unloaded."""
+    """The exception does not block a stop."""
     write(repository, "bad", "FailsInUnload")
     server = await start_server()
     async with asyncio.timeout(5):
@@ -93,8 +93,8 @@ async def test_an_exception_in_unload_at_the_stop(repository, start_server):
     assert not server.is_live()
 
 
-async def test_the_loop_goes_on_while_a_model_loads(repository, start_server):
-    """A model that takes long to load does not hold up those that serve."""
+async def test_loop_is_free_while_a_model_loads(repository, start_server):
+    """A slow load does not block other models."""
     LoadsWhenTold.begun.clear()
     LoadsWhenTold.may_end.clear()
     mock_models.write(repository, "mock")
@@ -111,7 +111,7 @@ async def test_the_loop_goes_on_while_a_model_loads(repository, start_server):
 
 
 async def test_reload_while_streams_run(repository, start_server):
-    """Streams that run during a reload end on the old engine; what comes later sees the new one."""
+    """Running streams end on the old engine; later requests use the new one."""
     mock_models.write(repository, "mock", tokens=["old"], tokens_per_second=100)
     server = await start_server()
     streams = [generate(server, 100) for _ in range(16)]
@@ -129,7 +129,7 @@ async def test_reload_while_streams_run(repository, start_server):
 
 
 async def test_loads_and_unloads_under_traffic(repository, start_server):
-    """A model may come and go twenty times while another one serves."""
+    """A model is loaded and unloaded twenty times while another one serves."""
     mock_models.write(repository, "mock")
     write(repository, "guest", "SlowToLoad")
     server = await start_server(startup_models=["mock"])
@@ -152,8 +152,8 @@ async def test_loads_and_unloads_under_traffic(repository, start_server):
     assert served > 400
 
 
-async def test_questions_during_loads(repository, start_server):
-    """Whatever is asked of the core while models load is answered: no threads block each other."""
+async def test_queries_during_loads(repository, start_server):
+    """All queries to the core return while models load: no deadlock between threads."""
     mock_models.write(repository, "mock")
     write(repository, "guest", "SlowToLoad")
     server = await start_server()
@@ -176,7 +176,7 @@ async def test_questions_during_loads(repository, start_server):
 
 
 async def test_requests_to_a_model_that_comes_and_goes(repository, start_server):
-    """A request to a model that is being unloaded is served or refused, and never hangs."""
+    """A request to a model that is being unloaded is served or rejected, and never hangs."""
     write(repository, "guest", "SlowToLoad")
     server = await start_server()
     outcomes = set()
@@ -223,7 +223,7 @@ ensemble_scheduling {
 
 
 async def test_an_ensemble_over_an_in_process_model(repository, start_server):
-    """In-process models may be steps of an ensemble, also while models come and go."""
+    """In-process models may be steps of an ensemble, also while models are loaded and unloaded."""
     mock_models.write(repository, "mock", answer_tokens=1)
     mock_models.write(repository, "ensemble", config=ENSEMBLE)
     write(repository, "guest", "SlowToLoad")

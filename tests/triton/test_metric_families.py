@@ -77,7 +77,7 @@ async def test_metrics_of_one_family(server):
 
 
 async def test_a_metric_that_is_dropped(server):
-    """A metric that nobody holds is gone from the metrics; its family goes with the last one."""
+    """A metric without references disappears; its family disappears with the last one."""
     family = _core.MetricFamily(GAUGE, "test_gone", "Short-lived.")
     metrics = [_core.Metric(family, {"number": str(number)}, []) for number in range(2)]
     del family, metrics[0]

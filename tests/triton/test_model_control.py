@@ -1,4 +1,4 @@
-"""Changes of models that are left alone, or cut off by the core's end."""
+"""Changes of models whose caller leaves, or that the core's stop interrupts."""
 
 import asyncio
 import multiprocessing
@@ -13,7 +13,7 @@ from tests.triton.waiting import until
 
 
 class SlowCore:
-    """A core whose changes begin at once, and end when they are told to."""
+    """A core whose changes start at once and end when the test lets them."""
 
     def __init__(self):
         self.under_way = 0
@@ -36,8 +36,8 @@ class SlowCore:
 
 
 @pytest.mark.parametrize("first", ["load", "unload"])
-async def test_a_change_that_nobody_waits_for_any_more(first):
-    """It is under way until the core has done it: what may not run beside it comes after it."""
+async def test_cancelled_caller(first):
+    """The change continues and keeps its lock until the core is done."""
     core = SlowCore()
     control = ModelControl(core.change, core.states, core.refresh)
     works = {"load": lambda: control.load("model", None, {}), "unload": lambda: control.unload("m")}
@@ -54,7 +54,7 @@ async def test_a_change_that_nobody_waits_for_any_more(first):
 
 
 async def test_stop_while_a_polled_model_loads(repository, start_server):
-    """A stop that comes while the core polls ends what the new model waits for, and the core."""
+    """A stop during a poll interrupts the load and stops the core."""
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
     await until(lambda: bool(multiprocessing.active_children()))
@@ -65,7 +65,7 @@ async def test_stop_while_a_polled_model_loads(repository, start_server):
 
 
 async def test_a_load_takes_no_thread_of_the_loops(repository, start_server):
-    """What runs on the event loop's own threads does not wait for loads."""
+    """Work on the event loop's own threads does not wait for loads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     mock_models.write(repository, "mock", load_s=1.0)
     server = await start_server(startup_models=[])

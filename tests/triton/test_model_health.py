@@ -1,4 +1,4 @@
-"""The model_health snapshot, over a core whose answers the test gives."""
+"""The readiness snapshot, with a core whose results the test controls."""
 
 import threading
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def ready(monitor: ReadinessMonitor) -> set[str]:
     return {name for name, version in monitor.snapshot.ready if version == LATEST}
 
 
-def test_the_cores_answers(core, monitor):
+def test_results_of_the_core(core, monitor):
     """A model is ready if the core says so, whatever its index says."""
     core.unready = {"one"}
     monitor.update()
@@ -67,8 +67,8 @@ def test_the_cores_answers(core, monitor):
     assert not monitor.snapshot.server_ready
 
 
-def test_a_hanging_question_keeps_the_last_answer(core, monitor):
-    """The model whose question hangs counts as before, until the core answers."""
+def test_hanging_probe_keeps_the_last_result(core, monitor):
+    """The model keeps its state until the core returns."""
     monitor.update()
     core.hanging, core.unready = {"one"}, {"one"}
     monitor.update()
@@ -80,8 +80,8 @@ def test_a_hanging_question_keeps_the_last_answer(core, monitor):
     assert ready(monitor) == {"other"}
 
 
-def test_a_hanging_question_holds_up_no_other(core, monitor):
-    """Other models' answers, and the index, are as fresh as ever."""
+def test_hanging_probe_blocks_no_other(core, monitor):
+    """Other models and the index stay up to date."""
     core.hanging = {"one"}
     monitor.update()
     core.unready = {"other"}
@@ -91,8 +91,8 @@ def test_a_hanging_question_holds_up_no_other(core, monitor):
     assert ready(monitor) == {"one", "new"}
 
 
-def test_several_hanging_questions(core, monitor):
-    """Each costs one look; then the rest is asked in each."""
+def test_several_hanging_probes(core, monitor):
+    """Each delays one update; afterwards all others run in each update."""
     core.names += ["third", "fourth"]
     core.hanging = {"one", "other", "third"}
     for _ in core.hanging:
@@ -103,7 +103,7 @@ def test_several_hanging_questions(core, monitor):
     assert ready(monitor) == core.hanging
 
 
-def test_a_question_that_is_never_answered(core, monitor, monkeypatch):
+def test_probe_that_never_returns(core, monitor, monkeypatch):
     """After UNREADY_AFTER_S its model counts as not ready."""
     monkeypatch.setattr(model_health, "UNREADY_AFTER_S", 0.0)
     core.hanging = {"one"}
@@ -112,8 +112,8 @@ def test_a_question_that_is_never_answered(core, monitor, monkeypatch):
     assert ready(monitor) == {"other"}
 
 
-def test_a_model_that_was_loaded_again(core, monitor):
-    """Earlier answers, and those still under way, are those of the model that it replaced."""
+def test_reloaded_model(core, monitor):
+    """Earlier results, also of pending probes, belong to the replaced model."""
     core.hanging, core.unready = {"one"}, {"one"}
     monitor.update()
     core.hanging, core.unready = set(), set()
@@ -124,8 +124,8 @@ def test_a_model_that_was_loaded_again(core, monitor):
     assert ready(monitor) == {"one", "other"}
 
 
-def test_an_index_that_cannot_be_read(core, monitor, caplog):
-    """The last snapshot stays, and the log says so once."""
+def test_unreadable_index(core, monitor, caplog):
+    """The last snapshot stays, and the error is logged once."""
     monitor.try_update()
     core.index_failure = "the repository is away"
     for _ in range(2):
@@ -138,6 +138,6 @@ def test_an_index_that_cannot_be_read(core, monitor, caplog):
 
 
 async def test_blocking_calls_are_found(server):
-    """The suite's guard fails what asks the core on the event loop's thread."""
+    """The suite's guard fails queries to the core on the event loop's thread."""
     with pytest.raises(BlockingCallOnLoop, match="model_is_ready"):
         server._core.model_is_ready("mock", 1)

@@ -50,13 +50,13 @@ async def test_load(repository, start_server):
 
 
 async def test_load_of_an_unknown_model(server):
-    """A load of a model that no repository has is refused with its name."""
+    """Loading a model that is in no repository is rejected with its name."""
     with pytest.raises(errors.GatewayError, match="absent"):
         await server.load_model("absent")
 
 
 async def test_load_outside_explicit_mode(repository, start_server):
-    """Where models are not controlled explicitly, a load is refused and says so."""
+    """Outside mode `explicit` a load is rejected with the reason."""
     mock_models.write(repository, "mock")
     server = await start_server(model_control_mode="none")
 
@@ -72,7 +72,7 @@ async def test_unload_waits(server):
 
 
 async def test_unload_waits_for_requests_in_flight(repository, start_server):
-    """An unload lets the requests in flight run to their end, and returns after them."""
+    """An unload returns after the requests in flight have finished."""
     mock_models.write(repository, "mock", tokens_per_second=100)
     server = await start_server()
     running = asyncio.create_task(count(generate(server, 20)))
@@ -83,7 +83,7 @@ async def test_unload_waits_for_requests_in_flight(repository, start_server):
 
 
 async def test_unload_of_a_model_that_is_loaded_again(repository, start_server):
-    """An unload that waits for a long answer ends with it, though the model has come back."""
+    """An unload that waits for a long request ends with it, even if the model was loaded again."""
     mock_models.write(repository, "mock", tokens_per_second=100)
     server = await start_server()
     running = asyncio.create_task(count(generate(server, 30)))
@@ -100,7 +100,7 @@ async def test_unload_of_a_model_that_is_loaded_again(repository, start_server):
 
 
 async def test_an_unloaded_model_is_unavailable(server):
-    """A request to a model that was unloaded is refused, and the server goes on."""
+    """A request to it is rejected, and the server continues."""
     await server.unload_model("mock")
 
     with pytest.raises(errors.GatewayError, match="mock"):
@@ -109,7 +109,7 @@ async def test_an_unloaded_model_is_unavailable(server):
 
 
 async def test_unload_of_an_unknown_model(server):
-    """An unload of a model that is not there changes nothing."""
+    """Unloading an unknown model changes nothing."""
     await server.unload_model("absent")
 
     assert [entry.name for entry in server.model_index()] == ["mock"]
@@ -143,7 +143,7 @@ async def test_load_after_the_engine_died(repository, start_server):
 
 
 async def test_reload_that_fails(repository, start_server):
-    """A reload that fails says why, and the model that was loaded goes on serving."""
+    """The error has the reason, and the loaded model keeps serving."""
     mock_models.write(repository, "mock")
     server = await start_server(exit_timeout_s=0)
     mock_models.write(repository, "mock", fail_at_load="no weights")
@@ -167,7 +167,7 @@ async def test_stop_after_a_reload_that_failed(repository, start_server):
 
 
 async def test_load_with_a_config(server):
-    """A config given with the load replaces the one of the repository."""
+    """A config in the load replaces the repository's."""
     config = server.model_config("mock")
     await server.load_model("mock", config=json.dumps({**config, "version_policy": {"all": {}}}))
 
@@ -175,7 +175,7 @@ async def test_load_with_a_config(server):
 
 
 async def test_load_with_files(server):
-    """Files given with the load are the model, though no repository has it."""
+    """Files in the load define a model that is in no repository."""
     config = {"backend": "inprocess", "parameters": {"engine": {"string_value": "mock"}}}
     files = {"1/model.json": json.dumps({"tokens": ["given"]}).encode()}
     await server.load_model("made", config=json.dumps(config), model_files=files)
@@ -184,13 +184,13 @@ async def test_load_with_files(server):
 
 
 async def test_load_with_a_config_that_is_no_json(server):
-    """A config that cannot be read is refused."""
+    """An invalid config is rejected."""
     with pytest.raises(errors.GatewayError):
         await server.load_model("mock", config="{")
 
 
 async def test_two_versions(repository, start_server):
-    """Each version that the policy admits serves by its number, and the highest without one."""
+    """Each version that the policy allows serves by number, and the highest without one."""
     config = mock_models.CONFIG + "version_policy { all {} }\n"
     mock_models.write(repository, "mock", config=config, tokens=["first"])
     second = repository / "mock" / "2"
@@ -207,13 +207,13 @@ async def test_two_versions(repository, start_server):
 
 @pytest.mark.parametrize("name", ["../models/mock", "/models/mock", "mock/..", "", "a\0b"])
 async def test_a_name_that_leaves_the_repository(server, name):
-    """A name that is no folder within the repository is refused before the core sees it."""
+    """A name that is a path outside the repository is rejected before it reaches the core."""
     with pytest.raises(errors.InvalidRequest, match="model name"):
         await server.load_model(name)
 
 
 async def test_a_file_that_leaves_the_model(server):
-    """A file given with the load cannot be written outside the model's folder."""
+    """A file in the load cannot be written outside the model's folder."""
     with pytest.raises(errors.GatewayError):
         await server.load_model(
             "made", config='{"backend": "inprocess"}', model_files={"../x": b""}
@@ -221,7 +221,7 @@ async def test_a_file_that_leaves_the_model(server):
 
 
 async def test_poll_finds_a_new_model(repository, start_server):
-    """In poll mode a model that is added serves by itself."""
+    """In poll mode a new model serves automatically."""
     mock_models.write(repository, "mock")
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     mock_models.write(repository, "late")
@@ -231,7 +231,7 @@ async def test_poll_finds_a_new_model(repository, start_server):
 
 
 async def test_poll_drops_a_removed_model(repository, start_server):
-    """In poll mode a model whose folder goes is unloaded."""
+    """In poll mode a model is unloaded if its folder disappears."""
     mock_models.write(repository, "mock")
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     shutil.rmtree(repository / "mock")
@@ -240,8 +240,8 @@ async def test_poll_drops_a_removed_model(repository, start_server):
     assert not server.model_is_ready("mock")
 
 
-async def test_poll_goes_on_after_a_broken_model(repository, start_server):
-    """A broken model that is added does not end the polling."""
+async def test_poll_continues_after_a_broken_model(repository, start_server):
+    """A broken new model does not stop the polling."""
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     mock_models.write(repository, "broken", config=BROKEN_CONFIG)
     await asyncio.sleep(0.15)
@@ -251,8 +251,8 @@ async def test_poll_goes_on_after_a_broken_model(repository, start_server):
     assert await count(generate(server, 2, model="late")) == 2
 
 
-async def test_poll_goes_on_after_the_repository_was_away(repository, start_server):
-    """A repository that cannot be read for a while (a remote one, say) does not end the polling."""
+async def test_poll_continues_after_an_unreadable_repository(repository, start_server):
+    """A repository that is temporarily unreadable (a remote one, say) does not stop the polling."""
     server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
     repository.rename(repository.with_name("away"))
     await asyncio.sleep(0.15)
@@ -277,7 +277,7 @@ BROKEN = {
 
 @pytest.mark.parametrize(("arguments", "reason"), BROKEN.values(), ids=BROKEN.keys())
 async def test_a_broken_model_fails_alone(repository, start_server, arguments, reason):
-    """A model that cannot be loaded says why in the index, in one line; the others serve."""
+    """The index has the reason in one line; other models serve."""
     mock_models.write(repository, "broken", **arguments)
     mock_models.write(repository, "good")
     server = await start_server()
@@ -287,7 +287,7 @@ async def test_a_broken_model_fails_alone(repository, start_server, arguments, r
 
 
 async def test_model_json_that_is_no_json(repository, start_server):
-    """A model.json that cannot be read is named with its path and the place of the fault."""
+    """The error names the path and the position."""
     version = mock_models.write(repository, "broken")
     (version / "model.json").write_text('{"tokens": [}')
     server = await start_server()
@@ -296,7 +296,7 @@ async def test_model_json_that_is_no_json(repository, start_server):
 
 
 async def test_model_json_that_is_no_object(repository, start_server):
-    """A model.json that holds something else than an object is refused by its path."""
+    """A model.json that is not an object is rejected with its path."""
     version = mock_models.write(repository, "broken")
     (version / "model.json").write_text("[]")
     server = await start_server()
@@ -304,8 +304,10 @@ async def test_model_json_that_is_no_object(repository, start_server):
     assert entry(server, "broken").reason.endswith(f"{version / 'model.json'}: not a JSON object")
 
 
-async def test_models_that_go_as_soon_as_they_have_come(repository, start_server):
-    """Loads and unloads of models and of an ensemble's parts may come in any order, at any pace."""
+async def test_rapid_loads_and_unloads(repository, start_server):
+    """Loads and unloads of models and of an ensemble's composing models may come in any order and
+    pace.
+    """
     names = ["one", "two", "part"]
     for name in names:
         mock_models.write(repository, name)

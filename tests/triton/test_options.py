@@ -69,20 +69,20 @@ def log_as_before():
 
 
 def test_the_table_is_complete():
-    """Every option stands in the table above."""
+    """The table above contains every option."""
     assert {field.name for field in fields(Options)} - {"model_repositories"} == SENSIBLE.keys()
 
 
 @pytest.mark.parametrize("name", SENSIBLE)
 def test_each_option_reaches_the_core(tmp_path, name):
-    """Each option by itself is taken by the core."""
+    """The core accepts each option by itself."""
     chosen = Options(model_repositories=[tmp_path], **{name: SENSIBLE[name]})  # type: ignore[arg-type]
 
     assert isinstance(options.native(chosen, tmp_path), _core.ServerOptions)
 
 
 async def test_a_core_with_all_of_them(repository, start_server):
-    """A core starts with all options that its installation allows, and serves."""
+    """A core starts and serves with all options that its installation supports."""
     mock_models.write(repository, "mock")
     chosen = {name: value for name, value in SENSIBLE.items() if name not in LEFT_OUT}
     server = await start_server(**chosen)
@@ -91,7 +91,7 @@ async def test_a_core_with_all_of_them(repository, start_server):
 
 
 async def test_model_config_name(repository, start_server):
-    """The config of that name is taken in place of config.pbtxt."""
+    """The config with that name replaces config.pbtxt."""
     version = mock_models.write(repository, "mock", config="backend: 'absent'")
     configs = version.parent / "configs"
     configs.mkdir()
@@ -102,7 +102,7 @@ async def test_model_config_name(repository, start_server):
 
 
 async def test_strict_readiness(repository, start_server):
-    """Without strict readiness a server is ready though one of its models is not."""
+    """Without strict readiness a server is ready even if a model is not."""
     mock_models.write(repository, "broken", fail_at_load="no weights")
     strict = await start_server()
     ready = strict.is_ready()
@@ -113,7 +113,7 @@ async def test_strict_readiness(repository, start_server):
 
 
 async def test_log_file(repository, start_server, tmp_path):
-    """The core's log goes where it is told to."""
+    """The core logs to the configured file."""
     mock_models.write(repository, "mock")
     log = tmp_path / "core.log"
     server = await start_server(log_file=log, log_info=True)
@@ -123,8 +123,8 @@ async def test_log_file(repository, start_server, tmp_path):
 
 
 @pytest.mark.parametrize(("retries", "loads"), [(None, 1), (2, 3)])
-async def test_how_often_a_model_is_tried(repository, start_server, retries, loads):
-    """A model that does not load is tried once, and again as often as the retry count says."""
+async def test_load_retries(repository, start_server, retries, loads):
+    """A failing model is loaded once, plus the retry count."""
     failing_engines.FailsInLoad.loads = 0
     mock_models.write(repository, "broken", config=failing_engines.config("FailsInLoad"))
     await start_server(model_load_retry_count=retries)
@@ -143,8 +143,8 @@ BAD = {
 
 
 @pytest.mark.parametrize(("name", "value", "error"), [(n, *rest) for n, rest in BAD.items()])
-def test_a_bad_value(tmp_path, name, value, error):
-    """A value that the core cannot take is refused before the core starts."""
+def test_invalid_value(tmp_path, name, value, error):
+    """An invalid value is rejected before the core starts."""
     chosen = Options(model_repositories=[tmp_path], **{name: value})
 
     with pytest.raises(error):
@@ -152,6 +152,6 @@ def test_a_bad_value(tmp_path, name, value, error):
 
 
 async def test_a_cache_that_is_not_installed(start_server):
-    """A core that cannot find its cache does not start, and names it."""
+    """The core does not start, and the error names the cache."""
     with pytest.raises(errors.GatewayError, match="absent"):
         await start_server(cache_config={"absent": "{}"})

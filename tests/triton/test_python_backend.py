@@ -1,4 +1,4 @@
-"""Python models on a pip install run in the gateway's environment, or say why they cannot."""
+"""Python models of a pip installation run in the gateway's environment, or fail with the reason."""
 
 import json
 import os
@@ -68,7 +68,7 @@ async def asked(server: Server, model: str, tensor: Any, name: str = "IN") -> An
 
 
 async def test_every_datatype_comes_back(repository, start_server):
-    """What a Python model gets and gives has the values of the request, in every datatype."""
+    """A Python model receives and returns the request's values in every datatype."""
     datatypes = {f"IN_{datatype}": datatype for datatype in (*ARRAYS, "STRING")}
     python_models.write(repository, "echo", inputs=datatypes)
     server = await start_server()
@@ -88,7 +88,7 @@ async def test_every_datatype_comes_back(repository, start_server):
 
 
 async def test_the_environment_is_the_gateways(repository, start_server, monkeypatch, tmp_path):
-    """A model sees this interpreter's packages, PYTHONPATH and UTF-8, and so do its children."""
+    """A model and its subprocesses use this interpreter's packages, PYTHONPATH and UTF-8."""
     (tmp_path / "module_on_the_path.py").write_text("NAME = 'found'")
     (tmp_path / "text").write_text(TEXT)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -132,16 +132,18 @@ async def test_ensembles_of_python_models(repository, start_server):
     assert response.item("REPLY") == b"abc"
 
 
-async def test_a_backend_that_is_a_program_in_python(repository, start_server, tmp_path):
-    """A backend directory may hold a Python program for all models of a name, as NVIDIA's vLLM."""
+async def test_python_based_backend(repository, start_server, tmp_path):
+    """A backend directory may contain a Python program for all its models, like NVIDIA's vLLM
+    backend.
+    """
     python_models.write_backend(tmp_path / "backends", repository)
     server = await start_server(backend_directory=tmp_path / "backends")
 
     assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
 
 
-async def test_such_a_backend_in_an_image(repository, start_server, tmp_path):
-    """The same where the Python backend is an installed one, as in NVIDIA's images."""
+async def test_python_based_backend_in_an_image(repository, start_server, tmp_path):
+    """The same with an installed Python backend, as in NVIDIA's images."""
     installed = tmp_path / "backends"
     installed.mkdir()
     python_backend.install(installed / "python", library.find().parent.parent)
@@ -151,8 +153,8 @@ async def test_such_a_backend_in_an_image(repository, start_server, tmp_path):
     assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
 
 
-async def test_a_broken_model_says_why(repository, start_server):
-    """What a model raises at its load is its reason in the index."""
+async def test_broken_model(repository, start_server):
+    """The exception at its load is the reason in the index."""
     python_models.write(repository, "broken", answer="raise ValueError('no weights')")
     server = await start_server()
 
@@ -161,7 +163,7 @@ async def test_a_broken_model_says_why(repository, start_server):
 
 
 async def test_no_shared_library(repository, start_server, monkeypatch):
-    """Where the interpreter has no libpython, the model's reason is one line that says so."""
+    """Without libpython the model's reason is one line that says so."""
     monkeypatch.setattr(python_backend, "_mapped_libraries", lambda _: set())
     monkeypatch.setattr(python_backend, "_library_folders", list)
     python_models.write(repository, "model")
@@ -197,7 +199,7 @@ def started(folder: Path, **environment: str) -> list[str]:
 
 
 def test_the_wrapper(wheel, tmp_path, monkeypatch):
-    """The stub finds libpython and an interpreter of its own first; the rest stays behind."""
+    """The stub finds libpython and its interpreter first; other paths follow."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/x y")
     folder = tmp_path / "python"
     python_backend.install(folder, wheel)
@@ -221,7 +223,7 @@ def test_an_execution_environment_stays(wheel, tmp_path, monkeypatch):
 
 
 def test_no_stub_for_this_python(tmp_path):
-    """A wheel without a stub for this Python is refused by its version."""
+    """A wheel without a stub for this Python version is rejected."""
     with pytest.raises(
         python_backend.PythonBackendUnavailable, match=f"for Python {python_backend.VERSION}"
     ):
@@ -229,7 +231,7 @@ def test_no_stub_for_this_python(tmp_path):
 
 
 def test_a_temporary_folder_without_programs(wheel, tmp_path, monkeypatch):
-    """Where the temporary folder is mounted noexec, the reason says what to set."""
+    """If the temporary folder is mounted noexec, the reason names TMPDIR."""
     monkeypatch.setattr(os, "access", lambda *_: False)
 
     with pytest.raises(python_backend.PythonBackendUnavailable, match="set TMPDIR"):
@@ -237,7 +239,7 @@ def test_a_temporary_folder_without_programs(wheel, tmp_path, monkeypatch):
 
 
 def test_an_images_backend_stays(tmp_path):
-    """A Python backend that is installed is taken as it is."""
+    """An installed Python backend is used as it is."""
     own = tmp_path / "python"
     own.mkdir()
 
@@ -247,14 +249,14 @@ def test_an_images_backend_stays(tmp_path):
 
 
 def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
-    """Beside another core the wheel's backend would bring a second one, so it is left out."""
+    """With another core the wheel's backend would load a second core, so it is left out."""
     collected = backends.assemble(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
 
     assert not (collected.folder / "python").exists()
 
 
 def test_no_blas_threads_when_stubs_are_forked(wheel, tmp_path):
-    """NumPy's OpenBLAS has no threads left, which two forks at once would wait for, for ever."""
+    """NumPy's OpenBLAS has no threads left, on which two concurrent forks would deadlock."""
     script = (
         "import numpy, os, pathlib\n"
         "from openai_frontend.triton import python_backend\n"

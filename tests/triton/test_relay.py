@@ -1,4 +1,4 @@
-"""Texts that become frames below Python, and what does not; nothing lost, nothing overtaken."""
+"""Texts framed in native code: nothing lost, nothing out of order."""
 
 import asyncio
 from collections.abc import Callable
@@ -61,7 +61,7 @@ async def ask(start_server, monkeypatch):
 
 
 async def test_frame(ask):
-    """A frame is the text as orjson writes it, between what was given; in one piece."""
+    """A frame is the text as orjson encodes it, between prefix and suffix, in one piece."""
     request = await ask()
     request.relay()
 
@@ -83,7 +83,7 @@ def framed(*sent: str) -> bytes:
 
 @pytest.mark.parametrize("first", range(0, 0x110000, 0x22000))
 async def test_every_character(ask, first):
-    """No character is written otherwise than orjson writes it, nor taken for bad UTF-8."""
+    """Every character is encoded as by orjson, and never treated as invalid UTF-8."""
     request = await ask()
     request.relay()
     codes = (code for code in range(first, first + 0x22000) if not 0xD800 <= code < 0xE000)
@@ -122,7 +122,7 @@ async def test_long_text(ask, character, offset):
 
 
 async def test_text_of_a_frame_exactly(ask):
-    """A text of just 16 KiB is one frame, and leaves no empty one behind it."""
+    """A text of exactly 16 KiB is one frame, without an empty one after it."""
     request = await ask()
     request.relay()
 
@@ -132,8 +132,8 @@ async def test_text_of_a_frame_exactly(ask):
     assert request.frames == [framed("a" * FRAME_BYTES)]
 
 
-async def test_texts_of_one_turn_are_one_frame(ask):
-    """What comes between two turns of the loop is one frame."""
+async def test_texts_of_one_loop_iteration_are_one_frame(ask):
+    """Text that arrives within one iteration of the event loop is one frame."""
     request = await ask()
     request.relay()
 
@@ -146,7 +146,7 @@ async def test_texts_of_one_turn_are_one_frame(ask):
 
 
 async def test_no_text_is_no_frame(ask):
-    """An empty text makes no frame, and wakes nobody."""
+    """An empty text creates no frame and wakes no task."""
     request = await ask()
     request.relay()
 
@@ -157,7 +157,7 @@ async def test_no_text_is_no_frame(ask):
 
 
 async def test_frame_without_a_wait(ask):
-    """Frames are written although nobody waits for the iterator, by the loop alone."""
+    """The loop writes frames even if no task waits for the iterator."""
     request = await ask()
     request.relay()
     request.send("a")
@@ -168,7 +168,7 @@ async def test_frame_without_a_wait(ask):
 
 
 async def test_each_stream_has_its_frames(ask):
-    """Streams that are relayed together each get their own text."""
+    """Each of several relayed streams gets its own text."""
     requests = [await ask() for _ in range(20)]
     for request in requests:
         request.relay()
@@ -184,7 +184,7 @@ async def test_each_stream_has_its_frames(ask):
 
 
 async def test_any_bytes(ask):
-    """Bytes are relayed where Python too reads them as UTF-8; others go to the iterator."""
+    """Bytes are relayed if Python decodes them as UTF-8; others go to the iterator."""
     request = await ask()
     request.relay()
     leads = b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"
@@ -207,7 +207,7 @@ async def test_any_bytes(ask):
 
 @pytest.mark.parametrize("bad", NOT_UTF8)
 async def test_bad_utf8(ask, bad):
-    """Bytes that are no UTF-8 are given to the iterator, with what follows until they are taken."""
+    """Invalid UTF-8 goes to the iterator, with all that follows until it is taken."""
     request = await ask()
     request.relay()
 
@@ -240,7 +240,7 @@ OTHERS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("outputs", OTHERS.values(), ids=OTHERS)
 async def test_more_than_a_text(ask, outputs):
-    """A response that is not one text is given to the iterator, after the frames before it."""
+    """A response with more than one text goes to the iterator, after earlier frames."""
     request = await ask()
     request.relay()
 
@@ -256,7 +256,7 @@ async def test_more_than_a_text(ask, outputs):
 
 
 async def test_final_text(ask):
-    """A text that ends the answer is given to the iterator, once the frames are written."""
+    """The final text goes to the iterator after the frames were written."""
     request = await ask()
     request.relay()
 
@@ -268,7 +268,7 @@ async def test_final_text(ask):
 
 
 async def test_end_without_a_response(ask):
-    """An answer that ends without a last response ends the iterator after its frames."""
+    """A stream that ends without a final response ends the iterator after its frames."""
     request = await ask()
     request.relay()
 
@@ -280,7 +280,7 @@ async def test_end_without_a_response(ask):
 
 
 async def test_error(ask):
-    """The error of an engine that fails is raised after the frames of what came before."""
+    """An engine's error is raised after the frames before it."""
     request = await ask()
     request.relay()
 
@@ -293,7 +293,7 @@ async def test_error(ask):
 
 
 async def test_error_wakes_a_waiting_iterator(ask):
-    """An iterator that waits while texts are relayed sleeps on, until there is something for it."""
+    """A waiting iterator sleeps during relayed texts until a response is for it."""
     request = await ask()
     request.relay()
     waiting = asyncio.create_task(collect(request.stream))
@@ -313,7 +313,7 @@ async def test_error_wakes_a_waiting_iterator(ask):
 
 
 async def test_relay_opened_late(ask):
-    """What came before the relay is given to the iterator, with all until that is taken."""
+    """Earlier responses go to the iterator, with all that follows until they are taken."""
     request = await ask()
     request.send("a", "b")
     request.turn()
@@ -404,7 +404,7 @@ async def test_any_order(ask, late):
 
 
 async def test_sent_while_a_frame_is_written(ask):
-    """What comes while the writer runs comes after what it writes, the end included."""
+    """Text that arrives while the writer runs follows its frame, and so does the end."""
     request = await ask()
     order: list[Any] = []
 
@@ -424,7 +424,7 @@ async def test_sent_while_a_frame_is_written(ask):
 
 
 async def test_engines_on_threads(ask):
-    """Engines that send from threads of their own lose nothing, and nothing is overtaken."""
+    """Engines that send from their own threads lose nothing and keep the order."""
     requests = [await ask() for _ in range(4)]
     sent = [b"\xff" if number % 7 == 0 else f"{number};".encode() for number in range(2000)]
 
@@ -454,7 +454,7 @@ async def test_engines_on_threads(ask):
 
 
 async def test_responses_are_counted_on_every_way(ask):
-    """A stream counts the responses that have come: given, relayed, and held for a slow client."""
+    """A stream counts all responses received: returned, relayed, and held for a slow client."""
     request = await ask()
     request.send("one")
     assert request.stream._native.received == 1
@@ -474,7 +474,7 @@ async def test_responses_are_counted_on_every_way(ask):
 
 
 async def test_counts_of_texts_and_writes(ask):
-    """Texts that come in one turn leave in one write; both are counted."""
+    """Texts of one loop iteration leave in one write; both are counted."""
     before = _core.relay_counts()
     request = await ask()
     request.relay()

@@ -1,4 +1,4 @@
-"""The writers of frames: those that hold, those that go wrong, and those that nobody wants."""
+"""Writers of frames that pause, fail, or are not needed."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ async def ask(puppet_server):
 
 
 async def test_socket(ask):
-    """Frames go straight to a socket while its transport is idle; the writer gets the others."""
+    """Frames go directly to a socket while its transport is idle; the writer gets the others."""
     request = await ask()
     server, client = socket.socketpair()
     idle = [False, True]
@@ -55,7 +55,7 @@ async def test_socket(ask):
 
 
 async def test_socket_whose_transport_fails(ask):
-    """What it raises ends the stream, as a writer's failure does."""
+    """Its exception ends the stream, like a writer's failure."""
     request = await ask()
 
     def idle() -> bool:
@@ -73,8 +73,8 @@ async def test_socket_whose_transport_fails(ask):
 # ---- hold ----
 
 
-async def test_held(ask):
-    """A writer that holds gets nothing until it asks, and then all that has come, as one frame."""
+async def test_paused_writer(ask):
+    """It gets nothing until it resumes, and then all text since, as one frame."""
     request = await ask()
     request.hold = True
     resume = request.relay()
@@ -90,8 +90,8 @@ async def test_held(ask):
     assert (held, request.texts) == (["a"], ["a", "bc", "d"])
 
 
-async def test_held_again(ask):
-    """A writer may hold each frame anew, the one that it is resumed with included."""
+async def test_writer_pauses_again(ask):
+    """A writer may pause at every frame, even at the one it is resumed with."""
     request = await ask()
     request.hold = True
     resume = request.relay()
@@ -107,8 +107,8 @@ async def test_held_again(ask):
     assert "".join(request.texts) == "aa-bb-cc-"
 
 
-async def test_the_end_comes_while_held(ask):
-    """Where the answer ends while the writer holds, it gets the rest before the end is told."""
+async def test_end_while_paused(ask):
+    """If the stream ends meanwhile, the writer gets the rest before the end is reported."""
     request = await ask()
     request.hold = True
     request.relay()
@@ -123,7 +123,7 @@ async def test_the_end_comes_while_held(ask):
 
 
 async def test_resume_without_cause(ask):
-    """To resume a writer that does not hold, twice, or whose stream has ended, changes nothing."""
+    """Resuming a writer that is not paused, twice, or after the end changes nothing."""
     request = await ask()
     resume = request.relay()
 
@@ -142,7 +142,7 @@ async def test_resume_without_cause(ask):
 
 
 async def test_resume_inside_the_writer(ask):
-    """A writer that resumes at once and then says True is held all the same, until the end."""
+    """A writer that resumes and then returns True is paused nevertheless, until the end."""
     request = await ask()
 
     def write(frame: bytes) -> bool:
@@ -174,7 +174,7 @@ def breaks(frame: bytes) -> bool:
 
 
 async def test_writer_that_raises(ask):
-    """The iterator raises what the writer raised, once; what comes later goes to the iterator."""
+    """The iterator raises the writer's exception once; later responses go to the iterator."""
     request, other = await ask(), await ask()
     request.relay(breaks)
     other.relay()
@@ -196,7 +196,7 @@ async def test_writer_that_raises(ask):
 
 
 async def test_writer_that_raises_while_nobody_waits(ask):
-    """The next step of the iterator raises it, after no other response."""
+    """The next step of the iterator raises it, before any other response."""
     request = await ask()
     request.relay(breaks)
 
@@ -209,7 +209,7 @@ async def test_writer_that_raises_while_nobody_waits(ask):
 
 
 async def test_writer_that_raises_at_the_end(ask):
-    """A writer that fails with the last of the text is told in place of the end."""
+    """If a writer fails with the last text, its exception replaces the end."""
     request = await ask()
     request.relay(breaks)
 
@@ -222,7 +222,7 @@ async def test_writer_that_raises_at_the_end(ask):
 
 
 async def test_writer_that_raises_when_it_is_resumed(ask):
-    """Whoever resumes does not get the exception; the iterator that waits does."""
+    """The waiting iterator gets the exception, not the caller of resume."""
     request = await ask()
 
     def write(frame: bytes) -> bool:
@@ -242,8 +242,8 @@ async def test_writer_that_raises_when_it_is_resumed(ask):
 
 
 @pytest.mark.parametrize("answer", [None, 0, "no"], ids=repr)
-async def test_writer_that_answers_no_bool(ask, answer):
-    """A writer that gives no bool does not keep other streams' frames from them."""
+async def test_writer_that_returns_no_bool(ask, answer):
+    """A writer that returns no bool does not block other streams' frames."""
     request, other = await ask(), await ask()
     request.relay(lambda frame: answer)
     other.relay()

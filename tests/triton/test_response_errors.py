@@ -1,4 +1,4 @@
-"""Where in a stream an error may stand, and what is given of the rest."""
+"""Errors at any position in a stream."""
 
 import asyncio
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ async def read(native: Native) -> tuple[list[str], str | None]:
     ids=["final", "one burst", "end apart", "alone", "more after it", "more after it, end apart"],
 )
 async def test_an_error_ends_the_stream_wherever_it_stands(bursts: list[list[Response]]) -> None:
-    """What came before it is given, then it is raised; nothing that follows it is given."""
+    """Earlier responses are returned, then the error is raised; later responses are dropped."""
 
     native = Native(bursts)
 
@@ -72,7 +72,7 @@ async def test_an_error_ends_the_stream_wherever_it_stands(bursts: list[list[Res
 
 
 async def test_a_stream_without_an_error_is_left_alone() -> None:
-    """Nothing is cancelled where nothing is wrong."""
+    """It is not cancelled."""
 
     native = Native([[Response("a")], [Response("b", final=True)]])
 

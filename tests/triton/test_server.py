@@ -40,7 +40,7 @@ async def test_live_and_ready(server):
 
 
 async def test_neither_live_nor_ready_after_the_stop(server):
-    """A stopped core is neither live nor ready, and asking it does not raise."""
+    """A stopped core is neither live nor ready, and asking raises nothing."""
     await server.stop()
 
     assert (server.is_live(), server.is_ready()) == (False, False)
@@ -59,7 +59,7 @@ async def test_stop_without_a_start(repository):
 
 
 async def test_asking_a_stopped_server(server):
-    """A question to a stopped server is refused as unavailable."""
+    """A query to a stopped server is rejected as unavailable."""
     await server.stop()
 
     with pytest.raises(errors.ModelUnavailable, match="the server is not running"):
@@ -67,7 +67,7 @@ async def test_asking_a_stopped_server(server):
 
 
 async def test_inference_on_a_stopped_server(server):
-    """A request to a stopped server is refused as unavailable."""
+    """A request to a stopped server is rejected as unavailable."""
     await server.stop()
 
     with pytest.raises(errors.ModelUnavailable, match="the server is not running"):
@@ -75,7 +75,7 @@ async def test_inference_on_a_stopped_server(server):
 
 
 async def test_start_stop_start(server):
-    """A server that has stopped can start again in the same process, and serves."""
+    """A stopped server can start again in the same process."""
     await server.stop()
     await server.start()
 
@@ -83,7 +83,7 @@ async def test_start_stop_start(server):
 
 
 async def test_a_repository_that_does_not_exist(tmp_path):
-    """A core whose repository is absent does not start, and names the path."""
+    """A core without its repository does not start, and the error names the path."""
     absent = tmp_path / "absent"
 
     with pytest.raises(errors.ModelUnavailable, match=f"failed to stat file {absent}$"):
@@ -91,7 +91,7 @@ async def test_a_repository_that_does_not_exist(tmp_path):
 
 
 async def test_a_start_that_fails_can_be_repeated(repository):
-    """A core that refuses its options leaves nothing attached: the next one starts."""
+    """A failed start leaves nothing attached: the next one succeeds."""
     mock_models.write(repository, "mock")
     options = Options(model_repositories=[repository], model_control_mode="explicit")
     with pytest.raises(errors.GatewayError):
@@ -104,14 +104,14 @@ async def test_a_start_that_fails_can_be_repeated(repository):
 
 
 async def test_metadata(server):
-    """The core says its name, as the options set it, and its version."""
+    """The core's metadata has the name from the options, and its version."""
     metadata = server.metadata()
 
     assert (metadata["name"], metadata["version"][0]) == ("openai-frontend", "2")
 
 
 async def test_model_index(server):
-    """The index has a line for each version, with its state."""
+    """The index has an entry for each version, with its state."""
     assert server.model_index() == [ModelIndexEntry("mock", 1, "READY", "")]
 
 
@@ -135,7 +135,7 @@ async def test_model_is_decoupled(server):
 
 
 async def test_model_facts(repository, start_server):
-    """What an engine said of its model at load can be read."""
+    """The facts that an engine reported at its load."""
     mock_models.write(repository, "mock", max_model_len=77)
     server = await start_server()
 
@@ -148,13 +148,13 @@ async def test_facts_of_an_unknown_model(server):
 
 
 async def test_config_of_an_unknown_model(server):
-    """A question about an unknown model is told so."""
+    """A query for an unknown model raises an error with its name."""
     with pytest.raises(errors.ModelNotFound, match="absent"):
         server.model_config("absent")
 
 
 async def test_an_unknown_model_is_not_ready(server):
-    """Whether an unknown model is ready has an answer."""
+    """A readiness query for an unknown model returns False."""
     assert not server.model_is_ready("absent")
 
 
@@ -164,7 +164,7 @@ async def test_an_unknown_version_is_not_ready(server):
 
 
 async def test_statistics_count_successes(server):
-    """A request that ended well counts as one success, however many responses it had."""
+    """A successful request counts once, however many responses it had."""
     await collect(generate(server, 5))
     (statistics,) = server.model_statistics("mock")["model_stats"]
 
@@ -197,7 +197,9 @@ async def test_metrics_count_successes(repository, start_server):
 
 
 async def test_a_dead_engine_is_not_ready(repository, start_server):
-    """Where an engine has died, neither its model nor the server is ready, and one can ask why."""
+    """If an engine has died, neither its model nor the server is ready, and the reason is
+    available.
+    """
     mock_models.write(repository, "mock", die_after_tokens=1)
     server = await start_server()
     with pytest.raises(errors.ModelUnavailable):

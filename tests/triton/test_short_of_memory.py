@@ -1,4 +1,6 @@
-"""Callbacks from the core that find no memory: the request fails, the process and others go on."""
+"""Callbacks from the core without memory: the request fails, the process and other requests
+continue.
+"""
 
 import json
 import os
@@ -37,7 +39,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_response_without_memory_ends_its_stream(outcome):
-    """A response is whole, or its stream ends with an error that says why."""
+    """A response is complete, or its stream ends with an error that gives the reason."""
     *failed, whole = outcome["ends"]["response"]
 
     assert whole == TEXT
@@ -46,7 +48,7 @@ def test_response_without_memory_ends_its_stream(outcome):
 
 
 def test_text_without_memory_is_not_relayed_in_part(outcome):
-    """Relayed text is whole, or the stream ends with an error."""
+    """Relayed text is complete, or the stream ends with an error."""
     *failed, whole = outcome["ends"]["relayed"]
 
     assert whole == TEXT
@@ -55,7 +57,7 @@ def test_text_without_memory_is_not_relayed_in_part(outcome):
 
 
 def test_request_without_memory_is_refused(outcome):
-    """A request that the backend has no memory for is answered with an error."""
+    """A request for which the backend has no memory fails with an error."""
     *failed, accepted = outcome["ends"]["arrival"]
 
     assert accepted == ""
@@ -64,7 +66,7 @@ def test_request_without_memory_is_refused(outcome):
 
 
 def test_inputs_of_a_request_without_memory_are_not_kept(outcome):
-    """The caller's buffers are its own again where there is no memory to send them."""
+    """The caller's buffers are released if there is no memory to send them."""
     *failed, refused = outcome["ends"]["asked"]
 
     assert "MemoryError" in failed
@@ -72,5 +74,5 @@ def test_inputs_of_a_request_without_memory_are_not_kept(outcome):
 
 
 def test_nothing_outlives_the_requests(outcome):
-    """Requests, responses, buffers and executions are gone, whatever failed."""
+    """Requests, responses, buffers and executions are freed after any failure."""
     assert set(outcome["live"].values()) == {0}

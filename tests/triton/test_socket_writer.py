@@ -1,4 +1,4 @@
-"""Chunks that go straight to a socket, and what has no room there: nothing is lost or overtaken."""
+"""Chunks written directly to a socket, and the rest via its transport: complete and in order."""
 
 import contextlib
 import gc
@@ -86,7 +86,7 @@ def connection() -> Iterator[Connection]:
 
 
 def test_chunks(connection):
-    """Each piece is a chunk at once, and the transport is asked once."""
+    """Each piece becomes a chunk immediately, and the transport is asked once."""
     held = [connection.writer(piece) for piece in (b"a", b"bc" * 40, "é\n".encode())]
 
     connection.read()
@@ -98,7 +98,7 @@ def test_chunks(connection):
 
 
 def test_empty_piece(connection):
-    """An empty chunk would end the body, so it is none."""
+    """It is dropped: an empty chunk would end the body."""
     assert connection.writer(b"") is False
     connection.writer(b"a")
 
@@ -107,7 +107,7 @@ def test_empty_piece(connection):
 
 
 def test_transport_that_has_something_to_write(connection):
-    """What it has comes first: pieces wait behind it until it is idle."""
+    """Its data comes first: pieces wait until it is idle."""
     connection.buffered += b"1\r\n-\r\n"
     connection.writer(b"a")
     assert connection.otherwise == [b"a"]
@@ -120,7 +120,7 @@ def test_transport_that_has_something_to_write(connection):
 
 
 def test_transport_that_writes_between(connection):
-    """Whoever writes through the transport says so, and it is asked again."""
+    """After a write through the transport, it is asked again."""
     connection.writer(b"a")
     connection.writer.recheck()
     connection.buffered += b"1\r\n-\r\n"
@@ -134,7 +134,7 @@ def test_transport_that_writes_between(connection):
 
 
 def test_full_socket(connection):
-    """What the socket has no room for goes through the transport, the rest of a chunk as it is."""
+    """Data without room in the socket goes through the transport, also the rest of a chunk."""
     pieces = [b"%04d" % number * 10_000 for number in range(40)]
 
     held = [connection.writer(piece) for piece in pieces]
@@ -150,7 +150,7 @@ def test_full_socket(connection):
 
 
 def test_closed(connection):
-    """The descriptor may be somebody else's by now: nothing is written to it."""
+    """Nothing is written to the descriptor, which may be reused already."""
     connection.writer(b"a")
     connection.writer.close()
 
@@ -162,7 +162,7 @@ def test_closed(connection):
 
 
 def test_client_that_has_gone(connection):
-    """The transport finds out what is the matter; no signal ends the process."""
+    """The transport handles the error; no signal ends the process."""
     connection.writer(b"a")
     connection.client.close()
 
@@ -173,7 +173,7 @@ def test_client_that_has_gone(connection):
 
 @pytest.mark.parametrize("part", ["idle", "otherwise"])
 def test_failures(part):
-    """What the transport raises is raised."""
+    """The transport's exceptions are raised."""
 
     def fails(*_: object) -> bool:
         raise ValueError(part)
@@ -187,7 +187,7 @@ def test_failures(part):
 
 
 def test_cycle():
-    """A writer that its own calls lead back to goes with them."""
+    """A writer in a reference cycle with its callbacks is collected."""
 
     class Owner:
         gone = 0
@@ -222,7 +222,7 @@ steps = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_any_pace(steps):
-    """However client, transport and pieces take turns, the client reads the pieces in order."""
+    """At any pace of client, transport and pieces, the client receives the pieces in order."""
     connection = Connection()
     connection.server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     sent = b""

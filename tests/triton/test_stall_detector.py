@@ -1,4 +1,4 @@
-"""Silence, by counters and a clock that the test moves."""
+"""Stalls, by counters and a clock that the test controls."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Request:
 
 
 class World:
-    """One detector, and requests that the test answers."""
+    """A detector, and requests that the test responds to."""
 
     def __init__(self, timeouts: StallTimeouts | None = None) -> None:
         self.now_s = 0.0
@@ -40,7 +40,7 @@ class World:
         return self.requests[-1]
 
     def pass_time(self, seconds: float, *, step_s: float = EVERY_S) -> list[tuple[str, bool]]:
-        """What fires meanwhile, as phase and whether the engine is taken to hang."""
+        """The stalls meanwhile, as phase and whether the engine hangs."""
         fired: list[tuple[str, bool]] = []
         for _ in range(round(seconds / step_s)):
             self.now_s += step_s
@@ -51,7 +51,7 @@ class World:
 
 
 def test_no_first_response():
-    """A request without a response fires once its time for the first one is over, and once."""
+    """A request without a response stalls once after the first-token timeout."""
     world = World()
     world.begin()
 
@@ -60,7 +60,7 @@ def test_no_first_response():
 
 
 def test_silence_after_a_response():
-    """Each response begins the time between two anew."""
+    """Each response restarts the timeout."""
     world = World()
     request = world.begin()
     for _ in range(10):
@@ -71,7 +71,9 @@ def test_silence_after_a_response():
 
 
 def test_another_request_that_gets_something():
-    """Where the same model answers others its engine does not hang; another model is no proof."""
+    """If the same model responds to others, its engine does not hang; another model is no
+    evidence.
+    """
     for others_model, hung in (("m", False), ("n", True)):
         world = World()
         world.begin().received = 1
@@ -84,7 +86,7 @@ def test_another_request_that_gets_something():
         assert fired == [("inter_token", hung)]
 
 
-def test_work_on_whole_answers_is_a_sign_of_life():
+def test_pending_tokens_count_as_progress():
     """A request waits for its first response as long as its engine collects tokens."""
     world = World()
     world.begin()
@@ -95,8 +97,8 @@ def test_work_on_whole_answers_is_a_sign_of_life():
     assert world.pass_time(5.25) == [("first_token", True)]
 
 
-def test_streamed_tokens_without_response_are_a_sign_of_life():
-    """A stream whose tokens make no response waits as long as its engine makes some."""
+def test_streamed_tokens_without_response_count_as_progress():
+    """A stream whose tokens create no response waits as long as its engine produces some."""
     world = World()
     world.begin().received = 1
     for _ in range(40):
@@ -106,8 +108,8 @@ def test_streamed_tokens_without_response_are_a_sign_of_life():
     assert world.pass_time(2.25) == [("inter_token", True)]
 
 
-def test_whole_answers_do_not_excuse_a_silent_stream():
-    """A stream that has begun is not kept waiting by the whole answers of its engine."""
+def test_complete_responses_do_not_excuse_a_silent_stream():
+    """Tokens of complete responses do not keep a stream waiting that has begun."""
     world = World()
     world.begin().received = 1
     fired: list[tuple[str, bool]] = []
@@ -118,8 +120,8 @@ def test_whole_answers_do_not_excuse_a_silent_stream():
     assert [phase for phase, _ in fired] == ["inter_token"]
 
 
-def test_old_work_is_no_sign_of_life():
-    """What the engine had collected before the request came does not count."""
+def test_earlier_tokens_are_no_progress():
+    """Tokens collected before the request do not count."""
     world = World()
     world.pending["whole"] = 1000
     world.begin()
@@ -127,7 +129,7 @@ def test_old_work_is_no_sign_of_life():
     assert world.pass_time(6) == [("first_token", True)]
 
 
-def test_zero_is_for_ever():
+def test_zero_disables():
     world = World(StallTimeouts(first_token_s=0, inter_token_s=0))
     world.begin()
     world.begin().received = 3
@@ -135,8 +137,8 @@ def test_zero_is_for_ever():
     assert world.pass_time(3600) == []
 
 
-def test_a_loop_that_was_blocked():
-    """Time in which the event loop did not run, and served no engine, is nobody's silence."""
+def test_blocked_event_loop():
+    """Time in which the event loop was blocked does not count."""
     world = World()
     world.begin().received = 1
 
@@ -146,8 +148,8 @@ def test_a_loop_that_was_blocked():
     assert world.pass_time(1) == [("inter_token", True)]
 
 
-def test_requests_that_are_over():
-    """Nobody waits for them."""
+def test_finished_requests():
+    """They do not stall."""
     world = World()
     world.begin().done = True
 

@@ -62,7 +62,7 @@ def test_a_process_that_ends_without_a_stop(repository, ending, config, streams)
 
 @pytest.mark.parametrize("engine", ["mock", "coroutine"])
 async def test_stop_with_requests_in_flight(repository, start_server, engine):
-    """A stop ends every stream as unavailable, and waits for none."""
+    """A stop fails every stream as unavailable and waits for none."""
     if engine == "mock":
         mock_models.write(repository, "mock", tokens_per_second=50)
     else:
@@ -80,7 +80,7 @@ async def test_stop_with_requests_in_flight(repository, start_server, engine):
 
 
 async def test_stop_gives_what_came_before(repository, start_server):
-    """What an engine sent before the stop is given before the error."""
+    """Responses sent before the stop come before the error."""
     mock_models.write(repository, "mock", config=failing_engines.config("NeverEnds"))
     server = await start_server()
     stream = server.infer("mock", generation())
@@ -93,7 +93,7 @@ async def test_stop_gives_what_came_before(repository, start_server):
 
 
 async def test_stop_with_requests_that_have_just_been_sent(repository, start_server):
-    """Requests that have not reached their engine when the stop comes end as unavailable too."""
+    """Requests that have not reached their engine yet fail as unavailable too."""
     mock_models.write(repository, "mock", tokens_per_second=50)
     server = await start_server()
     streams = [generate(server, 10) for _ in range(16)]
@@ -117,7 +117,7 @@ async def test_a_stream_after_the_stop(repository, start_server):
 
 
 async def test_stop_while_a_model_loads(repository, start_server):
-    """A stop that comes while a model loads ends both."""
+    """A stop interrupts a load, and both end."""
     mock_models.write(repository, "mock", load_s=0.3)
     server = await start_server(startup_models=[])
     loading = asyncio.create_task(server.load_model("mock"))
@@ -130,7 +130,7 @@ async def test_stop_while_a_model_loads(repository, start_server):
 
 
 async def test_stop_while_an_engine_waits_for_its_process(repository, start_server):
-    """The stop ends what the load waits for, and so the load, however long it would have taken."""
+    """The stop interrupts the load, however long it would have taken."""
     mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
     server = await start_server(startup_models=[])
     loading = asyncio.create_task(server.load_model("mock"))
@@ -143,7 +143,9 @@ async def test_stop_while_an_engine_waits_for_its_process(repository, start_serv
 
 
 async def test_a_core_that_ends_without_its_loop(repository, start_server):
-    """What nobody took of a core that has ended goes with it, though no loop drains it any more."""
+    """Responses that were not taken are freed with a stopped core, even without a loop to
+    drain it.
+    """
     mock_models.write(repository, "mock", config=COROUTINES)
     server = await start_server()
     core, streams = server._core, [generate(server, 10) for _ in range(4)]
@@ -157,7 +159,7 @@ async def test_a_core_that_ends_without_its_loop(repository, start_server):
 
 
 async def test_a_core_that_does_not_end_without_its_loop(repository, start_server, caplog):
-    """At the interpreter's end, too, the log says so, and no files are left."""
+    """At interpreter exit too it is logged, and no files are left."""
     mock_models.write(repository, "mock")
     server = await start_server(exit_timeout_s=0)
     core, folder = server._core, server._backends.folder
@@ -172,7 +174,7 @@ async def test_a_core_that_does_not_end_without_its_loop(repository, start_serve
 
 
 async def test_two_stops_at_once(server):
-    """Stops that overlap are one."""
+    """Concurrent stops count as one."""
     async with asyncio.timeout(10):
         await asyncio.gather(server.stop(), server.stop())
 

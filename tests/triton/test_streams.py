@@ -25,7 +25,7 @@ async def test_responses_come_in_order(repository, start_server):
 
 
 async def test_a_burst_comes_at_once(repository, start_server):
-    """What came while nobody looked comes in one step, with at least one response in each."""
+    """Responses that arrive between steps are returned in one step of at least one response."""
     mock_models.write(repository, "mock")
     server = await start_server()
     stream = generate(server, 50)
@@ -36,7 +36,7 @@ async def test_a_burst_comes_at_once(repository, start_server):
 
 @pytest.mark.parametrize("rate", [2_000, 20_000, 50_000])
 async def test_no_step_is_empty(repository, start_server, rate):
-    """Each step has at least one response: a wake-up for what has been taken already is no step."""
+    """A wake-up for responses that were taken already is not a step."""
     mock_models.write(repository, "mock", tokens_per_second=rate)
     server = await start_server()
 
@@ -48,14 +48,14 @@ async def test_no_step_is_empty(repository, start_server, rate):
 
 
 async def test_only_the_last_is_final(server):
-    """The stream ends after the response that is final."""
+    """The stream ends after the final response."""
     responses = await collect(generate(server, 4))
 
     assert [response.final for response in responses] == [False, False, False, True]
 
 
 async def test_a_stream_that_has_ended_stays_ended(server):
-    """A stream that is asked again after its end ends again."""
+    """Iterating over an ended stream ends at once."""
     stream = generate(server, 3)
     await collect(stream)
 
@@ -63,7 +63,7 @@ async def test_a_stream_that_has_ended_stays_ended(server):
 
 
 async def test_streams_interleave(repository, start_server):
-    """Streams that run together advance together."""
+    """Concurrent streams advance together."""
     mock_models.write(repository, "mock", tokens_per_second=500)
     server = await start_server()
     order: list[object] = []
@@ -96,14 +96,14 @@ async def test_one_wake_up_serves_many_streams(repository, start_server, monkeyp
 
 
 async def test_sixty_four_streams(server):
-    """Many streams at once each get all of theirs."""
+    """Each of many concurrent streams gets all its responses."""
     totals = await asyncio.gather(*(count(generate(server, 50)) for _ in range(64)))
 
     assert totals == [50] * 64
 
 
 async def test_an_error_comes_after_what_was_sent(repository, start_server):
-    """Where the engine fails midway, the responses before come first, then the error."""
+    """If the engine fails midway, earlier responses come first, then the error."""
     mock_models.write(repository, "mock", fail_after_tokens=3)
     server = await start_server()
     got: list[Any] = []
@@ -113,8 +113,8 @@ async def test_an_error_comes_after_what_was_sent(repository, start_server):
     assert len(got) == 3
 
 
-async def test_an_error_is_told_once(repository, start_server):
-    """A stream that has raised its error ends when it is asked again."""
+async def test_error_is_raised_once(repository, start_server):
+    """A stream that has raised its error ends at the next step."""
     mock_models.write(repository, "mock", fail_after_tokens=0)
     server = await start_server()
     stream = generate(server, 10)
@@ -136,7 +136,7 @@ FAILURES = {
 
 @pytest.mark.parametrize(("engine", "failure"), FAILURES.items(), ids=FAILURES)
 async def test_an_engine_that_fails(repository, start_server, engine, failure):
-    """An engine that goes wrong gives its client a clear error, and the server goes on."""
+    """A failing engine gives its client a clear error, and the server continues."""
     mock_models.write(repository, "bad", config=failing_engines.config(engine))
     mock_models.write(repository, "good")
     server = await start_server()
@@ -149,7 +149,7 @@ async def test_an_engine_that_fails(repository, start_server, engine, failure):
 
 
 async def test_an_engine_that_sends_too_much(repository, start_server):
-    """What an engine sends after the end is dropped."""
+    """Responses after the end are dropped."""
     mock_models.write(repository, "mock", config=failing_engines.config("SendsTooMuch"))
     server = await start_server()
 
@@ -157,7 +157,7 @@ async def test_an_engine_that_sends_too_much(repository, start_server):
 
 
 async def test_one_bad_request_among_good_ones(repository, start_server):
-    """A request that fails does not disturb those that run beside it."""
+    """A failing request does not affect concurrent ones."""
     mock_models.write(repository, "mock", tokens_per_second=500)
     server = await start_server()
     good = [asyncio.create_task(count(generate(server, 20))) for _ in range(4)]
@@ -167,8 +167,8 @@ async def test_one_bad_request_among_good_ones(repository, start_server):
     assert await asyncio.gather(*good) == [20] * 4
 
 
-async def test_the_memory_of_responses_goes_as_they_go(server):
-    """A response that nobody holds is gone: a stream needs the memory of a burst, not its own."""
+async def test_memory_of_responses_is_freed(server):
+    """Responses without references are freed: a stream needs the memory of a burst only."""
     most = 0
     async for burst in generate(server, 500):
         del burst

@@ -1,4 +1,4 @@
-"""Which instances of the Python backend's are whose, and which have died."""
+"""The instances of stub processes, and which have died."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts processes that look like an instance's stub, and do nothing."""
+    """Starts idle processes that look like an instance's stub."""
     started = []
 
     def start(instance: str) -> "subprocess.Popen[bytes]":
@@ -30,7 +30,7 @@ def start() -> Iterator[Start]:
 
 
 def dead(known: stub_processes.StubProcesses) -> set[str]:
-    """After two looks, as it takes."""
+    """After two checks, as required."""
     known.dead()
     return known.dead()
 
@@ -41,8 +41,8 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 
 
-def test_a_stub_that_dies(start):
-    """Its instance is dead; others are not."""
+def test_dead_stub(start):
+    """Only its instance is dead."""
     known = stub_processes.StubProcesses()
     first, _ = start("one_0"), start("other_0")
     assert known.refresh() == {"one_0", "other_0"}
@@ -52,8 +52,8 @@ def test_a_stub_that_dies(start):
     assert dead(known) == {"one_0"}
 
 
-def test_an_instance_that_has_been_loaded_again(start):
-    """It is alive, though the core has not put its old process away."""
+def test_reloaded_instance(start):
+    """It is alive, even if the core has not removed its old process."""
     known = stub_processes.StubProcesses()
     first = start("one_0")
     known.refresh()
@@ -66,10 +66,8 @@ def test_an_instance_that_has_been_loaded_again(start):
     assert dead(known) == set()
 
 
-def test_a_stub_that_the_core_has_reaped(start):
-    """Its instance is reported by the next look for processes, and stays so until another process
-    has it.
-    """
+def test_reaped_stub(start):
+    """Its instance is reported by the next refresh until another process serves it."""
     known = stub_processes.StubProcesses()
     first, _ = start("one_0"), start("other_0")
     known.refresh()
@@ -85,8 +83,8 @@ def test_a_stub_that_the_core_has_reaped(start):
     assert known.reaped() == set()
 
 
-def test_a_stub_that_went_with_its_model(start):
-    """It is forgotten; others that are gone are not."""
+def test_stub_of_an_unloaded_model(start):
+    """It is forgotten; other missing stubs are not."""
     known = stub_processes.StubProcesses()
     for process in (start("one_0"), start("other_0")):
         known.refresh()
@@ -110,6 +108,6 @@ def test_a_stub_that_went_with_its_model(start):
         ("model_x", "model", False),
     ],
 )
-def test_an_instances_model(instance, group, whose):
-    """An instance has its group's name, and its number."""
+def test_instance_names(instance, group, whose):
+    """An instance is named after its group, with a number."""
     assert stub_processes.serves(instance, [{"name": "another"}, {"name": group}]) is whose

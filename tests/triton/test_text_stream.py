@@ -1,4 +1,4 @@
-"""Tokens that become responses without Python, and those that Python has to see."""
+"""Tokens that become responses without Python, and those that Python must handle."""
 
 import json
 from collections.abc import Callable
@@ -49,7 +49,7 @@ TEXTS = ["zero", "-", "zwei", "-", "", "-", "\ud800", "-", 7]
 
 
 async def test_tokens(ask):
-    """Each token is a response of its text; one that completes no character is counted alone."""
+    """Each token is a response with its text; one that completes no character is only counted."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS)}
 
@@ -62,7 +62,7 @@ async def test_tokens(ask):
 
 
 async def test_tokens_without_text_are_reported(ask):
-    """Each token that makes no response is reported at once: it shows that the engine works."""
+    """A token without a response is reported immediately, as evidence that the engine works."""
     reported: list[bool] = []
     streams = {"r": stream_of(await ask(), TEXTS, lambda: reported.append(True))}
 
@@ -72,7 +72,7 @@ async def test_tokens_without_text_are_reported(ask):
 
 
 async def test_many_streams(ask):
-    """One step brings a token for each; nobody gets another one's."""
+    """One step brings a token for each stream; none gets another's."""
     requests = {str(number): await ask() for number in range(5)}
     streams = {name: stream_of(request, [f"text of {name}"]) for name, request in requests.items()}
 
@@ -97,7 +97,7 @@ async def test_many_streams(ask):
     ids=["end", "first", "two tokens", "none", "tuple", "bad token", "unknown", "not plain"],
 )
 async def test_what_python_has_to_see(ask, more):
-    """Whatever is more than one token's text is given back, and nothing has been done with it."""
+    """Anything but one token's text is returned unprocessed."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS), "slow": SimpleNamespace(native=None)}
 
@@ -110,7 +110,7 @@ async def test_what_python_has_to_see(ask, more):
 
 @pytest.mark.parametrize(("token", "cause"), [(6, "surrogates"), (8, "bytes-like")])
 async def test_text_that_cannot_be_sent(ask, token, cause):
-    """Its stream fails alone, and says why."""
+    """Only its stream fails, with the reason."""
     request, other = await ask(), await ask()
     streams = {"r": stream_of(request, TEXTS), "o": stream_of(other, TEXTS)}
 
@@ -124,7 +124,7 @@ async def test_text_that_cannot_be_sent(ask, token, cause):
 
 
 async def test_request_that_has_ended(ask):
-    """What the engine made after its caller went is dropped."""
+    """Output after the caller left is dropped."""
     request = await ask()
     streams = {"r": stream_of(request, TEXTS)}
     request.execution.fail(error_codes.CANCELLED, "gone")
@@ -137,7 +137,7 @@ async def test_request_that_has_ended(ask):
 
 
 async def test_output_of_another_form(ask):
-    """An engine of another version is an error at once, not a stream that waits."""
+    """The output of another engine version is an immediate error, not a hanging stream."""
     streams = {"r": stream_of(await ask(), TEXTS)}
 
     with pytest.raises(AttributeError, match="request_id"):

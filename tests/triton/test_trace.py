@@ -1,4 +1,4 @@
-"""What the core tells of a request that is traced."""
+"""The core's trace of a request."""
 
 import asyncio
 import time
@@ -81,7 +81,7 @@ async def ended(trace):
 
 
 async def test_times(server, record):
-    """The times of a request are in order, between its begin and its end by the same clock."""
+    """The timestamps of a request are in order, between its start and end on the same clock."""
     begun_ns = time.monotonic_ns()
     await collect(server.infer("mock", generation(max_tokens=3)))
     [trace] = record.core_traces
@@ -95,7 +95,7 @@ async def test_times(server, record):
 
 
 async def test_steps_of_an_ensemble(server, repository, record):
-    """Each step has a trace of its own, below the ensemble's."""
+    """Each step has its own trace below the ensemble's."""
     folder = repository / "ensemble"
     (folder / "1").mkdir(parents=True)
     (folder / "config.pbtxt").write_text(ENSEMBLE)
@@ -110,7 +110,7 @@ async def test_steps_of_an_ensemble(server, repository, record):
 
 
 async def test_cancelled(server, repository, record):
-    """A request that is cancelled ends its trace too."""
+    """A cancelled request ends its trace too."""
     mock_models.write(repository, "slow", tokens_per_second=1)
     await server.load_model("slow")
     stream = server.infer("slow", generation(max_tokens=100))
@@ -126,7 +126,7 @@ async def test_cancelled(server, repository, record):
     [("mock", {"unknown": text("x")}), ("nobody", {"text_input": text("x")})],
 )
 async def test_refused(server, record, model, inputs):
-    """A request that the core refuses at once leaves no trace behind."""
+    """A request that the core rejects immediately leaves no trace behind."""
     for _ in range(10):
         with pytest.raises(errors.GatewayError):
             server.infer(model, inputs)
@@ -136,7 +136,7 @@ async def test_refused(server, record, model, inputs):
 
 
 async def test_not_sampled(server):
-    """Where nobody wants to know, nothing is traced."""
+    """Without a trace context nothing is traced."""
     made = RequestRecord("req_1")
     token = request_record.current.set(made)
     await collect(server.infer("mock", generation(max_tokens=1)))
@@ -146,7 +146,7 @@ async def test_not_sampled(server):
 
 
 async def test_limit(server, record):
-    """Of a request's many only the first are traced."""
+    """Only the first of a request's many inner requests are traced."""
     for _ in range(MAX_CORE_TRACES + 3):
         await collect(server.infer("mock", generation(max_tokens=1)))
 
@@ -160,8 +160,8 @@ def successes(server, model):
 
 
 async def test_what_outlives_the_request(repository, start_server, record):
-    """A trace tells nothing more once its request has ended, though a model that was asked on the
-    request's behalf still computes.
+    """A trace records nothing after its request has ended, even if a model that was called for it
+    continues.
     """
     python_models.write(repository, "asks", answer="")
     (repository / "asks" / "1" / "model.py").write_text(ASKS_ON)

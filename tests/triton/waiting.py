@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, where no event tells."""
+"""Waits for another thread or process that sends no event."""
 
 import asyncio
 from collections.abc import Callable

@@ -56,7 +56,7 @@ def installed() -> tuple[ConstraintPlugin, ...]:
     for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
         plugin = point.load()()
         if not isinstance(plugin, ConstraintPlugin):
-            raise TypeError(f"the entry point {point.name!r} of {GROUP} is no ConstraintPlugin")
+            raise TypeError(f"the entry point {point.name!r} of {GROUP} is not a ConstraintPlugin")
         plugin.name = point.name
         plugins.append(plugin)
     return tuple(plugins)

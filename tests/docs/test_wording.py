@@ -1,0 +1,145 @@
+"""Documentation, help texts and messages avoid the words of a list.
+
+A hit names the text and what to write instead.
+"""
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from openai_frontend.cli.parser import parser
+from openai_frontend.config.model_options import ModelOptions
+from openai_frontend.config.settings import Settings
+from openai_frontend.metrics import catalog, vllm_catalog
+from tests.gateway_process import ROOT
+
+# Pattern -> what to write instead
+WORDS = {
+    r"(?<!there )\b(?:is|are|was|were) no (?!longer\b|more\b)": "is not a, has no",
+    r"\b(?:is|are) none\b(?! of\b)": "is not one, is missing",
+    r"\btold\b": "returned, reported, set",
+    r"\btells? of\b": "reports",
+    r"\bwhoever\b": "anyone who, clients that",
+    r"\bnobody\b": "no client, no one, unknown",
+    r"\boverheard\b": "ignored",
+    r"\bgo(?:es)? on\b": "continues",
+    r"\bwent on\b": "continued",
+    r"(?<!as it )\bstands\b": "is, appears",
+    r"\bat work\b": "running",
+    r"\bfor ever\b": "forever; 0 disables the limit",
+    r"\banew\b": "again",
+    r"\bmend(?:ed|s)?\b": "fix, recover",
+    r"\btaken up\b": "applied",
+    r"\bsome \d": "about",
+    r"\bnot whole\b": "incomplete",
+    r"(?:^|[.] )(?-i:Where) (?!to\b|there is|the \w+ is\b)": "if",
+    r"\b(?:gave|gives?|given) back\b": "release, return",
+    r"\bturns? by key\b": "fair between keys",
+}
+BANNED = {re.compile(pattern, re.IGNORECASE): advice for pattern, advice in WORDS.items()}
+
+# Sources of texts that are not rewritten yet: paths of the package, settings and options by name.
+NOT_YET_CLEAN: set[str] = set()
+
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+class Text(NamedTuple):
+    source: str
+    text: str
+
+
+def pages() -> Iterator[Text]:
+    """Prose of the documentation, without code."""
+    paths = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("[A-Z]*.md")]
+    for path in sorted(paths):
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"`[^`\n]*`", "`", text)
+        yield from (Text(str(path.relative_to(ROOT)), line) for line in text.splitlines())
+
+
+def help_texts() -> Iterator[Text]:
+    waiting: list[tuple[str, argparse.ArgumentParser]] = [("openai-frontend", parser())]
+    while waiting:
+        name, command = waiting.pop()
+        yield Text(f"{name} --help", command.description or "")
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += [
+                    (f"{name} {sub}", each) for sub, each in action._name_parser_map.items()
+                ]
+            yield Text(f"{name} {action.dest}", action.help or "")
+
+
+def field_texts() -> Iterator[Text]:
+    for model in (Settings, ModelOptions):
+        for name, field in model.model_fields.items():
+            yield Text(f"{model.__name__}.{name}", field.description or "")
+
+
+def metric_texts() -> Iterator[Text]:
+    for spec in (*catalog.ALL, *vllm_catalog.ALL):
+        yield Text(f"metric {spec.name}", spec.help)
+        yield Text(f"metric {spec.name}", spec.runbook)
+
+
+def messages() -> Iterator[Text]:
+    """String literals in `raise` statements and log calls of the package."""
+    for path in sorted((ROOT / "openai_frontend").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if is_message(node):
+                source = str(path.relative_to(ROOT))
+                yield from (Text(source, literal) for literal in literals(node))
+
+
+def is_message(node: ast.AST) -> bool:
+    match node:
+        case ast.Raise(exc=ast.Call()):
+            return True
+        case ast.Call(func=ast.Attribute(attr=name), args=[_, *_]):
+            return name in LOG_METHODS
+    return False
+
+
+def literals(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
+
+
+SOURCES = {
+    "pages": pages,
+    "help": help_texts,
+    "fields": field_texts,
+    "metrics": metric_texts,
+    "messages": messages,
+}
+
+
+def hits(texts: Iterator[Text]) -> Iterator[str]:
+    for source, text in texts:
+        for pattern, advice in BANNED.items():
+            if source not in NOT_YET_CLEAN and (match := pattern.search(text)):
+                yield f"{source}: '{match[0].strip()}' in {text.strip()!r}; write: {advice}"
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_avoid_banned_words(name: str) -> None:
+    assert list(hits(SOURCES[name]())) == []
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_each_source_has_texts(name: str) -> None:
+    """The check above has something to check."""
+    assert len(list(SOURCES[name]())) > 20
+
+
+def test_a_banned_word_is_found() -> None:
+    found = list(hits(iter([Text("page", "The server is no gateway."), Text("page", "It runs.")])))
+
+    assert len(found) == 1
+    assert "is no" in found[0]

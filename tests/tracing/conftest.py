@@ -1,6 +1,4 @@
-"""A gateway that tells all it can: at the level debug, as JSON, with a line and a span for each
-request.
-"""
+"""A gateway with full logging: level debug, JSON, an access log, and a span for each request."""
 
 import json
 import time
@@ -24,19 +22,17 @@ ANSWER = "canaryanswer"
 
 @dataclass
 class World:
-    """The process, and what it tells."""
-
     process: GatewayProcess
     collector: Collector
     client: httpx.Client
 
     def lines(self) -> list[dict[str, Any]]:
-        """Each line of the log."""
+        """The JSON lines of the log."""
         logged = [each for each in self.process.output().splitlines() if each.startswith("{")]
         return [json.loads(each) for each in logged]
 
     def lines_of(self, request_id: str, timeout_s: float = 20) -> list[dict[str, Any]]:
-        """Those of a request that is over: the last is the access log's."""
+        """The lines of a finished request; the last one is the access log's."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = [line for line in self.lines() if line.get("request_id") == request_id]
@@ -48,7 +44,7 @@ class World:
 
 @pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """`demo` talks, `telling` raises, `broken` does not load."""
+    """`demo` generates text, `telling` raises, `broken` does not load, `breaks` fails midway."""
     folder = tmp_path_factory.mktemp("seen")
     repository = folder / "models"
     mock_models.write_with_tokenizer(repository, "demo", tokens=[f" {ANSWER}"], dimensions=4)

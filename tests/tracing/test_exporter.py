@@ -1,4 +1,4 @@
-"""What becomes of spans that no collector takes."""
+"""Spans that cannot be exported."""
 
 import time
 
@@ -18,10 +18,8 @@ def record(number: int = 1) -> RequestRecord:
     return made
 
 
-def test_collector_that_is_away() -> None:
-    """The spans are lost and counted, the log tells of it once for a batch, and the end waits no
-    longer than it may.
-    """
+def test_unreachable_collector() -> None:
+    """Spans are dropped and counted, logged once per batch, and `close` does not wait for long."""
     exporter = Exporter("http://127.0.0.1:9", ADDRESS, send_s=0.3)
     for number in range(1, 4):
         exporter.put(record(number))
@@ -32,8 +30,8 @@ def test_collector_that_is_away() -> None:
     assert exporter.lost == 3
 
 
-def test_collector_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
-    """The same where it answers with an error."""
+def test_collector_that_rejects_spans(caplog: pytest.LogCaptureFixture) -> None:
+    """An error response drops the spans too."""
     with Collector(status=400) as collector:
         exporter = Exporter(collector.url, ADDRESS, send_s=0.3)
         exporter.put(record())
@@ -43,10 +41,8 @@ def test_collector_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
     assert "dropped the spans of 1 requests" in caplog.messages
 
 
-def test_too_many() -> None:
-    """Where the collector is slower than requests come, putting blocks nobody, and what finds no
-    room is counted.
-    """
+def test_full_queue_drops_records() -> None:
+    """`put` never blocks; records that do not fit into the queue are counted."""
     with Collector(delay_s=0.2) as collector:
         exporter = Exporter(collector.url, ADDRESS)
         begun_s = time.thread_time()  # the exporter's own thread is at work meanwhile
@@ -61,8 +57,8 @@ def test_too_many() -> None:
     assert len(collector.spans) + exporter.lost == MAX_RECORDS + 1999
 
 
-def test_close_sends_what_waits() -> None:
-    """What was put before the end is sent."""
+def test_close_exports_queued_records() -> None:
+    """Records put before `close` are exported."""
     with Collector() as collector:
         exporter = Exporter(collector.url, ADDRESS)
         for number in range(1, 10):

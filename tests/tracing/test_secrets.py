@@ -1,4 +1,4 @@
-"""No prompt, no answer and no key is in any log or span, whatever is asked and whatever fails."""
+"""No prompt, output or key appears in a log, span or metric, whatever fails."""
 
 import json
 import socket
@@ -26,8 +26,8 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions/render": CHAT,
     "/v1/completions/render": {"prompt": PROMPT},
 }
-# Each is wrong in its own way, and quotes the prompt where it can
-SPOILT: tuple[dict[str, Any], ...] = (
+# Invalid in different ways, with the prompt wherever possible
+INVALID: tuple[dict[str, Any], ...] = (
     {"temperature": PROMPT},
     {PROMPT: PROMPT},
     {"max_tokens": 1, "stop": [PROMPT] * 100},
@@ -40,15 +40,15 @@ SPOILT: tuple[dict[str, Any], ...] = (
 
 
 def ask_all(world: World) -> set[int]:
-    """Every route, with every model, whole and streamed, right and wrong; the statuses."""
+    """Requests to every route and model, streamed or not, valid or not. Returns the statuses."""
     statuses = set()
     for path, body in BODIES.items():
         for model in ("demo", "telling", "breaks", "broken"):
             for more in ({"max_tokens": 2}, {"max_tokens": 4, "stream": True}):
                 asked = {"model": model, **body, **more}
                 statuses.add(world.client.post(path, json=asked).status_code)
-        for spoilt in SPOILT:
-            asked = {"model": "demo", **body, **spoilt}
+        for invalid in INVALID:
+            asked = {"model": "demo", **body, **invalid}
             statuses.add(world.client.post(path, json=asked).status_code)
         statuses.add(world.client.post(path, content=f'{{"prompt": "{PROMPT}').status_code)
     kserve = {"text_input": PROMPT, "prompt": PROMPT, PROMPT: PROMPT}
@@ -62,7 +62,7 @@ def ask_all(world: World) -> set[int]:
 
 
 def ask_with_keys(world: World) -> set[int]:
-    """Keys where they belong and where they do not."""
+    """Requests with keys in the right and in wrong headers. Returns the statuses."""
     statuses = set()
     for headers in (
         {"authorization": f"Bearer {OTHER_KEY}"},
@@ -80,10 +80,8 @@ def ask_with_keys(world: World) -> set[int]:
     return {*statuses, query.status_code}
 
 
-def test_canaries(world: World) -> None:
-    """All routes, failing ones too, at the level debug: no canary in the log, in standard output,
-    in a span or in a metric.
-    """
+def test_no_canary_appears_anywhere(world: World) -> None:
+    """Not in the log at level debug, in standard output, in a span or in a metric."""
     assert ask_all(world) >= {200, 400, 404, 500, 503}
     assert ask_with_keys(world) >= {200, 401}
     last = world.client.get("/v1/models", headers={"x-request-id": "the-last"})
@@ -93,7 +91,7 @@ def test_canaries(world: World) -> None:
 
     told = world.process.output()
     assert last.status_code == 200
-    assert "telling" in told and "RuntimeError" in told and "Traceback" in told  # noqa: PT018  it tells of failures
+    assert "telling" in told and "RuntimeError" in told and "Traceback" in told  # noqa: PT018  failures are logged
     spans = b"".join(world.collector.bodies)
     for canary in CANARIES:
         where = [line for line in told.splitlines() if canary in line]
@@ -102,8 +100,8 @@ def test_canaries(world: World) -> None:
         assert canary not in metrics
 
 
-def test_access_log(world: World) -> None:
-    """The line of a request has its ids, what it used and who asked; streams' bytes too."""
+def test_access_log_line(world: World) -> None:
+    """It has the ids, the usage, the bytes of the stream, the client and the key's name."""
     body = {"model": "demo", **CHAT, "max_tokens": 40, "stream": True}
     with world.client.stream("POST", "/v1/chat/completions", json=body) as response:
         size = len(response.read())
@@ -131,8 +129,8 @@ def test_access_log(world: World) -> None:
     }
 
 
-def test_line_of_a_failure(world: World) -> None:
-    """The failure's line and the access log's have the ids of the request, and of its answer."""
+def test_failure_is_logged_with_its_ids(world: World) -> None:
+    """The failure and the access log share the request id and the response id."""
     body = {"model": "telling", **CHAT}
     response = world.client.post("/v1/chat/completions", json=body)
     failure, access = world.lines_of(response.headers["x-request-id"])
@@ -148,8 +146,8 @@ def test_line_of_a_failure(world: World) -> None:
     assert raising in engine["exception"]["stack"]
 
 
-def test_tritons_lines(world: World) -> None:
-    """What Triton's core logs is in the same form."""
+def test_log_of_tritons_core(world: World) -> None:
+    """Its lines have the same format."""
     lines = [line for line in world.lines() if line["logger"] == "triton"]
 
     assert any("broken" in line["message"] and line["level"] == "error" for line in lines)
@@ -158,8 +156,8 @@ def test_tritons_lines(world: World) -> None:
 FORGED = '\r\n{"level":"error","logger":"forged"}\r\n\x1b[2Kforged'
 
 
-def test_forged_lines(world: World) -> None:
-    """Nothing that a request says begins a line of its own, or commands a terminal."""
+def test_log_lines_cannot_be_forged(world: World) -> None:
+    """No part of a request starts a new line or controls a terminal."""
     world.client.post("/v1/completions", json={"model": FORGED, "prompt": FORGED, FORGED: 1})
     world.client.post(f"/v2/models/demo{'%0d%0aforged'}/generate", json={"id": FORGED})
     world.client.post("/v2/models/demo/generate", json={"id": FORGED, "text_input": FORGED})
@@ -176,8 +174,8 @@ def test_forged_lines(world: World) -> None:
     assert [line for line in lines if "\x1b" in line or line.startswith("forged")] == []
 
 
-def test_nothing_is_imported() -> None:
-    """Without a collector nobody imports OpenTelemetry."""
+def test_opentelemetry_is_not_imported_without_a_collector() -> None:
+    """It costs start-up time and memory."""
     code = (
         "import sys, openai_frontend.cli.serve as s;"
         "from openai_frontend.config.settings import Settings;"
@@ -190,8 +188,8 @@ def test_nothing_is_imported() -> None:
     assert ran.stdout == "[]\n"
 
 
-def test_missing_extra(tmp_path: Path) -> None:
-    """Where the extra is not installed the setting is refused, with the extra's name."""
+def test_missing_extra_is_reported(tmp_path: Path) -> None:
+    """The error names the extra to install."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None; from openai_frontend.cli import main;"
         "sys.exit(main(['serve', '--otlp-endpoint=http://127.0.0.1:9', '--model-repository=.']))"

@@ -1,4 +1,4 @@
-"""What a collector is told of requests, by a real gateway."""
+"""Spans that a real gateway exports."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def asked(
     return span, response
 
 
-def test_chat(world: World) -> None:
-    """A chat's span has the conventions' attributes, and is the caller's child."""
+def test_span_of_a_chat(world: World) -> None:
+    """It has the attributes of the semantic conventions and is a child of the caller's span."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 5, "temperature": 0.5, "seed": 7}
     span, response = asked(world, "/v1/chat/completions", body, **PARENT)
 
@@ -56,8 +56,8 @@ def test_chat(world: World) -> None:
     assert span.status.code == Status.STATUS_CODE_UNSET
 
 
-def test_stream(world: World) -> None:
-    """A stream's span tells when its first token came, and when its answer ended."""
+def test_span_of_a_stream(world: World) -> None:
+    """It has events for the first token and the end of the generation."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50, "stream": True}
     span, _ = asked(world, "/v1/chat/completions", body)
 
@@ -72,8 +72,8 @@ def test_stream(world: World) -> None:
     assert span.parent_span_id == b""
 
 
-def test_tritons_part(world: World) -> None:
-    """Triton's span is the request's child, with its times in the queue and at work."""
+def test_span_of_triton(world: World) -> None:
+    """It is a child of the request's span, with queue and compute times."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 50}
     span, _ = asked(world, "/v1/chat/completions", body)
 
@@ -93,8 +93,8 @@ def test_tritons_part(world: World) -> None:
     assert max(early_ns, late_ns) < 5_000_000
 
 
-def test_choices(world: World) -> None:
-    """A request for several answers counts its prompt once, and has a child for each."""
+def test_span_with_several_choices(world: World) -> None:
+    """The prompt counts once, and each choice has a child span."""
     body = {"model": "demo", "prompt": "go", "max_tokens": 3, "n": 3}
     span, response = asked(world, "/v1/completions", body)
 
@@ -115,8 +115,10 @@ def test_choices(world: World) -> None:
         ("/v2/models/demo/generate", {"text_input": "go", "max_tokens": 2}, "infer"),
     ],
 )
-def test_other_operations(world: World, path: str, body: dict[str, Any], operation: str) -> None:
-    """What is not text generation has its operation, its tokens and Triton's part too."""
+def test_spans_of_other_operations(
+    world: World, path: str, body: dict[str, Any], operation: str
+) -> None:
+    """Embeddings and scores have their operation, tokens and a child span too."""
     span, response = asked(world, path, body)
 
     told = attributes(span)
@@ -141,12 +143,10 @@ def test_other_operations(world: World, path: str, body: dict[str, Any], operati
         ("/nowhere/at/all", {}, 404, "POST none", "404"),
     ],
 )  # fmt: skip
-def test_failures(
+def test_spans_of_failures(
     world: World, path: str, body: dict[str, Any], status: int, name: str, error: str
 ) -> None:
-    """What fails has the error's code, in the middle of a stream too; only what is our failure is
-    an error of the span.
-    """
+    """They have the error code, in streams too; only our own failures set the status."""
     span, response = asked(world, path, body)
 
     assert response.status_code == status
@@ -157,8 +157,8 @@ def test_failures(
 
 
 @pytest.mark.parametrize("parent", ["", "00-x-y-01", PARENT["traceparent"].replace("00-", "ff-")])
-def test_malformed_caller(world: World, parent: str) -> None:
-    """A malformed traceparent is ignored: the request has a trace of its own."""
+def test_malformed_traceparent_is_ignored(world: World, parent: str) -> None:
+    """The request starts a new trace."""
     body = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
     span, response = asked(world, "/v1/chat/completions", body, traceparent=parent)
 
@@ -167,8 +167,8 @@ def test_malformed_caller(world: World, parent: str) -> None:
     assert span.trace_id.hex() != TRACE
 
 
-def test_caller_that_is_not_traced(world: World) -> None:
-    """Where the caller's trace is not sampled, nothing is sent; the log has its id all the same."""
+def test_unsampled_caller(world: World) -> None:
+    """If the caller's trace is not sampled, no span is exported; the log has its trace id."""
     trace = "a" * 32
     headers = {"traceparent": f"00-{trace}-{CALLER}-00"}
     response = world.client.get("/v1/models", headers=headers)
@@ -179,8 +179,8 @@ def test_caller_that_is_not_traced(world: World) -> None:
     assert line["trace_id"] == trace
 
 
-def test_resource(world: World) -> None:
-    """SpanBuilder tell the service."""
+def test_spans_name_the_service(world: World) -> None:
+    """The resource has the service's name and version."""
     asked(world, "/v1/chat/completions", {"model": "demo", "messages": MESSAGES, "max_tokens": 1})
 
     assert world.collector.resources[0]["service.name"] == "openai-frontend"

@@ -1,4 +1,4 @@
-"""The caller's trace in the headers."""
+"""W3C Trace Context headers."""
 
 import pytest
 
@@ -13,21 +13,21 @@ def headers(*parents: str, states: tuple[bytes, ...] = ()) -> list[tuple[bytes, 
     return [(b"host", b"x"), *given, *((b"tracestate", each) for each in states)]
 
 
-def test_caller():
-    """A trace has the ids of the caller, its decision, and what other vendors add."""
+def test_trace_context_is_parsed():
+    """It has the caller's ids, its sampling decision and tracestate."""
     assert read(headers(GOOD, states=(b"a=1", b"b=2"))) == TraceContext(
         TRACE, SPAN, True, "a=1,b=2"
     )
 
 
 @pytest.mark.parametrize(("flags", "sampled"), [("00", False), ("01", True), ("03", True)])
-def test_flags(flags, sampled):
-    """The lowest bit says whether the caller is traced."""
+def test_lowest_flag_bit_is_sampled(flags, sampled):
+    """Other bits are ignored."""
     assert read(headers(f"00-{TRACE}-{SPAN}-{flags}")).sampled is sampled
 
 
-def test_later_version():
-    """A later version may say more, after what this one knows."""
+def test_later_version_may_append_fields():
+    """Fields after the known ones are ignored."""
     assert read(headers(f"01-{TRACE}-{SPAN}-01-more")).trace_id == TRACE
 
 
@@ -50,12 +50,12 @@ def test_later_version():
         ("9" * 100_000,),
     ],
 )
-def test_malformed(parents):
-    """What is malformed, or comes twice, is no trace."""
+def test_malformed_traceparent_is_ignored(parents):
+    """So is a repeated header."""
     assert read(headers(*parents)) is None
 
 
 @pytest.mark.parametrize("state", [b"x" * 10_000, "a=\xe9".encode()])
-def test_malformed_state(state):
-    """What other vendors add is dropped where nobody can read it; the trace goes on."""
+def test_invalid_tracestate_is_dropped(state):
+    """The trace continues without it."""
     assert read(headers(GOOD, states=(state,))) == TraceContext(TRACE, SPAN, True, "")

@@ -1,4 +1,4 @@
-"""Which requests are traced."""
+"""Sampling of requests."""
 
 import json
 
@@ -13,7 +13,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Kept:
-    """RecordExporter that go nowhere."""
+    """Keeps the records."""
 
     lost = 0
 
@@ -33,19 +33,19 @@ def sampled(tracing: Tracing, caller: TraceContext | None) -> bool:
     return record.core_context is not None
 
 
-@pytest.mark.parametrize("said", [True, False])
+@pytest.mark.parametrize("decision", [True, False])
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_caller_decides(said, ratio):
-    """A request that belongs to a trace is traced where its caller is."""
+def test_caller_decides_about_sampling(decision, ratio):
+    """A request with a trace context is sampled if its caller is."""
     tracing = Tracing(Kept())
     tracing.set_sampling(ratio=ratio, follows_caller=True)
 
-    assert sampled(tracing, TraceContext(TRACE, SPAN, said, "")) is said
+    assert sampled(tracing, TraceContext(TRACE, SPAN, decision, "")) is decision
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
-def test_caller_is_not_followed(ratio):
-    """Where callers are not trusted with it, the ratio decides; the trace stays theirs."""
+def test_ratio_decides_if_callers_are_not_trusted(ratio):
+    """The request keeps the caller's trace id."""
     tracing = Tracing(Kept())
     tracing.set_sampling(ratio=ratio, follows_caller=False)
     record = RequestRecord("req_1")
@@ -55,16 +55,16 @@ def test_caller_is_not_followed(ratio):
     assert (record.trace_id, record.parent_id) == (TRACE, SPAN)
 
 
-def test_ratio():
-    """Of requests without a trace the share is traced."""
+def test_ratio_of_requests_without_a_caller():
+    """That share of them is sampled."""
     tracing = Tracing(Kept())
     tracing.set_sampling(ratio=0.25, follows_caller=True)
 
     assert 800 < sum(sampled(tracing, None) for _ in range(4000)) < 1200
 
 
-def test_what_triton_is_told():
-    """Backends find the request's own span as the parent of theirs, in W3C's words."""
+def test_trace_context_for_triton():
+    """Backends get the request's span as parent in W3C headers."""
     tracing = Tracing(Kept())
     record = RequestRecord("req_1")
     tracing.begin(record, TraceContext(TRACE, SPAN, True, "a=1"))
@@ -76,23 +76,23 @@ def test_what_triton_is_told():
     }
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_only_what_is_sampled_is_handed_over(said):
-    """A record that is not sampled makes no span."""
+@pytest.mark.parametrize("decision", [True, False])
+def test_only_sampled_records_are_exported(decision):
+    """A record that is not sampled is dropped."""
     kept = Kept()
     tracing = Tracing(kept)
     record = RequestRecord("req_1")
-    tracing.begin(record, TraceContext(TRACE, SPAN, said, ""))
+    tracing.begin(record, TraceContext(TRACE, SPAN, decision, ""))
     tracing.end(record)
 
-    assert kept.records == ([record] if said else [])
+    assert kept.records == ([record] if decision else [])
 
 
 @pytest.mark.parametrize(
     ("route", "spans"), [*((path, 0) for path in sorted(HEALTH_PATHS)), ("/v1/models", 1)]
 )
-def test_health_checks(route, spans):
-    """One that no caller traces makes no span."""
+def test_health_checks_are_not_traced(route, spans):
+    """Unless the caller traces them."""
     kept = Kept()
     tracing = Tracing(kept)
     record = RequestRecord("req_1", route=route)

@@ -1,4 +1,4 @@
-"""What the person who starts the gateway reads."""
+"""What `serve` writes at start-up."""
 
 import ast
 import io
@@ -14,7 +14,7 @@ from openai_frontend.cli import banner
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -28,10 +28,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_log_gets_a_line_every_few_seconds(
+def test_progress_is_logged_every_few_seconds_without_a_terminal(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Names and elapsed time, where there is no terminal."""
+    """The line has the models and the elapsed time."""
 
     caplog.set_level("INFO")
     out = io.StringIO()
@@ -71,8 +71,8 @@ def test_terminal_gets_one_line_that_is_redrawn(
         ("gpu-7.local", "http://gpu-7.local:9/v1"),
     ],
 )
-def test_the_address_is_one_that_clients_can_use(host: str, url: str) -> None:
-    """A wildcard is no address to connect to."""
+def test_address_is_reachable_for_clients(host: str, url: str) -> None:
+    """A wildcard address becomes the loopback address."""
 
     assert banner.address(host, 9) == url
 
@@ -90,21 +90,21 @@ def test_the_address_is_one_that_clients_can_use(host: str, url: str) -> None:
         ("gpu-7.local", True),
     ],
 )
-def test_an_open_address_is_warned_of(host: str, warned: bool) -> None:
-    """Whoever can reach the port can use the models, so it is said."""
+def test_address_open_to_others_gets_a_warning(host: str, warned: bool) -> None:
+    """Without API keys, anyone who can reach the port can use the models."""
 
     assert (banner.exposure_warning(host) is not None) == warned
 
 
-def test_a_server_without_models_says_so() -> None:
-    """There is nothing to try then."""
+def test_server_without_models() -> None:
+    """No examples are printed."""
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {})
     assert text == "Listening on http://h:9/v1, but no model can serve.\n"
 
 
-def test_a_server_whose_models_failed_says_why() -> None:
-    """Each on a line, for the log may be far above."""
+def test_failed_models_are_listed_with_reasons() -> None:
+    """One line each, because the log may be far above."""
 
     unready = {"b": "there is no /nope", "a": "out of memory"}
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {}, unready=unready)
@@ -115,8 +115,8 @@ def test_a_server_whose_models_failed_says_why() -> None:
     ]
 
 
-def test_a_model_name_with_quotes_stays_one_word() -> None:
-    """The curl line is quoted for the shell, whatever the model is called."""
+def test_model_name_is_quoted_for_the_shell() -> None:
+    """A name with quotes stays one argument of curl."""
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {'it\'s "m"': ["chat"]})
     [line] = [line for line in text.splitlines() if line.startswith("curl")]
@@ -129,8 +129,8 @@ def test_a_model_name_with_quotes_stays_one_word() -> None:
     assert '"model": "it\'s \\"m\\""' in shown.stdout.splitlines()[-1]
 
 
-def test_the_snippet_is_python() -> None:
-    """Three lines that compile."""
+def test_python_lines_compile() -> None:
+    """The example has three lines of Python."""
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]})
     snippet = "\n".join(text.splitlines()[-3:])
@@ -161,16 +161,16 @@ def test_each_endpoint_has_an_example_with_a_model_that_can_answer(
     assert {method.replace(".", "/"): model for method, model in called} == examples
 
 
-def test_where_a_key_is_asked_for_the_example_has_one() -> None:
-    """It is in the environment, where OpenAI's SDK finds it by itself."""
+def test_examples_read_the_key_from_the_environment() -> None:
+    """OpenAI's SDK reads the same variable."""
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"m": ["chat"]}, keys=True)
     assert ' -H "Authorization: Bearer $OPENAI_API_KEY" -d ' in text
     assert 'client = OpenAI(base_url="http://h:9/v1")\n' in text
 
 
-def test_a_model_that_no_example_is_for() -> None:
-    """It is named, and that is all."""
+def test_model_without_an_example() -> None:
+    """Only its name is printed."""
 
     text = banner.ready(banner.ListenAddress("http://h:9/v1"), {"a": ["rerank"]})
     assert text == "Ready on http://h:9/v1 with a.\n"

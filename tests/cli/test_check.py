@@ -37,8 +37,8 @@ def vllm_model(repository: Path, template: str | None = HERMES, **arguments: Any
     return version
 
 
-def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
-    """All that there is to say, in words."""
+def test_report_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo model has a line for each field."""
 
     code = main(["check", str(ROOT / "model_repository" / "demo")])
 
@@ -55,8 +55,8 @@ def test_the_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "structural_tag" in lines[11]
 
 
-def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its name; settings are taken into account, and said to be the reason."""
+def test_model_by_name_with_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Settings apply, and the report names them as reason."""
 
     vllm_model(tmp_path, model="./weights")
 
@@ -73,7 +73,7 @@ def test_a_model_of_a_repository(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["problem"] is None
 
 
-def test_an_environment_variable_is_a_setting(
+def test_settings_from_the_environment_apply(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As it is for `serve`."""
@@ -86,8 +86,10 @@ def test_an_environment_variable_is_a_setting(
     assert found["reasoning"] == found["tool_calls"] == "hermes+deepseek_r1"
 
 
-def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A template that takes no tools is no reason not to serve; the exit code is 0."""
+def test_limitations_do_not_fail_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A template without tools is reported, and the exit code is 0."""
 
     vllm_model(tmp_path, model="./weights")
 
@@ -109,7 +111,7 @@ def test_what_will_not_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ("{{ messages }}", "Tool calls are not recognised."),
     ],
 )
-def test_a_template_that_does_little(
+def test_limitations_of_a_chat_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, expected: str
 ) -> None:
     """What is missing is said."""
@@ -119,8 +121,8 @@ def test_a_template_that_does_little(
     assert expected in report(capsys, str(tmp_path / "m"))["will_not_work"]
 
 
-def test_a_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It can be asked about before there is a repository."""
+def test_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be checked before a repository exists."""
 
     tiny_tokenizer.write(tmp_path, chat_template=HERMES)
 
@@ -130,8 +132,8 @@ def test_a_folder_of_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert found["contract"].startswith("unknown")
 
 
-def test_a_mock_enforces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its tokenizer is known, its constraints are none."""
+def test_mock_engine_has_no_constraints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tokenizer is reported, its constraints are empty."""
 
     mock_models.write_with_tokenizer(tmp_path, "m")
 
@@ -141,8 +143,8 @@ def test_a_mock_enforces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["tokenizer"] == str(tmp_path / "m" / "1" / "./tokenizer")
 
 
-def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its own files tell the tokenizer; what this machine lacks is said, and is no problem."""
+def test_backend_that_is_not_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own files name the tokenizer; a missing backend is reported without failing the check."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
@@ -156,8 +158,10 @@ def test_a_model_of_another_backend(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("size", ["many", "[1]"])
-def test_a_size_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
-    """What NVIDIA's program reads of its model.yaml is looked at too."""
+def test_invalid_batch_size_in_model_yaml(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: str
+) -> None:
+    """Values that NVIDIA's LLM API reads from model.yaml are checked too."""
 
     version = mock_models.write(tmp_path, "m", config='name: "m"\nbackend: "python"\n')
     (version / "model.yaml").write_text(f"triton_config: {{max_batch_size: {size}}}\n")
@@ -167,8 +171,8 @@ def test_a_size_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     assert found["problem"].endswith("model.yaml: max_batch_size is not a number")
 
 
-def test_a_program_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Python backend could not load the model, whatever its tensors are."""
+def test_missing_model_py(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The Python backend could not load the model."""
 
     mock_models.write(tmp_path, "m", config='backend: "python"')
 
@@ -177,8 +181,8 @@ def test_a_program_that_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["problem"] == f"{tmp_path}/m/1/model.py is missing"
 
 
-def test_what_the_model_does_not_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How the gateway has it all the same, what requests cannot ask for, and how it streams."""
+def test_derived_and_refused_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The report has derived fields, refused request fields, and how the model streams."""
 
     text = "data_type: TYPE_STRING dims: [1]"
     config = f'backend: "python" input {{ name: "IN" {text} }} output {{ name: "OUT" {text} }}'
@@ -197,8 +201,10 @@ def test_what_the_model_does_not_report(tmp_path: Path, capsys: pytest.CaptureFi
     assert "stop" not in found["refused"]
 
 
-def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model could not be served, and why is the problem."""
+def test_tensors_without_a_matching_endpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The model cannot be served, and `problem` says why."""
 
     config = 'backend: "python" output [{ name: "x" data_type: TYPE_FP32 dims: [1] }]'
     version = mock_models.write(tmp_path, "m", config=config)
@@ -212,8 +218,8 @@ def test_tensors_for_no_request(tmp_path: Path, capsys: pytest.CaptureFixture[st
     )
 
 
-def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no chat; completions go."""
+def test_model_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It serves completions, but no chat."""
 
     mock_models.write(tmp_path, "m", config='backend: "vllm"')
 
@@ -231,10 +237,10 @@ def test_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ("org/m", None),
     ],
 )
-def test_weights_that_are_not_here(
+def test_missing_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, problem: str | None
 ) -> None:
-    """A path that leads nowhere is a problem; what is on a hub comes when the model is loaded."""
+    """A missing path is a problem; a name on a hub is downloaded when the model loads."""
 
     mock_models.write(tmp_path, "m", config=VLLM, model=model)
 
@@ -244,7 +250,7 @@ def test_weights_that_are_not_here(
     assert problem or found["tokenizer"] == "org/m, not downloaded yet"
 
 
-def test_what_a_hub_model_does_is_not_known_before_its_files_are_here(
+def test_endpoints_of_a_hub_model_are_unknown_before_the_download(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be an embedding model; nothing is claimed, and nothing denied."""
@@ -260,8 +266,8 @@ def test_what_a_hub_model_does_is_not_known_before_its_files_are_here(
     assert (found["streams"], found["constraints"], found["will_not_work"]) == ("", None, [])
 
 
-def test_an_encoder_makes_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """BertModel generates nothing."""
+def test_encoder_serves_embeddings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """BertModel does not generate text."""
 
     version = vllm_model(tmp_path, model="./weights")
     (version / "weights" / "config.json").write_text('{"architectures": ["BertModel"]}')
@@ -271,8 +277,8 @@ def test_an_encoder_makes_embeddings(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (found["serves"], found["streams"]) == (["embeddings"], "")
 
 
-def test_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the names that requests use; of one that cannot serve, why."""
+def test_lora_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They have the names of requests; for one that cannot be served, the reason."""
 
     adapters = tmp_path / "adapters"
     write_peft(adapters / "sound")
@@ -286,7 +292,7 @@ def test_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["will_not_work"][-1].startswith("LoRA adapter 'large': ")
 
 
-def test_adapters_of_a_model_that_takes_none(
+def test_lora_adapters_without_enable_lora(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Said once, in the report, and how it would."""
@@ -304,8 +310,10 @@ def test_adapters_of_a_model_that_takes_none(
     assert "LoRA adapter 'a': the model does not support LoRA adapters" in said.out
 
 
-def test_the_operators_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """openai_frontend.yaml beside config.pbtxt goes before what the files say."""
+def test_model_options_override_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """openai_frontend.yaml has priority over other files."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"')
@@ -347,8 +355,8 @@ def test_versions(
     assert found["tokenizer"] == str(tmp_path / "m" / str(versions[-1]) / "../weights")
 
 
-def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The name that is near is said, and the exit code is 1."""
+def test_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A similar name is suggested; the exit code is 1."""
 
     mock_models.write(tmp_path, "llama")
 
@@ -374,7 +382,7 @@ def test_an_unknown_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ("1/weights/config.json", "{", "cannot read its config.json"),
     ],
 )
-def test_a_model_that_could_not_be_served(
+def test_problems_that_prevent_serving(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     file: str,
@@ -396,7 +404,7 @@ def test_a_model_that_could_not_be_served(
         ("vllm", {"max_model_len": 100_000}, "max_model_len is 100000, but .* allows 2048 tokens"),
     ],
 )
-def test_an_engine_that_could_not_load(
+def test_problems_that_prevent_loading_an_engine(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     engine: str,
@@ -413,7 +421,7 @@ def test_an_engine_that_could_not_load(
     assert re.search(problem, told["problem"])
 
 
-def test_vllm_that_is_not_installed(
+def test_vllm_is_not_installed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The problem names the extra to install."""
@@ -425,9 +433,7 @@ def test_vllm_that_is_not_installed(
     assert told["problem"].startswith("vLLM is not installed. Install the extra 'vllm'")
 
 
-def test_a_template_that_does_not_compile(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_template_with_a_syntax_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is the model's own, so the settings' check does not see it."""
 
     vllm_model(tmp_path, "{% if %}", model="./weights")
@@ -435,15 +441,15 @@ def test_a_template_that_does_not_compile(
     assert "line 1 of the chat template" in report(capsys, str(tmp_path / "m"), code=1)["problem"]
 
 
-def test_a_wrong_setting_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """As for `serve`."""
+def test_invalid_setting_has_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the same as for `serve`."""
 
     assert main(["check", "demo", "--tool-call-parser", "hermess"]) == 2
     assert "did you mean 'hermes'" in capsys.readouterr().err
 
 
-def test_the_tokenizers_own_argument_goes_first(tmp_path: Path) -> None:
-    """vLLM takes the tokenizer from `tokenizer`, else from `model`; the latest version counts."""
+def test_tokenizer_argument_has_priority_over_model(tmp_path: Path) -> None:
+    """vLLM uses `tokenizer`, else `model`, of the latest version."""
 
     version = vllm_model(tmp_path, model="./weights", tokenizer="./other")
     (version / "other").mkdir()
@@ -455,8 +461,8 @@ def test_the_tokenizers_own_argument_goes_first(tmp_path: Path) -> None:
     assert find("m", [tmp_path], {}).facts().tokenizer == Path("org/on-a-hub")
 
 
-def test_a_name_is_no_way_out(tmp_path: Path) -> None:
-    """A folder that holds no model is none."""
+def test_name_cannot_leave_the_repository(tmp_path: Path) -> None:
+    """A folder without a model is not found."""
 
     (tmp_path / "empty").mkdir()
 

@@ -34,8 +34,8 @@ def alias(repository: Path, name: str, alias: str) -> None:
     (repository / name / "openai_frontend.yaml").write_text(f"aliases: [{alias}]")
 
 
-def test_each_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its kinds of request and its other names, or why it cannot be served."""
+def test_one_line_per_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the endpoints and aliases, or the reason why it cannot be served."""
 
     mock_models.write_with_tokenizer(tmp_path, "chat", tasks=["generate"])
     mock_models.write(tmp_path, "broken", config="{")
@@ -52,8 +52,8 @@ def test_each_model_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A part is for no request, unless it is said to stand alone; a whole needs its parts."""
+def test_ensembles_and_their_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step is not served unless it is exposed; an ensemble needs all of its steps."""
 
     mock_models.write(tmp_path, "whole", config=ENSEMBLE)
     assert lines(capsys, tmp_path, code=1) == [
@@ -75,7 +75,7 @@ def test_parts_and_the_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("other", ["other", "other2"])
-def test_a_name_of_two_models(
+def test_alias_of_two_models(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
 ) -> None:
     """An alias is one model's alone, whether another has it as its name or as its alias."""
@@ -91,8 +91,8 @@ def test_a_name_of_two_models(
     )
 
 
-def test_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One name in both is one too many."""
+def test_same_name_in_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of the two models can be served."""
 
     for repository in ("a", "b"):
         mock_models.write(tmp_path / repository, "m", tasks=["generate"])
@@ -103,15 +103,15 @@ def test_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_no_model_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty repository is said to be empty; one that is not there is a wrong setting."""
+def test_empty_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no models; a missing repository is an invalid setting."""
 
     assert lines(capsys, tmp_path, code=1) == [f"{tmp_path}: no models"]
     assert lines(capsys, tmp_path / "nowhere", code=2) == []
 
 
-def test_the_list_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each model's whole report."""
+def test_json_has_complete_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list with the report of each model."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
     mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))

@@ -29,8 +29,8 @@ def _own_log() -> Iterator[None]:
         yield
 
 
-def test_the_versions_of_all_parts_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ours, the Triton library's and Python's stand on lines of their own."""
+def test_version_lists_all_components(capsys: pytest.CaptureFixture[str]) -> None:
+    """The gateway, Triton's library and Python have one line each."""
 
     code = main(["version"])
     lines = capsys.readouterr().out.splitlines()
@@ -40,8 +40,8 @@ def test_the_versions_of_all_parts_are_printed(capsys: pytest.CaptureFixture[str
     assert lines[-1] == f"Python {platform.python_version()}"
 
 
-def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """And how to begin. Without a command it is the answer, with the code of a misuse."""
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a command, it is printed with exit code 2."""
 
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
@@ -56,8 +56,8 @@ def test_the_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize("name", ["serve", "check", "init-repo"])
-def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it does, before its options, and nothing of argparse's own spelling."""
+def test_each_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A description comes before the options."""
 
     with pytest.raises(SystemExit):
         main([name, "--help"])
@@ -83,7 +83,7 @@ def test_each_command_explains_itself(name: str, capsys: pytest.CaptureFixture[s
         (["init-repo", "a", "--max-model-len", "x"], "openai-frontend init-repo: --max-model-len:"),
     ],
 )
-def test_a_wrong_word_is_one_line_and_code_2(
+def test_invalid_argument_is_one_line_and_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what is wrong, what may have been meant, and where the help is."""
@@ -98,7 +98,7 @@ def test_a_wrong_word_is_one_line_and_code_2(
 
 
 @pytest.mark.parametrize("flags", [["--api-key", "a"], ["--api-key=a"]])
-def test_a_word_after_an_api_key_is_not_shown(
+def test_argument_after_an_api_key_is_not_shown(
     flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may be another key: vLLM's flag takes several."""
@@ -111,7 +111,7 @@ def test_a_word_after_an_api_key_is_not_shown(
     )
 
 
-def test_an_interrupt_before_anything_runs_is_quiet(
+def test_interrupt_during_imports_is_quiet(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while modules load gives a shell's code for it, and no traceback."""
@@ -124,8 +124,8 @@ def test_an_interrupt_before_anything_runs_is_quiet(
     assert capsys.readouterr().err == ""
 
 
-def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags and groups are the table's."""
+def test_help_lists_every_flag_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags and groups are those of the settings."""
 
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
@@ -170,7 +170,7 @@ def test_the_help_names_every_flag_in_its_group(capsys: pytest.CaptureFixture[st
         ),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_code_2(
+def test_invalid_setting_is_one_line_and_code_2(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing starts, and the one line names the setting."""
@@ -181,7 +181,7 @@ def test_a_wrong_setting_is_one_line_and_code_2(
     assert message in output
 
 
-def test_a_model_to_load_that_is_not_there_is_refused(
+def test_missing_model_to_load_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server would listen without it."""
@@ -211,7 +211,7 @@ def test_models_to_load_are_refused_in_modes_that_load_all(
     )
 
 
-def test_a_taken_port_is_one_line_and_code_1(
+def test_port_in_use_is_one_line_and_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The line names the address."""
@@ -223,7 +223,7 @@ def test_a_taken_port_is_one_line_and_code_1(
     assert (code, capsys.readouterr().err) == (1, expected)
 
 
-def test_a_plug_in_that_cannot_be_loaded_is_one_line_and_code_1(
+def test_broken_plug_in_is_one_line_and_code_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server does not start without what was installed for it."""
@@ -239,7 +239,7 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_line_and_code_1(
     )
 
 
-def test_a_fastapi_without_a_route_table_is_refused_on_one_line(
+def test_unsupported_fastapi_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server does not start, and the error says which version to install."""
@@ -254,7 +254,7 @@ def test_a_fastapi_without_a_route_table_is_refused_on_one_line(
 
 
 def test_every_option_of_the_core_has_a_setting() -> None:
-    """Any setting that is changed reaches the core's options."""
+    """A changed setting changes the core's options."""
 
     changed = {
         option: value
@@ -310,7 +310,7 @@ ALL_CHANGED: Settings = load(
 )
 
 
-def test_a_cache_gets_its_settings_as_json() -> None:
-    """The core takes a cache's settings as one JSON object of texts."""
+def test_cache_settings_are_passed_as_json() -> None:
+    """The core expects one JSON object of strings per cache."""
 
     assert triton_options(ALL_CHANGED).cache_config == {"local": '{"size": "1"}'}

@@ -25,7 +25,7 @@ FLAGS = {option.flag for option in options()}
         (["--alias", "x"], "unknown option --alias; use --served-model-name"),
     ],
 )
-def test_a_flag_of_another_server_is_named_as_it_is_here(
+def test_flag_of_another_server_gets_a_hint(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On one line."""
@@ -37,23 +37,23 @@ def test_a_flag_of_another_server_is_named_as_it_is_here(
     assert said.count("\n") == 1
 
 
-def test_only_serve_gives_this_advice(capsys: pytest.CaptureFixture[str]) -> None:
-    """Other commands have options of their own."""
+def test_only_serve_gives_hints(capsys: pytest.CaptureFixture[str]) -> None:
+    """Other commands report an unknown option."""
 
     with pytest.raises(SystemExit):
         main(["check", "--model", "m"])
     assert "did you mean --model-option?" in capsys.readouterr().err
 
 
-def test_every_option_that_is_advised_exists() -> None:
-    """The table has no names of its own."""
+def test_every_suggested_option_exists() -> None:
+    """Hints name only our own options."""
 
     named = set(re.findall(r"--[a-z-]+", " ".join(flag_hints._OTHER.values())))
     assert named - FLAGS == set()
 
 
-def test_no_option_of_ours_is_in_the_table() -> None:
-    """Nobody would ever see its row."""
+def test_our_own_options_have_no_hint() -> None:
+    """Such a hint would never be shown."""
 
     same = {f"--{name.replace('_', '-')}" for name in flag_hints._SAME_ARGUMENTS}
     assert FLAGS & (flag_hints._OTHER.keys() | flag_hints._ENGINE_ARGUMENTS.keys() | same) == set()

@@ -94,7 +94,7 @@ def facts(model: str, side: str) -> dict[str, Any]:
     "model",
     ["ensemble", "tensorrt_llm_bls", "preprocessing", "tensorrt_llm", "postprocessing"],
 )
-def test_a_pipelines_tensors_are_nvidias(
+def test_tensors_of_the_ensemble_are_nvidias(
     tmp_path: Path, engine: Path, model: str, side: str
 ) -> None:
     """Every name, datatype, shape and option of TensorRT-LLM's five models."""
@@ -107,15 +107,15 @@ def test_a_pipelines_tensors_are_nvidias(
 
 @pytest.mark.parametrize("side", ["input", "output"])
 @pytest.mark.parametrize("kind", ["vllm", "llmapi"])
-def test_a_models_tensors_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
-    """Of the vLLM backend and of the LLM-API model alike."""
+def test_tensors_of_vllm_and_llmapi_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
+    """Names, types and shapes are equal."""
 
     [made] = presets.models(wanted({"model": str(DEMO), "kind": kind, "repository": tmp_path}))
     assert by_name(made.config[side]) == facts(kind, side)
 
 
-def test_an_ensemble_connects_what_is_there(tmp_path: Path, engine: Path) -> None:
-    """Each step's tensors are its model's, and each tensor between steps is made by one of them."""
+def test_ensemble_connects_existing_tensors(tmp_path: Path, engine: Path) -> None:
+    """Each step uses tensors of its model; each tensor between steps is the output of one step."""
 
     given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
     made = {each.name: each for each in presets.models(wanted({**given, "kind": "tensorrt_llm"}))}
@@ -130,8 +130,8 @@ def test_an_ensemble_connects_what_is_there(tmp_path: Path, engine: Path) -> Non
     assert {tensor["name"] for tensor in ensemble["output"]} <= known
 
 
-def test_vllm_in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The kind that needs nothing else: two files, the next command, and what `check` says."""
+def test_repository_for_in_process_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files, the next command, and the report of `check`."""
 
     repository = init(
         tmp_path / "r", DEMO, "--name", "tiny", "--max-model-len", 512, "--dtype", "float32"
@@ -151,8 +151,8 @@ def test_vllm_in_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert f"tokenizer      {DEMO}" in lines
 
 
-def test_a_hubs_model_is_written_down(tmp_path: Path) -> None:
-    """Nothing is asked of the hub; clients may say its whole name."""
+def test_hub_model_gets_its_full_name_as_alias(tmp_path: Path) -> None:
+    """The hub is not contacted; requests may use ORG/MODEL."""
 
     repository = init(tmp_path, "org/Some-Model", "--kind", "vllm", "--tensor-parallel-size", 2)
 
@@ -166,9 +166,7 @@ def test_a_hubs_model_is_written_down(tmp_path: Path) -> None:
     assert options(folder) == {"aliases": ["org/Some-Model"], "contract": "vllm"}
 
 
-def test_a_pipeline_takes_what_the_engine_says(
-    tmp_path: Path, engine: Path, programs: Path
-) -> None:
+def test_limits_come_from_the_built_engine(tmp_path: Path, engine: Path, programs: Path) -> None:
     """Its batch size, its context, its beams; the tokenizer's own file for constraints."""
 
     tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
@@ -199,7 +197,7 @@ def test_a_pipeline_takes_what_the_engine_says(
         }
 
 
-def test_constraints_have_the_tokenizer_that_they_need(
+def test_guided_decoding_gets_its_tokenizer_file(
     tmp_path: Path, engine: Path, programs: Path
 ) -> None:
     """In the form that TensorRT-LLM's C++ backend reads: each id's token, and what ends."""
@@ -219,7 +217,7 @@ def test_constraints_have_the_tokenizer_that_they_need(
     assert [info["encoded_vocab"][number] for number in info["stop_token_ids"]] == ["<|im_end|>"]
 
 
-def test_constraints_that_reach_no_engine(
+def test_guided_decoding_without_a_tokenizer(
     tmp_path: Path, engine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a tokenizer on a hub the file cannot be made; what the command says at the end says so."""
@@ -235,8 +233,8 @@ def test_constraints_that_reach_no_engine(
     assert "guided_decoding_backend of the engine is not set" in shown
 
 
-def test_the_llm_api(tmp_path: Path, programs: Path) -> None:
-    """NVIDIA's program reads two members of the config from model.yaml, so they stand there."""
+def test_repository_for_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """NVIDIA's model.py reads two fields of the config from model.yaml."""
 
     repository = init(
         tmp_path / "r",
@@ -261,8 +259,10 @@ def test_the_llm_api(tmp_path: Path, programs: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_left_open(tmp_path: Path, engine: Path, programs: Path, kind: str) -> None:
-    """No value of NVIDIA's templates waits for somebody to fill it in."""
+def test_no_template_variable_remains(
+    tmp_path: Path, engine: Path, programs: Path, kind: str
+) -> None:
+    """Every value of NVIDIA's templates is set."""
 
     extra = {
         "tensorrt_llm": ["--engine-dir", engine, "--nvidia-models", programs],
@@ -285,8 +285,8 @@ def lora(folder: Path, name: str, rank: int) -> Path:
     return path
 
 
-def test_adapters_of_vllm(tmp_path: Path) -> None:
-    """NVIDIA's file names them, and the engine has room for the largest."""
+def test_lora_adapters_of_vllm(tmp_path: Path) -> None:
+    """multi_lora.json lists them, and max_lora_rank fits the largest."""
 
     one, two = lora(tmp_path, "one", 8), lora(tmp_path, "two", 20)
     repository = init(
@@ -300,8 +300,8 @@ def test_adapters_of_vllm(tmp_path: Path) -> None:
     assert arguments["max_lora_rank"] == 32
 
 
-def test_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
-    """The engine has room for them, and the gateway knows where they are."""
+def test_lora_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """The engine has slots for them, and the gateway has their folders."""
 
     one = lora(tmp_path, "one", 8)
     repository = init(
@@ -314,8 +314,8 @@ def test_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
     assert options(repository / "m")["adapters"] == {"a": str(one)}
 
 
-def test_adapters_of_an_engine(tmp_path: Path, programs: Path) -> None:
-    """For both models that requests may name, in an engine that was built to take them."""
+def test_lora_adapters_of_a_tensorrt_llm_engine(tmp_path: Path, programs: Path) -> None:
+    """Both served models get them if the engine was built with LoRA."""
 
     build = {"plugin_config": {"lora_plugin": "auto"}, "lora_config": {"max_lora_rank": 16}}
     (tmp_path / "config.json").write_text(json.dumps({"build_config": build}))

@@ -53,8 +53,8 @@ def tensors(config: dict[str, Any], side: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # six stub processes start and end
-async def test_the_core_loads_what_is_written(tmp_path: Path) -> None:
-    """Every model, the ensemble with its connections too, and with the tensors that were meant."""
+async def test_core_loads_the_repository(tmp_path: Path) -> None:
+    """Every model loads with the intended tensors, the ensemble too."""
 
     repository = tmp_path / "r"
     write_all_kinds(repository, tmp_path / "engine")
@@ -84,8 +84,8 @@ async def test_the_core_loads_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_serve_org_model_answers(tmp_path: Path) -> None:
-    """One command loads a model from Hugging Face's cache, named as it was asked to be."""
+def test_serve_hub_model_answers(tmp_path: Path) -> None:
+    """One command serves a model from Hugging Face's cache under the given name."""
 
     hugging_face_cache.write(tmp_path / "hub", "acme/tiny", DEMO)
     question = [{"role": "user", "content": "What is Triton?"}]

@@ -48,7 +48,7 @@ from tests.cli.test_init_repo import DEMO, ENGINE, init
         (["org/m", "--lora", "a=tests"], "--lora a: "),
     ],
 )
-def test_a_wrong_option_is_one_line_and_code_2(
+def test_invalid_option_is_one_line_and_code_2(
     tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The line names the option, and nothing is written."""
@@ -62,8 +62,10 @@ def test_a_wrong_option_is_one_line_and_code_2(
     assert not (tmp_path / "r").exists()
 
 
-def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second time is refused; --force replaces the files that it writes, and no others."""
+def test_existing_model_is_not_overwritten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--force overwrites the generated files, and no others."""
 
     init(tmp_path, DEMO, "--name", "m")
     weights, arguments = tmp_path / "m" / "weights", tmp_path / "m" / "1" / "model.json"
@@ -87,7 +89,7 @@ def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("model", "warned"), [("demo", True), ("here/demo", True), ("org/demo", False)]
 )
-def test_a_hub_name_that_looks_like_a_folder_is_warned_of(
+def test_hub_name_that_looks_like_a_folder_gets_a_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -108,9 +110,7 @@ def test_a_hub_name_that_looks_like_a_folder_is_warned_of(
     assert capsys.readouterr().err == (warning if warned else "")
 
 
-def test_a_folder_that_cannot_be_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unwritable_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its name and the reason, and code 1."""
 
     (tmp_path / "file").write_text("")
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written(
     assert "Not a directory" in output
 
 
-def test_what_is_incomplete_is_called_so(
+def test_missing_nvidia_files_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without NVIDIA's programs: one line on what goes where, code 3, and no next command."""
@@ -143,8 +143,10 @@ def test_what_is_incomplete_is_called_so(
     assert "serve" not in said.out
 
 
-def test_a_name_of_the_pipelines_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The ensemble cannot be called as one of its parts."""
+def test_name_of_an_ensemble_step_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ensemble needs a name of its own."""
 
     (tmp_path / "config.json").write_text(json.dumps(ENGINE))
     choice = ["--kind", "tensorrt_llm", "--engine-dir", tmp_path, "--name", "preprocessing"]
@@ -154,7 +156,7 @@ def test_a_name_of_the_pipelines_own(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "--name: 'preprocessing' is the name of one of" in capsys.readouterr().err
 
 
-def test_more_than_the_engine_was_built_for(
+def test_batch_size_beyond_the_built_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The engine's own limit is read, and said."""
@@ -167,7 +169,7 @@ def test_more_than_the_engine_was_built_for(
     assert "--max-batch-size: the engine was built for 16, not for 17" in capsys.readouterr().err
 
 
-def test_other_tensors_in_nvidias_image_are_noted(
+def test_different_tensors_in_nvidias_image_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The image may be older or newer than the tables here."""
@@ -198,7 +200,7 @@ def test_other_tensors_in_nvidias_image_are_noted(
         ("auto", "--lora a: "),
     ],
 )
-def test_an_adapter_that_an_engine_cannot_take(
+def test_lora_adapter_that_the_engine_does_not_support(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str | None, message: str
 ) -> None:
     """An engine that was built for none, or files that TensorRT-LLM cannot read."""

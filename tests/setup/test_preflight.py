@@ -44,7 +44,7 @@ BAD = [
 
 @pytest.mark.parametrize(("fault", "expected"), BAD)
 def test_each_fault_is_one_line(fault, expected):
-    """A machine with one fault is refused in one line that names it."""
+    """The line names what is missing."""
 
     line = preflight.first_problem(GOOD._replace(**fault), 3_000_000_000)
 
@@ -53,14 +53,14 @@ def test_each_fault_is_one_line(fault, expected):
     assert "\n" not in line
 
 
-def test_a_good_machine_passes():
-    """A machine with all that is needed has no problem."""
+def test_complete_machine_passes():
+    """Nothing is reported."""
 
     assert preflight.first_problem(GOOD, 3_000_000_000) is None
 
 
-def test_the_first_fault_alone_is_told():
-    """Of several faults the first is told, so that the line stays one."""
+def test_only_the_first_fault_is_reported():
+    """The message stays one line."""
 
     line = preflight.first_problem(GOOD._replace(make=None, compiler=None, free_bytes=0), 1)
 
@@ -75,24 +75,24 @@ def test_supported_pythons_pass(version):
 
 
 @pytest.mark.parametrize("version", [(2, 7, 18), (3, 8, 18), (3, 10, 13), (3, 14, 0)])
-def test_other_pythons_are_named(version):
-    """An unsupported Python is refused by the version that was found."""
+def test_unsupported_python_is_refused(version):
+    """The message has the version found."""
 
     found = ".".join(map(str, version))
 
     assert f"this is {found}:" in python_problem(version)
 
 
-def test_this_machine_is_read():
-    """What runs this test was set up by the same checks, so it passes them."""
+def test_this_machine_passes():
+    """The same checks set up the environment of this test."""
 
     machine = preflight.read_machine(Path.cwd())
 
     assert preflight.first_problem(machine, 0) is None
 
 
-def test_a_compiler_without_cxx20_is_seen():
-    """A source that the compiler refuses is told apart from one that it takes."""
+def test_compiler_without_cxx20_is_detected():
+    """A source that does not compile is detected."""
 
     compiler = str(preflight.find_compiler())
 
@@ -101,7 +101,7 @@ def test_a_compiler_without_cxx20_is_seen():
 
 
 def test_a_wrong_python_is_one_line():
-    """The command ends with status 1 and one line on standard error, whatever it is run by."""
+    """The command exits with code 1 and one line on stderr."""
 
     script = (
         "import runpy, sys; sys.version_info = (3, 10, 2)\n"
@@ -113,8 +113,8 @@ def test_a_wrong_python_is_one_line():
     assert re.fullmatch(r"setup: Python 3.11, .* this is 3\.10\.2: .*\n", result.stderr)
 
 
-def test_an_old_python_can_read_the_refusal():
-    """What runs before the check is valid syntax for Python 3.6."""
+def test_old_python_can_parse_the_check():
+    """Code that runs before the check is valid for Python 3.6."""
 
     for module in ("__init__", "__main__", "python_version"):
         source = (REPOSITORY / "scripts" / "setup" / f"{module}.py").read_text()

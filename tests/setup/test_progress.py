@@ -5,8 +5,8 @@ import pytest
 from scripts.setup.progress import CommandFailed, Progress
 
 
-def test_a_failure_tells_what_the_command_said():
-    """The last lines of a failed command, and the command itself, are the message."""
+def test_failure_shows_the_commands_output():
+    """The message has the command and its last lines."""
 
     script = "print('no such package'); raise SystemExit(3)"
 
@@ -15,7 +15,7 @@ def test_a_failure_tells_what_the_command_said():
 
 
 def test_steps_are_numbered(capsys):
-    """Each step says its number, of how many, and its title."""
+    """Each line has the number, the total and the title."""
 
     progress = Progress(2)
     for title in ("packages", "extension"):
@@ -27,8 +27,8 @@ def test_steps_are_numbered(capsys):
     assert lines[-1].endswith("extension done")
 
 
-def test_a_long_command_shows_that_it_lives(capsys, monkeypatch):
-    """While a command runs, its state is said again and again."""
+def test_long_command_reports_progress(capsys, monkeypatch):
+    """The state is repeated while the command runs."""
 
     monkeypatch.setattr("scripts.setup.progress.LOG_INTERVAL_S", 0.01)
     script = "import sys; sys.stdin.read(); print('x'); import time; time.sleep(0.3)"

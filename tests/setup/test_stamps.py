@@ -16,8 +16,8 @@ def sources(tmp_path):
     return folder
 
 
-def test_the_time_of_a_file_does_not_count(sources):
-    """A file touched without a change keeps the digest."""
+def test_digest_ignores_modification_times(sources):
+    """A touched file keeps its digest."""
 
     before = digest([sources])
     os.utime(sources / "a.cc", (1, 1))
@@ -26,8 +26,8 @@ def test_the_time_of_a_file_does_not_count(sources):
 
 
 @pytest.mark.parametrize("change", ["content", "name", "addition", "removal"])
-def test_a_change_of_contents_counts(sources, change):
-    """Any change of what is in a folder changes its digest."""
+def test_digest_changes_with_the_contents(sources, change):
+    """Added, changed and removed files count."""
 
     before = digest([sources])
     source = sources / "a.cc"
@@ -41,14 +41,14 @@ def test_a_change_of_contents_counts(sources, change):
     assert digest([sources]) != before
 
 
-def test_facts_do_not_run_together():
+def test_digest_separates_facts():
     """Two lists of facts with the same letters differ."""
 
     assert digest([], "ab", "c") != digest([], "a", "bc")
 
 
-def test_byte_code_does_not_count(sources):
-    """What the interpreter writes beside a source does not change the digest."""
+def test_digest_ignores_byte_code(sources):
+    """`__pycache__` does not change it."""
 
     before = digest([sources])
     (sources / "__pycache__").mkdir()
@@ -57,8 +57,8 @@ def test_byte_code_does_not_count(sources):
     assert digest([sources]) == before
 
 
-def test_a_stamp_is_fresh_only_for_what_it_was_written_for(tmp_path):
-    """Written it is fresh, for another digest or after clearing it is not."""
+def test_stamp_is_fresh_only_for_its_digest(tmp_path):
+    """It is stale for another digest and after clearing."""
 
     stamp = Stamp(tmp_path / "stamps" / "packages", "one")
     seen = [stamp.fresh]
@@ -100,8 +100,8 @@ def copy_inputs(folder: Path) -> None:
         ("requirements/build.txt", ["Python environment", "packages", "extension"]),
     ],
 )
-def test_a_change_repeats_the_steps_that_it_concerns(tmp_path, monkeypatch, changed, expected):
-    """A changed file makes its own step stale, and those that build on it."""
+def test_change_makes_dependent_steps_stale(tmp_path, monkeypatch, changed, expected):
+    """The file's own step and those after it run again."""
 
     copy_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -115,7 +115,7 @@ def test_a_change_repeats_the_steps_that_it_concerns(tmp_path, monkeypatch, chan
 
 
 def test_another_engine_needs_other_packages(tmp_path, monkeypatch):
-    """What was set up for one VLLM does not pass for another."""
+    """A setup for one value of VLLM is stale for another."""
 
     copy_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 from scripts.setup.stand_ins import STAND_INS, constraints, write_stand_ins
 
 
-def test_the_same_bytes_each_time(tmp_path):
+def test_stand_ins_are_reproducible(tmp_path):
     """Two runs write the same wheels."""
 
     contents = []
@@ -17,8 +17,8 @@ def test_the_same_bytes_each_time(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "version"), STAND_INS.items())
-def test_a_stand_in_has_metadata_and_no_module(tmp_path, name, version):
-    """A stand-in holds its dist-info alone, so nothing can be imported by its name."""
+def test_stand_in_has_metadata_and_no_module(tmp_path, name, version):
+    """It contains only dist-info, so it cannot be imported."""
 
     write_stand_ins(tmp_path)
     wheel = tmp_path / f"{name}-{version}-py3-none-any.whl"
@@ -32,6 +32,6 @@ def test_a_stand_in_has_metadata_and_no_module(tmp_path, name, version):
 
 
 def test_every_stand_in_has_a_constraint():
-    """Each is pinned, for an index would serve the real one."""
+    """Otherwise an index would provide the real package."""
 
     assert constraints() == [f"{name}=={version}" for name, version in STAND_INS.items()]

@@ -37,14 +37,14 @@ def of_developers() -> set[str]:
     return {lock.normalize(Requirement(text).name) for text in texts}
 
 
-def test_no_dependency_is_without_a_reason() -> None:
-    """Whatever an installation brings has its row in the README."""
+def test_every_dependency_has_a_reason() -> None:
+    """Each has a row in the README."""
     assert of_users() - reasons().keys() == set()
     assert [name for name, why in reasons().items() if not why] == []
 
 
-def test_no_reason_is_left_of_what_is_gone() -> None:
-    """A row names a package that is there; the core comes by a wheel that the lock pins."""
+def test_every_reason_has_a_dependency() -> None:
+    """Rows name existing packages; the lock pins the wheel with the core."""
     core = {lock.TRITON_CORE.partition("==")[0]}
 
     assert reasons().keys() - of_users() - of_developers() - core == set()
@@ -59,8 +59,8 @@ def test_no_reason_is_left_of_what_is_gone() -> None:
         (None, "No such file"),
     ],
 )
-def test_an_audit_without_its_database_is_none(tmp_path: Path, answer: object, reason: str) -> None:
-    """Where the index does not tell what is known against releases, that is said."""
+def test_audit_without_a_database_is_reported(tmp_path: Path, answer: object, reason: str) -> None:
+    """An index without vulnerability data is an error."""
     path = tmp_path / "json"
     if answer is not None:
         path.write_text(json.dumps(answer))
@@ -70,16 +70,16 @@ def test_an_audit_without_its_database_is_none(tmp_path: Path, answer: object, r
     assert reason in told if reason else told == ""
 
 
-def test_an_audit_that_could_not_be_made_fails(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """And nothing passes for audited."""
+def test_failed_audit_fails(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """Nothing counts as audited."""
     monkeypatch.setattr(supply, "KNOWN_BAD", "file:///nowhere")
 
     assert supply.audit() == 2
     assert "nothing was audited" in capsys.readouterr().err
 
 
-def test_the_bill_of_materials_has_every_package_but_stand_ins() -> None:
-    """They are empty: nothing of theirs is installed."""
+def test_sbom_has_every_package_except_stand_ins() -> None:
+    """Stand-ins are empty packages."""
     text = "".join(map(supply.locked, (*supply.LOCKS, lock.ELSEWHERE)))
 
     assert "torch==" in text

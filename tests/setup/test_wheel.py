@@ -55,8 +55,8 @@ def _told(member: ZipInfo) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-def test_two_builders_make_the_same_bytes(wheels: list[Path]) -> None:
-    """Neither the folder nor the builder's umask, zone or language is seen in it."""
+def test_wheel_is_reproducible(wheels: list[Path]) -> None:
+    """Folder, umask, time zone and language of the builder do not matter."""
     one, other = map(members, wheels)
     assert list(one) == list(other)
     differing = [name for name in one if one[name] != other[name]]
@@ -66,8 +66,8 @@ def test_two_builders_make_the_same_bytes(wheels: list[Path]) -> None:
 
 
 @pytest.mark.slow
-def test_no_path_of_the_machine_is_in_it(wheels: list[Path]) -> None:
-    """Nor where the environment, the interpreter, its headers and nanobind's sources are."""
+def test_wheel_contains_no_local_path(wheels: list[Path]) -> None:
+    """Not even of the environment, the interpreter, its headers or nanobind."""
     places = {ROOT, wheels[0].parents[2], *map(Path, (sys.prefix, sys.base_prefix))}
     places |= {each.resolve() for each in places}
     contents = {name: content for name, (content, _) in members(wheels[0]).items()}

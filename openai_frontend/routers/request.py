@@ -12,8 +12,8 @@ from openai_frontend.auth.api_keys import Principal
 from openai_frontend.auth.keys import REQUIRED_SCOPE
 from openai_frontend.errors import RequestCancelled, RequestTimedOut
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.admission.authorized_models import AuthorizedModels, ModelProvider
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.model_lookup import Task, find_model
 
 
@@ -45,7 +45,7 @@ def may_list_models(request: Request) -> bool:
 
 async def resolve_model(
     request: Request, registry: ModelRegistry, name: str | None, task: Task
-) -> ServedModel:
+) -> ServingModel:
     """The model that the request names, or the only one for the task, noted for the metrics: a
     name that is served. It may have to be loaded first.
     """
@@ -55,7 +55,7 @@ async def resolve_model(
     )
 
 
-def record_model(request: Request, model: ServedModel) -> ServedModel:
+def record_model(request: Request, model: ServingModel) -> ServingModel:
     """The model of this request, noted for the metrics, and kept until the request's end."""
     state = request.scope["state"]
     state["model"], state["model_name"] = model.name, model.model_name  # asked for; in Triton

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from openai_frontend.models.registry import ModelRegistry
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.routers.openapi import ERRORS, request_body
 from openai_frontend.routers.request import CancelOnDisconnect, resolve_model
 from openai_frontend.routers.routing import InferenceRoute
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.request_body import BodyReader
 from openai_frontend.serving.rerank import Reranking, has_texts
 from openai_frontend.serving.scoring import Scoring
@@ -22,7 +22,7 @@ from schemas.rerank import (
 )
 from schemas.score import ScoreRequest, ScoreResponse
 
-_Create = Callable[[RerankRequest, ServedModel], Awaitable[BaseModel]]
+_Create = Callable[[RerankRequest, ServingModel], Awaitable[BaseModel]]
 
 _TEXT_RANKS = TypeAdapter(list[TextRank])
 

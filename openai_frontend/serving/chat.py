@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
@@ -87,7 +87,7 @@ class ChatCompletions:
         self._policy = policy
         self._limiter = limiter
 
-    async def prepare(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
+    async def prepare(self, request: ChatCompletionRequest, model: ServingModel) -> CompletionJob:
         """A job that is ready to run, its tokens reserved.
 
         Raises for a full queue before anything is rendered, and for what this model or server does
@@ -98,7 +98,7 @@ class ChatCompletions:
         model.reserve(job.requests[0])
         return job
 
-    async def build_job(self, request: ChatCompletionRequest, model: ServedModel) -> CompletionJob:
+    async def build_job(self, request: ChatCompletionRequest, model: ServingModel) -> CompletionJob:
         """The job alone: neither checks the queue nor reserves tokens.
 
         Each phase needs the result of the one before. Refusals that are cheap come first; the
@@ -112,7 +112,7 @@ class ChatCompletions:
         adjusted = validated.variables.adjusted
         return replace(job, adjusted=adjusted) if adjusted else job
 
-    def _validate(self, request: ChatCompletionRequest, model: ServedModel) -> _Validated:
+    def _validate(self, request: ChatCompletionRequest, model: ServingModel) -> _Validated:
         """Refuse what the server or the model does not support."""
         require_generation(model)
         self._policy.check(request, NEUTRAL_IN_CHAT)
@@ -125,7 +125,7 @@ class ChatCompletions:
         return _Validated(tools, template_variables(request, model, self._policy))
 
     async def _render(
-        self, request: ChatCompletionRequest, model: ServedModel, validated: _Validated
+        self, request: ChatCompletionRequest, model: ServingModel, validated: _Validated
     ) -> Prompt:
         """Render the conversation with the model's chat template and tokenize it."""
         prompt = await model.render_chat(
@@ -142,7 +142,7 @@ class ChatCompletions:
         return prompt
 
     def _budget(
-        self, request: ChatCompletionRequest, model: ServedModel, prompt: Prompt
+        self, request: ChatCompletionRequest, model: ServingModel, prompt: Prompt
     ) -> int | None:
         """The maximum output length in tokens; None if neither request nor model limits it."""
         check_request_fields(request, model, special_tokens=False)
@@ -159,7 +159,7 @@ class ChatCompletions:
     def _sample(
         self,
         request: ChatCompletionRequest,
-        model: ServedModel,
+        model: ServingModel,
         prompt: Prompt,
         max_tokens: int | None,
         constrained: _Constrained,
@@ -202,7 +202,7 @@ class ChatCompletions:
 
 
 def _constrain(
-    request: ChatCompletionRequest, model: ServedModel, validated: _Validated, prompt: Prompt
+    request: ChatCompletionRequest, model: ServingModel, validated: _Validated, prompt: Prompt
 ) -> _Constrained:
     """Decide what the output must match, and how to parse it."""
     tools, variables = validated.tools, validated.variables.values

@@ -7,10 +7,10 @@ from typing import Any
 
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.output_format import PLAIN
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.constraints.grammar import constraint
 from openai_frontend.serving.output.collect import CompletedChoice, collect
 from openai_frontend.serving.output.completion_job import (
@@ -68,7 +68,7 @@ class Completions:
         self._policy = policy
         self._limiter = limiter
 
-    async def prepare(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
+    async def prepare(self, request: CompletionRequest, model: ServingModel) -> CompletionJob:
         """A job that is ready to run, its tokens reserved.
 
         Raises for a full queue before anything is tokenized, and for what this model or server does
@@ -79,7 +79,7 @@ class Completions:
         model.reserve(job.requests[0])
         return job
 
-    async def build_job(self, request: CompletionRequest, model: ServedModel) -> CompletionJob:
+    async def build_job(self, request: CompletionRequest, model: ServingModel) -> CompletionJob:
         """The job alone: neither checks the queue nor reserves tokens."""
         prompts = await self._tokenized(request, model)
         check_request_fields(request, model, special_tokens=True)
@@ -109,13 +109,13 @@ class Completions:
             echo=_echo(request, prompts, model),
         )
 
-    def _options(self, request: CompletionRequest, model: ServedModel) -> ResponseOptions:
+    def _options(self, request: CompletionRequest, model: ServingModel) -> ResponseOptions:
         options = response_options(
             request, model, logprobs=request.logprobs, defaults=self._stream_defaults
         )
         return replace(options, echo_logprobs=bool(request.echo) and request.logprobs is not None)
 
-    async def _tokenized(self, request: CompletionRequest, model: ServedModel) -> list[Prompt]:
+    async def _tokenized(self, request: CompletionRequest, model: ServingModel) -> list[Prompt]:
         """Validate the request and tokenize its prompts."""
         require_generation(model)
         prompts = _prompts(request)
@@ -165,7 +165,7 @@ def _check_fields(request: CompletionRequest) -> None:
         raise InvalidRequest(message, param="suffix", code="unsupported_parameter")
 
 
-def _check_model(request: CompletionRequest, options: ResponseOptions, model: ServedModel) -> None:
+def _check_model(request: CompletionRequest, options: ResponseOptions, model: ServingModel) -> None:
     """Check fields that need log probabilities without requesting them by name."""
     if _candidates(request) > (request.n or 1) and not model.supports("logprobs"):
         raise unsupported("best_of")
@@ -178,7 +178,7 @@ def _is_text(prompt: Any) -> bool:
 
 
 async def _tokenize(
-    prompt: str | list[int], request: CompletionRequest, model: ServedModel
+    prompt: str | list[int], request: CompletionRequest, model: ServingModel
 ) -> Prompt:
     cut = truncation(request, model, output_tokens=_max_tokens(request, model) or 1)
     if not isinstance(prompt, str):
@@ -191,7 +191,7 @@ async def _tokenize(
     return tokenized if tokenized.token_ids else _start_of_document(model)
 
 
-def _start_of_document(model: ServedModel) -> Prompt:
+def _start_of_document(model: ServingModel) -> Prompt:
     """OpenAI's meaning of an empty prompt."""
     start = model.document_start()
     if start is None:
@@ -200,7 +200,7 @@ def _start_of_document(model: ServedModel) -> Prompt:
     return Prompt(text=None, token_ids=[start])
 
 
-def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
+def _max_tokens(request: CompletionRequest, model: ServingModel) -> int | None:
     if request.max_tokens == UNLIMITED:
         return model.max_output_tokens
     if request.max_tokens is not None:
@@ -208,7 +208,7 @@ def _max_tokens(request: CompletionRequest, model: ServedModel) -> int | None:
     return min(DEFAULT_MAX_TOKENS, model.max_output_tokens or DEFAULT_MAX_TOKENS)
 
 
-def _budget(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> int | None:
+def _budget(prompt: Prompt, request: CompletionRequest, model: ServingModel) -> int | None:
     return token_budget(
         _max_tokens(request, model),
         prompt_tokens=len(prompt.token_ids),
@@ -218,7 +218,7 @@ def _budget(prompt: Prompt, request: CompletionRequest, model: ServedModel) -> i
 
 
 def _sampling_options(
-    request: CompletionRequest, options: ResponseOptions, wanted: Constraint, model: ServedModel
+    request: CompletionRequest, options: ResponseOptions, wanted: Constraint, model: ServingModel
 ) -> SamplingOptions:
     ranked = _candidates(request) > (request.n or 1)
     logprobs = 0 if ranked and request.logprobs is None else request.logprobs
@@ -232,7 +232,7 @@ def _sampling_options(
     )
 
 
-def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServedModel) -> list[str]:
+def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServingModel) -> list[str]:
     """The text before each prompt's completions: its own, without what `suffix` adds."""
     if not request.echo:
         return []
@@ -240,7 +240,7 @@ def _echo(request: CompletionRequest, prompts: list[Prompt], model: ServedModel)
     return [_echo_text(sent, prompt, model) for sent, prompt in pairs]
 
 
-def _echo_text(sent: str | list[int], prompt: Prompt, model: ServedModel) -> str:
+def _echo_text(sent: str | list[int], prompt: Prompt, model: ServingModel) -> str:
     complete = sent == "" or prompt.text is not None  # else token ids, or truncated
     return sent if isinstance(sent, str) and complete else model.detokenize(prompt.token_ids)
 

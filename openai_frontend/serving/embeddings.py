@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tiktoken_decode import TiktokenDecoder
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter, ModelSlots
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.time_slicer import TimeSlicer
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.vectors import embedding_list, render, rendering_cost_us
@@ -46,7 +46,7 @@ class Embeddings:
         self._slicer = TimeSlicer()
         self._warned: set[str] = set()  # models that received token ids
 
-    async def create(self, request: EmbeddingRequest, model: ServedModel) -> bytes:
+    async def create(self, request: EmbeddingRequest, model: ServingModel) -> bytes:
         """The response as JSON. Raises for what this model or server does not support."""
         slots = self._limiter.slots_for(model)
         slots.check(model.queue_key(0))
@@ -74,7 +74,7 @@ class Embeddings:
         self,
         request: EmbeddingRequest,
         prompts: Sequence[Prompt],
-        model: ServedModel,
+        model: ServingModel,
         slots: ModelSlots,
     ) -> tuple[list[bytes], int]:
         """Vectors as JSON, and the usage. Each is rendered on arrival, which frees its tensor."""
@@ -104,7 +104,7 @@ class Embeddings:
         self._limits.check_inputs(len(sent))
         return [_input(each, f"input[{index}]") for index, each in enumerate(sent)]
 
-    def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServedModel) -> None:
+    def _warn_about_token_ids(self, inputs: Sequence[Text | TokenIds], model: ServingModel) -> None:
         """Ids of another tokenizer may be valid here, so the server can only warn."""
         if isinstance(inputs[0], Text) or model.name in self._warned:
             return
@@ -125,13 +125,13 @@ def _as_text(sent: Text | TokenIds, tiktoken: TiktokenDecoder) -> Text:
     return Text(tiktoken.decode(sent.token_ids, param=sent.param), sent.param)
 
 
-def _check_embeds(model: ServedModel) -> None:
+def _check_embeds(model: ServingModel) -> None:
     if "embed" not in model.tasks:
         message = f"The model '{model.name}' does not create embeddings."
         raise InvalidRequest(message, param="model", code="unsupported_model")
 
 
-def _check_dimensions(dimensions: int | None, model: ServedModel) -> None:
+def _check_dimensions(dimensions: int | None, model: ServingModel) -> None:
     """Shorter vectors are only useful from models that were trained for them."""
     own = model.dimensions
     if dimensions is None or dimensions == own:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openai_frontend.models.served_model import ServedModel
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.request.embedding_inputs import Text
 from openai_frontend.serving.request.field_policy import NEUTRAL_IN_SCORING, FieldPolicy
@@ -42,7 +42,7 @@ class Reranking:
         self._policy = policy
         self._scoring = scoring
 
-    async def create(self, request: RerankRequest, model: ServedModel) -> RerankResponse:
+    async def create(self, request: RerankRequest, model: ServingModel) -> RerankResponse:
         """Jina's and vLLM's response: with documents unless the request excludes them."""
         ranked = await self._rank(request, model)
         return RerankResponse(
@@ -53,7 +53,7 @@ class Reranking:
         )
 
     async def create_for_cohere(
-        self, request: RerankRequest, model: ServedModel
+        self, request: RerankRequest, model: ServingModel
     ) -> CohereRerankResponse:
         """Cohere v2's response: without documents unless the request includes them."""
         ranked = await self._rank(request, model)
@@ -65,7 +65,7 @@ class Reranking:
         )
 
     async def create_for_texts(
-        self, request: TextsRerankRequest, model: ServedModel
+        self, request: TextsRerankRequest, model: ServingModel
     ) -> list[TextRank]:
         """The response of text-embeddings-inference: a bare list."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
@@ -79,13 +79,13 @@ class Reranking:
             for index in ranked.order
         ]
 
-    async def _rank(self, request: RerankRequest, model: ServedModel) -> Ranked:
+    async def _rank(self, request: RerankRequest, model: ServingModel) -> Ranked:
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
         documents = [_text(document) for document in request.documents]
         return await self._sort(_text(request.query), documents, "documents", model)
 
     async def _sort(
-        self, query: str, documents: Sequence[str], param: str, model: ServedModel
+        self, query: str, documents: Sequence[str], param: str, model: ServingModel
     ) -> Ranked:
         query_text = Text(query, "query")
         pairs = [(query_text, Text(each, f"{param}[{at}]")) for at, each in enumerate(documents)]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from openai_frontend.errors import InferenceFailed, InvalidRequest
 from openai_frontend.generation import EmbeddingResult, ScorePairRequest, ScoreResult
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.admission.time_slicer import TimeSlicer
 from openai_frontend.serving.output.completion_job import new_id
 from openai_frontend.serving.output.vectors import cosine_similarity
@@ -55,7 +55,7 @@ class Scoring:
         self._limiter = limiter
         self._slicer = TimeSlicer()
 
-    async def create(self, request: ScoreRequest, model: ServedModel) -> ScoreResponse:
+    async def create(self, request: ScoreRequest, model: ServingModel) -> ScoreResponse:
         """The scores of all pairs. Raises for what this model or server does not support."""
         self._policy.check_extra(request, NEUTRAL_IN_SCORING)
         scored = await self.score(_pairs(request), model, id=new_id("score"))
@@ -67,7 +67,7 @@ class Scoring:
             usage=scored.usage,
         )
 
-    async def score(self, pairs: Sequence[Pair], model: ServedModel, *, id: str) -> Scored:
+    async def score(self, pairs: Sequence[Pair], model: ServingModel, *, id: str) -> Scored:
         """Scores by the cross-encoder, or else by similarity of embeddings."""
         self._limiter.slots_for(model).check(model.queue_key(0))
         if "score" in model.tasks:
@@ -80,7 +80,7 @@ class Scoring:
         return Scored(id, scores, EmbeddingUsage(prompt_tokens=tokens, total_tokens=tokens))
 
     async def _cross_encode(
-        self, pairs: Sequence[Pair], model: ServedModel, id: str
+        self, pairs: Sequence[Pair], model: ServingModel, id: str
     ) -> tuple[list[float], int]:
         """Scores of a cross-encoder, which reads each pair as one sequence."""
         requests, tokens = [], 0
@@ -103,7 +103,7 @@ class Scoring:
         return scores, _prompt_tokens(results, lengths)
 
     async def _compare(
-        self, pairs: Sequence[Pair], model: ServedModel, id: str
+        self, pairs: Sequence[Pair], model: ServingModel, id: str
     ) -> tuple[list[float], int]:
         """Cosine similarities. Each text is embedded once, however many pairs have it."""
         inputs = list({each.text: each for pair in pairs for each in pair}.values())
@@ -131,7 +131,7 @@ def _prompt_tokens(results: Sequence[EmbeddingResult | ScoreResult], lengths: Se
     return sum(result.prompt_tokens or length for result, length in counted)
 
 
-async def _score_request(id: str, pair: Pair, model: ServedModel) -> ScorePairRequest:
+async def _score_request(id: str, pair: Pair, model: ServingModel) -> ScorePairRequest:
     first, second = pair
     token_ids, token_type_ids = await model.tokenize_pair(
         first.text, second.text, param=second.param

@@ -5,8 +5,8 @@ from typing import Any
 from openai_frontend.contracts import sampling_parameters
 from openai_frontend.errors import InvalidRequest
 from openai_frontend.generation import GenerationRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.completion_job import CompletionJob, request_id
 from openai_frontend.serving.request.field_policy import FieldPolicy, Neutral
 from openai_frontend.serving.request.limits import InferenceLimits
@@ -42,7 +42,7 @@ class Tokenization:
         self._limits = limits
         self._policy = policy
 
-    async def tokenize(self, request: TokenizeRequest, model: ServedModel) -> TokenizeResponse:
+    async def tokenize(self, request: TokenizeRequest, model: ServingModel) -> TokenizeResponse:
         """The tokens, even if they exceed the context. Raises for unsupported fields."""
         self._policy.check_extra(request, _NEUTRAL)
         if (request.prompt is None) == (request.messages is None):
@@ -58,7 +58,7 @@ class Tokenization:
         )
 
     async def detokenize(
-        self, request: DetokenizeRequest, model: ServedModel
+        self, request: DetokenizeRequest, model: ServingModel
     ) -> DetokenizeResponse:
         """The text of the tokens, including special tokens."""
         self._policy.check_extra(request, {})
@@ -69,7 +69,7 @@ class Tokenization:
             raise InvalidRequest(message, param="tokens")
         return DetokenizeResponse(prompt=text)
 
-    async def _text(self, request: TokenizeRequest, model: ServedModel) -> Prompt:
+    async def _text(self, request: TokenizeRequest, model: ServingModel) -> Prompt:
         for field in _ONLY_FOR_CHATS:
             if getattr(request, field) is not None:
                 message = f"Unsupported parameter: '{field}' is only supported with 'messages'."
@@ -80,7 +80,7 @@ class Tokenization:
             within_context=False,
         )
 
-    async def _chat(self, request: TokenizeRequest, model: ServedModel) -> Prompt:
+    async def _chat(self, request: TokenizeRequest, model: ServingModel) -> Prompt:
         messages = request.messages or []
         self._limits.check_messages(len(messages))
         if request.continue_final_message and request.add_generation_prompt:
@@ -151,7 +151,7 @@ def _stream_options(request: SamplingFields) -> dict[str, Any] | None:
     return options.model_dump(include={"include_usage", "continuous_usage_stats"})  # vLLM's
 
 
-async def _text(first: GenerationRequest, model: ServedModel) -> str:
+async def _text(first: GenerationRequest, model: ServingModel) -> str:
     """The prompt's text, decoded if it was sent as tokens or truncated."""
     if first.prompt is not None:
         return first.prompt

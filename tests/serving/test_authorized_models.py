@@ -19,7 +19,8 @@ from openai_frontend.generation import (
     TokenCounts,
     UsageCounter,
 )
-from openai_frontend.serving.admission.authorized_models import AuthorizedModels, MeteredModel
+from openai_frontend.serving.admission.authorized_models import AuthorizedModels
+from openai_frontend.serving.admission.metered_model import MeteredModel
 from tests.auth.key_files import FakeClock, caller, key
 from tests.serving.fake_model import FakeModel, last
 

@@ -7,8 +7,9 @@ from itertools import pairwise
 from typing import Literal
 
 from openai_frontend.errors import InvalidRequest, ModelNotFound
-from openai_frontend.models.served_model import Capabilities, ModelCard, ServedModel
+from openai_frontend.models.served_model import Capabilities, ModelCard
 from openai_frontend.serving.admission.authorized_models import ModelProvider
+from openai_frontend.serving.admission.model import ServingModel
 
 MAX_LISTED = 10  # names in one message
 _MAX_NAME = 128  # characters of a name in a message
@@ -22,7 +23,7 @@ Task = Literal["chat", "completions", "embeddings", "rerank"] | None
 
 async def find_model(
     models: ModelProvider, name: str | None, task: Task, *, may_list: bool
-) -> ServedModel:
+) -> ServingModel:
     """The model, loaded first where models are loaded on demand. An empty name is none: that is
     the only model, or else the only one for the task.
 

@@ -19,9 +19,9 @@ from openai_frontend.generation import (
     TextRelay,
     UsageCounter,
 )
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.serving.admission.concurrency_limit import Bursts, Deltas, ModelSlots
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.output.output_parsing import ParserConfig
 from openai_frontend.serving.output.usage import CompletionProgress
 from openai_frontend.serving.request.response_options import (
@@ -44,7 +44,7 @@ class CompletionJob:
     """The choices of one request by prompt: `n` of the first, then `n` of the next, ..."""
 
     id: str
-    model: ServedModel
+    model: ServingModel
     slots: ModelSlots
     requests: Sequence[GenerationRequest]
     n: int = 1
@@ -181,7 +181,7 @@ def choice_requests(first: GenerationRequest, n: int) -> list[GenerationRequest]
     ]
 
 
-def require_generation(model: ServedModel) -> None:
+def require_generation(model: ServingModel) -> None:
     """Raise InvalidRequest for a model that generates no text, such as an embedding model."""
     if "generate" not in model.tasks:
         message = f"The model '{model.name}' does not generate text."
@@ -199,7 +199,7 @@ _NOT_SAMPLING = {
 
 
 def check_request_fields(
-    request: SamplingFields, model: ServedModel, *, special_tokens: bool
+    request: SamplingFields, model: ServingModel, *, special_tokens: bool
 ) -> None:
     """Raise for fields, other than those for sampling, that the model does not support.
 
@@ -225,7 +225,7 @@ def check_request_fields(
     check_supported([name for name, value in requested.items() if value], model)
 
 
-def count_prompt_logprobs(params: SamplingParams, prompt_tokens: int, model: ServedModel) -> int:
+def count_prompt_logprobs(params: SamplingParams, prompt_tokens: int, model: ServingModel) -> int:
     """Log probabilities of a prompt: each token's own and its alternatives'."""
     alternatives = params.prompt_logprobs
     if alternatives is None:

@@ -18,7 +18,6 @@ from openai_frontend.generation import (
     UsageCounter,
     merge_deltas,
 )
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.parsing.event_buffer import MAX_ARGUMENTS
 from openai_frontend.parsing.events import (
     ArgumentsTooLong,
@@ -30,6 +29,7 @@ from openai_frontend.parsing.events import (
 )
 from openai_frontend.parsing.parser import Parser
 from openai_frontend.prompting.prompt import Prompt
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.messages import prefilled_text
 from openai_frontend.serving.request.sampling import Constraint, SamplingSupport
 from openai_frontend.serving.request.tools import Tools
@@ -253,17 +253,17 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
     )
 
 
-def needs_parser(tools: Tools, model: ServedModel) -> bool:
+def needs_parser(tools: Tools, model: ServingModel) -> bool:
     """Whether output needs parsing; else the model's text is the content."""
     return tools.in_use or model.reading.reasoning
 
 
-def keep_special_tokens(model: ServedModel) -> bool:
+def keep_special_tokens(model: ServingModel) -> bool:
     """Whether the engine must keep special tokens in the text, as some parsers need."""
     return model.reading.special_tokens and model.supports("skip_special_tokens")
 
 
-def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServedModel) -> str:
+def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServingModel) -> str:
     """The text that shows whether the output begins with reasoning: the prompt, the end of a
     truncated one, which is known only as tokens, or the message that is continued.
     """
@@ -279,7 +279,7 @@ def parser_config(
     tools: Tools,
     constraint: Constraint,
     prompt: str | None,
-    model: ServedModel,
+    model: ServingModel,
     variables: Mapping[str, Any],
 ) -> ParserConfig:
     """How to parse each choice. `prompt` is the result of `prompt_text`, `variables` are those of

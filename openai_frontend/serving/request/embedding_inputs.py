@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from openai_frontend.errors import ContextLengthExceeded, InvalidRequest
 from openai_frontend.generation import EmbedRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.prompt import Prompt
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import check_in_vocabulary, unsupported
 
 # For authors of clients that send ids of another tokenizer.
@@ -35,7 +35,7 @@ class TokenIds:
 
 async def tokenize_inputs(
     inputs: Sequence[Text | TokenIds],  # only texts, or only token ids
-    model: ServedModel,
+    model: ServingModel,
     *,
     add_special_tokens: bool = True,
     truncation: Truncation | None = None,
@@ -59,7 +59,7 @@ async def tokenize_inputs(
     return prompts
 
 
-def _checked(given: TokenIds, model: ServedModel, truncation: Truncation | None) -> Prompt:
+def _checked(given: TokenIds, model: ServingModel, truncation: Truncation | None) -> Prompt:
     _check_vocabulary(given, model)
     kept = given.token_ids if truncation is None else truncation.kept(given.token_ids)
     context = model.max_model_len
@@ -72,7 +72,7 @@ def _checked(given: TokenIds, model: ServedModel, truncation: Truncation | None)
     return Prompt(text=None, token_ids=kept)
 
 
-def _check_vocabulary(given: TokenIds, model: ServedModel) -> None:
+def _check_vocabulary(given: TokenIds, model: ServingModel) -> None:
     if model.vocab_size is None:
         return
     try:

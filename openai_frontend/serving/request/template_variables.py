@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai_frontend.models.served_model import ServedModel
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.field_policy import FieldPolicy
 from schemas.chat_completions import ChatCompletionRequest
 
@@ -30,7 +30,7 @@ class TemplateVariables:
 
 
 def template_variables(
-    request: ChatCompletionRequest, model: ServedModel, policy: FieldPolicy
+    request: ChatCompletionRequest, model: ServingModel, policy: FieldPolicy
 ) -> TemplateVariables:
     """Clamps effort and verbosity to what the template supports, unless the policy refuses that.
 
@@ -53,14 +53,14 @@ def template_variables(
     return TemplateVariables(values | (request.chat_template_kwargs or {}), adjusted)
 
 
-def _variables(name: str, asked: str, model: ServedModel) -> dict[str, Any]:
+def _variables(name: str, asked: str, model: ServingModel) -> dict[str, Any]:
     if model.template_knows(name):
         return {name: _nearest(name, asked, model)}
     switches = _THINKING if name == "reasoning_effort" else ()
     return {switch: asked != "none" for switch in switches if model.template_knows(switch)}
 
 
-def _nearest(name: str, asked: str, model: ServedModel) -> str:
+def _nearest(name: str, asked: str, model: ServingModel) -> str:
     """The value that the template renders with and that is nearest to the one asked for."""
     scale = _SCALES[name]
     by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(asked)))

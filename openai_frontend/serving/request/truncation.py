@@ -3,14 +3,14 @@
 from typing import Literal
 
 from openai_frontend.errors import InvalidRequest
-from openai_frontend.models.served_model import ServedModel
 from openai_frontend.prompting.tokenizer import Truncation
+from openai_frontend.serving.admission.model import ServingModel
 from openai_frontend.serving.request.sampling import unsupported
 from schemas.sampling import SamplingFields
 
 
 def truncation(
-    request: SamplingFields, model: ServedModel, *, output_tokens: int
+    request: SamplingFields, model: ServingModel, *, output_tokens: int
 ) -> Truncation | None:
     """How to truncate the prompt; None if it must fit. -1 leaves room for the output."""
     tokens = request.truncate_prompt_tokens
@@ -24,7 +24,7 @@ def truncation(
 
 
 def input_truncation(
-    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: ServedModel
+    truncate_prompt_tokens: int | None, side: Literal["left", "right"] | None, model: ServingModel
 ) -> Truncation | None:
     """How to truncate inputs; None if each must fit. -1 truncates to the model's context."""
     tokens, context = truncate_prompt_tokens, model.max_model_len

@@ -43,8 +43,8 @@ OPENING = [
 
 
 @pytest.mark.parametrize("headers", OPENING, ids=str)
-async def test_where_keys_are(headers):
-    """The scheme may have any case, and clients of other APIs have headers of their own."""
+async def test_key_headers(headers):
+    """The scheme is case-insensitive; headers of other APIs work too."""
     sent = await call(guarded(), headers=headers)
 
     assert sent.status == 200
@@ -78,8 +78,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("headers", REFUSED, ids=range(len(REFUSED)))
-async def test_what_is_no_key(headers):
-    """Whatever else is sent is a 401 in OpenAI's words, and the body is not read."""
+async def test_invalid_key_is_401(headers):
+    """The envelope is OpenAI's, and the body is not read."""
     sent = await call(guarded(), headers=headers, body=[])
 
     error = json.loads(sent.body)["error"]
@@ -93,23 +93,21 @@ VALUES = st.binary(max_size=40) | st.binary(max_size=20).map(lambda rest: b"Bear
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=4))
-async def test_any_headers(headers):
-    """No bytes of a head open the server, or are more to it than a 401."""
+async def test_random_headers_never_authenticate(headers):
     keys = ApiKeys([key("a", secret="sk-what-nobody-guesses")])
 
     sent = await call(guarded(keys=keys), headers=headers, body=[])
     assert sent.status == 401
 
 
-async def test_a_route_that_says_nothing():
-    """No key opens it."""
+async def test_route_without_a_scope_is_denied():
     sent = await call(guarded(area=None), headers=authorization(b"Bearer a"))
 
     assert sent.status == 403
 
 
-async def test_an_open_area():
-    """It needs no key, and a bad one does not close it."""
+async def test_public_route():
+    """It needs no key, and ignores an invalid one."""
     app = guarded(area="health", public_scopes={"health"})
 
     without = await call(app)
@@ -118,8 +116,8 @@ async def test_an_open_area():
 
 
 @pytest.mark.parametrize("kind", ["websocket", "webtransport"])
-async def test_other_protocols(kind):
-    """They come to nobody, for nothing here speaks them."""
+async def test_other_protocols_are_dropped(kind):
+    """The server speaks none of them."""
     reached = []
 
     async def app(scope, receive, send):
@@ -130,8 +128,8 @@ async def test_other_protocols(kind):
     assert reached == ["lifespan"]
 
 
-async def test_too_many_requests():
-    """A 429 says when to come again, in OpenAI's words and headers."""
+async def test_rate_limited_request_is_429():
+    """With OpenAI's message and headers."""
     keys = ApiKeys([key("few", requests_per_minute=6, tokens_per_minute=600)])
     app = guarded(keys=keys)
     first = await call(app, headers=authorization(b"Bearer few"))
@@ -151,8 +149,7 @@ async def test_too_many_requests():
     assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
 
 
-async def test_what_is_not_counted():
-    """Only what models answer is: who looks at the list of models takes nobody's place."""
+async def test_only_inference_is_rate_limited():
     keys = ApiKeys([key("few", requests_per_minute=1)])
 
     got = [
@@ -164,8 +161,8 @@ async def test_what_is_not_counted():
 
 
 @pytest.mark.parametrize("failure", [None, ValueError("x")])
-async def test_requests_at_once(failure):
-    """A request holds its place to its end, however it ends."""
+async def test_slot_is_released_at_the_end_of_the_request(failure):
+    """However the request ends."""
     keys = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     inner = []
@@ -188,8 +185,7 @@ async def test_requests_at_once(failure):
     assert keys.authenticate(b"one").rate_limiter.running == 0
 
 
-async def test_a_request_that_triton_still_has():
-    """It counts against its key's limit until Triton has released it."""
+async def test_request_counts_until_triton_releases_it():
     keys = ApiKeys([key("one", max_concurrent_requests=1)])
     headers = authorization(b"Bearer one")
     leases = []
@@ -207,7 +203,7 @@ async def test_a_request_that_triton_still_has():
     assert [each.status for each in (first, second, third)] == [200, 429, 200]
 
 
-def test_what_a_request_costs():
+def test_cost_per_request():
     """Authenticating and counting a request with one of 1,000 keys takes about 9 us of CPU."""
     keys = ApiKeys([key(str(number), requests_per_minute=10**9) for number in range(1000)])
     browser = [(b"x-%d" % number, b"value") for number in range(12)]

@@ -12,8 +12,8 @@ LIMITED = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(1000))
 
 
 @pytest.mark.parametrize("body", [[b""], [b"x" * 10], [b"xxxxx", b"xxxxx"]])
-async def test_within_the_limit(body):
-    """A body of the limit's size passes, in one piece or several."""
+async def test_body_within_the_limit(body):
+    """In one part or several."""
 
     sent = await call(LIMITED, body=body)
 
@@ -21,22 +21,22 @@ async def test_within_the_limit(body):
 
 
 @pytest.mark.parametrize("body", [[b"x" * 11], [b"x" * 6, b"x" * 5], [b"x"] * 11])
-async def test_over_the_limit(body):
-    """Bytes are counted as they come, whatever the headers said."""
+async def test_body_over_the_limit(body):
+    """Bytes are counted as they arrive, whatever Content-Length says."""
 
     with pytest.raises(RequestTooLarge):
         await call(LIMITED, headers=[(b"content-length", b"3")], body=body)
 
 
-async def test_declared_length():
-    """A length over the limit is refused, whatever then comes."""
+async def test_declared_length_over_the_limit():
+    """It is rejected before the body arrives."""
 
     with pytest.raises(RequestTooLarge):
         await call(LIMITED, headers=[(b"content-length", b"11")], body=[b""])
 
 
 async def read_of(pieces: list[bytes], headers: list[tuple[bytes, bytes]]) -> int:
-    """How many of the pieces were taken before the refusal."""
+    """The number of parts that were read before the rejection."""
     left = list(pieces)
 
     async def receive() -> Message:
@@ -59,13 +59,13 @@ REST = [
 
 
 @pytest.mark.parametrize(("pieces", "headers", "expected"), REST)
-async def test_rest_of_the_body(pieces, headers, expected):
-    """The rest is dropped, so that the client sees its answer, but not for ever."""
+async def test_rest_of_the_body_is_dropped(pieces, headers, expected):
+    """So that the client reads the response, but only up to a size."""
     assert expected == await read_of(pieces, headers)
 
 
 async def test_stalled_body(monkeypatch):
-    """A client that stops in the middle does not hold its answer up for long."""
+    """A client that stops sending does not delay its response for long."""
     monkeypatch.setattr(request_body, "DROP_TIMEOUT_S", 0.01)
     pieces = [b"x" * 11]
 
@@ -81,8 +81,8 @@ async def test_stalled_body(monkeypatch):
         await call(app)
 
 
-async def test_bodies_of_all_requests():
-    """Where they hold as much as they may, one more is refused; each gives back what it held."""
+async def test_memory_budget():
+    """One more body than fits is rejected; each request returns its bytes at its end."""
     go_on, held = asyncio.Event(), asyncio.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,8 +104,7 @@ async def test_bodies_of_all_requests():
     assert (await call(limited, body=[b"x" * 10])).status == 200
 
 
-async def test_bodies_that_are_refused():
-    """A body that is too large has held what came of it, and holds it no more."""
+async def test_rejected_body_returns_its_bytes():
     limited = BodyLimit(echo, max_body_bytes=10, budget=BodyMemoryBudget(15))
 
     for _ in range(3):

@@ -7,9 +7,7 @@ from tests.middleware.asgi import call, echo
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"br", b"identity, gzip", b"GZIP"])
-async def test_compressed_body(encoding):
-    """A compressed body is refused unread."""
-
+async def test_compressed_body_is_rejected_unread(encoding):
     sent = await call(ContentEncoding(echo), headers=[(b"content-encoding", encoding)], body=[])
 
     code = json.loads(sent.body)["error"]["code"]
@@ -17,9 +15,7 @@ async def test_compressed_body(encoding):
 
 
 @pytest.mark.parametrize("headers", [[], [(b"content-encoding", b"identity")]])
-async def test_plain_body(headers):
-    """A body that is what it seems passes."""
-
+async def test_plain_body_passes(headers):
     sent = await call(ContentEncoding(echo), headers=headers, body=[b"x"])
 
     assert (sent.status, sent.body) == (200, b"x")

@@ -18,8 +18,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("given", REFUSED)
-async def test_other_types(given):
-    """What says that it is no JSON is refused unread, so that a web page cannot send it."""
+async def test_other_types_are_rejected_unread(given):
+    """So that a web page cannot send such a request."""
 
     sent = await call(APP, headers=[(b"content-type", given)], body=[])
 
@@ -31,16 +31,15 @@ READ = [b"application/json", b"application/json; charset=utf-8", b"Application/J
 
 
 @pytest.mark.parametrize("headers", [[], *([(b"content-type", given)] for given in READ)])
-async def test_json(headers):
-    """JSON passes, and so does a body that does not say what it is."""
+async def test_json_passes(headers):
+    """And a body without a Content-Type."""
 
     sent = await call(APP, headers=headers, body=[b"x"])
 
     assert (sent.status, sent.body) == (200, b"x")
 
 
-async def test_requests_without_a_body():
-    """The type of what is not there does not matter."""
+async def test_request_without_a_body_passes():
     headers = [(b"content-type", b"text/plain")]
 
     sent = await call(APP, headers=headers, scope={"method": "GET"})
@@ -54,8 +53,8 @@ FROM_A_PAGE = [(b"origin", b"null"), (b"referer", b"http://x/"), (b"sec-fetch-si
 
 
 @pytest.mark.parametrize("given", [FORM, OCTETS])
-async def test_what_triton_clients_send(given):
-    """Under KServe's addresses tensors are octets, and `curl -d` calls its JSON a form."""
+async def test_triton_clients_pass(given):
+    """On KServe's paths tensors are octets, and `curl -d` declares JSON as a form."""
 
     sent = await call(APP, headers=[given], body=[b"x"], scope={"path": "/v2/models/m/infer"})
 
@@ -71,16 +70,15 @@ async def test_what_triton_clients_send(given):
         ("/v2/rerank", [OCTETS]),
     ],
 )
-async def test_what_pages_send(path, headers):
-    """A form from a page, plain text, and either at Cohere's address are refused unread."""
+async def test_forms_from_pages_are_rejected(path, headers):
+    """Also plain text, and either on Cohere's path."""
 
     sent = await call(APP, headers=headers, body=[], scope={"path": path})
 
     assert sent.status == 415
 
 
-async def test_no_such_address():
-    """Where there is no address, the router says so, whatever the type of the body."""
+async def test_unknown_path_is_404_with_any_type():
     app = ContentType(echo, route_scope_of=lambda _: "nowhere")
 
     sent = await call(app, headers=[FORM], body=[b"x"], scope={"path": "/api/chat"})
@@ -88,8 +86,8 @@ async def test_no_such_address():
     assert sent.status == 200
 
 
-async def test_refusal_says_what_to_send():
-    """It has the option of curl that would be right."""
+async def test_error_names_the_header_to_send():
+    """As an option for curl."""
     sent = await call(APP, headers=[FORM], body=[])
 
     assert b"-H 'Content-Type: application/json'" in sent.body

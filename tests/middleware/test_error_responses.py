@@ -27,7 +27,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("error", "status", "message"), ERRORS)
 async def test_exception_becomes_a_response(error, status, message):
-    """Whatever is raised before the response, the client gets OpenAI's envelope."""
+    """In OpenAI's envelope."""
 
     sent = await call(failing(error), scope=STATE)
 
@@ -36,7 +36,7 @@ async def test_exception_becomes_a_response(error, status, message):
 
 
 async def test_unexpected_exception_is_logged(caplog):
-    """What we did not expect is logged with its traceback and the request id."""
+    """With its traceback and the request id."""
 
     await call(failing(ValueError("secret")), scope=STATE)
 
@@ -44,8 +44,8 @@ async def test_unexpected_exception_is_logged(caplog):
     assert "ValueError: secret" in caplog.text
 
 
-async def test_begun_response():
-    """Once a response has begun, no second one is sent: the server closes the connection."""
+async def test_started_response_is_not_answered_again():
+    """The server closes the connection."""
 
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -55,9 +55,7 @@ async def test_begun_response():
         await call(ErrorResponses(app), scope=STATE)
 
 
-async def test_success_passes():
-    """Without an exception nothing changes."""
-
+async def test_success_passes_unchanged():
     sent = await call(ErrorResponses(echo), scope=STATE, body=[b"x"])
 
     assert (sent.status, sent.body) == (200, b"x")

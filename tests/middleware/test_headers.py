@@ -1,4 +1,4 @@
-"""Headers for browsers, on whatever leaves the server: answers, refusals, and what is no HTTP."""
+"""Security headers on all responses: results, errors, and answers to malformed HTTP."""
 
 import httpx
 import pytest
@@ -24,24 +24,22 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("sent", REQUESTS.values(), ids=REQUESTS)
-def test_every_answer(mock_gateway, sent):
-    """Each has them; over plain HTTP nothing asks for HTTPS."""
+def test_every_response_has_security_headers(mock_gateway, sent):
+    """Over plain HTTP there is no HSTS header."""
     headers = exchange(mock_gateway.port, sent).headers
 
     assert {name: headers.get(name) for name in HEADERS} == HEADERS
     assert "strict-transport-security" not in headers
 
 
-def test_page(mock_gateway):
-    """The page of the API may load what is this server's, and nothing else."""
+def test_docs_page_loads_only_from_this_server(mock_gateway):
     policy = httpx.get(f"{mock_gateway.url}/docs").headers["content-security-policy"]
 
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
 
 
-def test_https():
-    """Who came by HTTPS once comes by HTTPS for a year."""
+def test_https_sets_hsts_for_a_year():
     assert dict(security_headers(tls=True)) == {
         **HEADERS,
         "strict-transport-security": "max-age=31536000",

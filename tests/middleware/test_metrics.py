@@ -41,8 +41,8 @@ def counted(metrics):
         ("POST", "/made-up/by/a/client", None, "none"),
     ],
 )
-async def test_route(method, path, route, label):
-    """The label is the route as it is written, never what a client wrote."""
+async def test_route_label(method, path, route, label):
+    """The label is the route's template, never the client's path."""
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
@@ -57,8 +57,8 @@ async def test_route(method, path, route, label):
     assert counted(metrics) == [(label, "m", "200", 1.0)]
 
 
-async def test_a_client_that_goes_away():
-    """A request that nobody waited for is counted as 499, and what it raised goes on."""
+async def test_disconnected_client_counts_as_499():
+    """The exception propagates."""
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):
@@ -71,8 +71,8 @@ async def test_a_client_that_goes_away():
     assert counted(metrics) == [("none", "", "499", 1.0)]
 
 
-async def test_while_it_is_at_work():
-    """A request with a body, and a stream that has begun, count until their end."""
+async def test_gauges_of_running_requests():
+    """Requests with a body, and open streams, count until their end."""
     metrics = GatewayMetrics()
     seen = []
 
@@ -104,8 +104,8 @@ async def test_while_it_is_at_work():
         (asyncio.CancelledError(), "draining"),
     ],
 )
-async def test_why_it_was_refused(error, reason):
-    """What is refused for load or state is counted by its reason; other failures are not."""
+async def test_rejections_are_counted_by_reason(error, reason):
+    """Other errors are not."""
     metrics = GatewayMetrics()
 
     async def app(scope, receive, send):

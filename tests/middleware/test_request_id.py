@@ -4,8 +4,7 @@ from openai_frontend.middleware.request_id import RequestId
 from tests.middleware.asgi import call, echo
 
 
-async def test_own_id():
-    """A request without an id gets a new one."""
+async def test_new_id():
     first, second = await call(RequestId(echo)), await call(RequestId(echo))
 
     assert first.headers["x-request-id"].startswith("req_")
@@ -13,8 +12,8 @@ async def test_own_id():
 
 
 @pytest.mark.parametrize("given", [b"abc-123", b"a" * 128, b"trace/1:2=3+4@5._"])
-async def test_clients_id(given):
-    """The client's id comes back, and stands where the application finds it."""
+async def test_client_id_is_kept(given):
+    """In the response and in the scope."""
     seen = {}
 
     async def app(scope, receive, send):
@@ -28,8 +27,8 @@ async def test_clients_id(given):
 
 
 @pytest.mark.parametrize("given", [b"", b"a" * 129, b"a\nb", b"a b", b"\xff", b"<script>"])
-async def test_harmful_id(given):
-    """An id that could break a log line is replaced."""
+async def test_unsafe_id_is_replaced(given):
+    """It could break a log line."""
 
     sent = await call(RequestId(echo), headers=[(b"x-request-id", given)])
 
@@ -37,15 +36,14 @@ async def test_harmful_id(given):
 
 
 async def test_processing_time():
-    """The response tells how many milliseconds passed until it began."""
+    """Milliseconds until the response started."""
 
     sent = await call(RequestId(echo))
 
     assert 0 <= int(sent.headers["openai-processing-ms"]) < 60_000
 
 
-async def test_other_scopes_pass():
-    """The lifespan has no request id."""
+async def test_lifespan_has_no_id():
     seen = []
 
     async def app(scope, receive, send):

@@ -1,4 +1,4 @@
-"""By which names a server may be called."""
+"""Host headers that the server accepts."""
 
 import json
 
@@ -23,8 +23,8 @@ async def status(*hosts: bytes, path: str = "/v1/models") -> int:
         b"127.0.0.1:80",
     ],
 )  # fmt: skip
-async def test_own_names(host):
-    """Case, port and a final dot change nothing; a star stands for one label or several."""
+async def test_allowed_names(host):
+    """Ignoring case, port and a final dot; a star matches one or more labels."""
     assert await status(host) == 200
 
 
@@ -41,16 +41,16 @@ BAD = [
 
 
 @pytest.mark.parametrize("host", BAD)
-async def test_other_names(host):
-    """Nothing passes that another program could read as another name."""
+async def test_other_names_are_rejected(host):
+    """Including forms that programs parse differently."""
     assert await status(host) == 400
 
 
 @pytest.mark.parametrize(
     "hosts", [[], [b"api.example.com"] * 2, [b"api.example.com", b"evil.example"]]
 )
-async def test_not_one_name(hosts):
-    """A request without a name is refused, and so is one with two, even if they are the same."""
+async def test_missing_or_repeated_host_is_rejected(hosts):
+    """Two Host headers are rejected even if they are equal."""
     assert await status(*hosts) == 400
 
 
@@ -63,15 +63,15 @@ async def test_not_one_name(hosts):
         ([b"evil.example"], "--allowed-hosts"),
     ],
 )
-async def test_what_is_wrong(hosts, told):
-    """The refusal says whether the name is missing, malformed or not allowed."""
+async def test_error_names_the_problem(hosts, told):
+    """The header is missing, malformed or not allowed."""
     sent = await call(APP, headers=[(b"host", host) for host in hosts])
 
     assert told in json.loads(sent.body)["error"]["message"]
 
 
-async def test_http_1_0():
-    """HTTP/1.0 has no Host header, so its requests need none; one that is sent is looked at."""
+async def test_http_1_0_needs_no_host():
+    """But a Host header is checked."""
     got = [
         (await call(APP, headers=headers, scope={"http_version": "1.0"})).status
         for headers in ([], [(b"host", b"evil.example")])
@@ -80,8 +80,8 @@ async def test_http_1_0():
     assert got == [200, 400]
 
 
-async def test_refusal():
-    """It is the error envelope, and repeats nothing of the name."""
+async def test_error_envelope():
+    """It does not repeat the name."""
     sent = await call(APP, headers=[(b"host", b"evil.example")])
 
     assert json.loads(sent.body)["error"]["code"] == "invalid_host"
@@ -89,8 +89,7 @@ async def test_refusal():
 
 
 @pytest.mark.parametrize("path", sorted(HEALTH_PATHS))
-async def test_supervisors(path):
-    """Who looks after the process calls it by an address that nobody has set."""
+async def test_health_checks_pass_with_any_host(path):
     assert await status(b"10.1.2.3:9000", path=path) == 200
 
 
@@ -105,8 +104,8 @@ async def test_supervisors(path):
         (b"gateway", 400), (b"", 400),
     ],
 )  # fmt: skip
-async def test_names_of_this_machine(host, expected):
-    """They and addresses as programs write them; no page has such a name of its own."""
+async def test_default_names(host, expected):
+    """Names and addresses of this machine; no web page can have one of them."""
     app = TrustedHosts(echo, allowed=LOCAL, addresses=True)
 
     sent = await call(app, headers=[(b"host", host)], scope={"path": "/v1/models"})

@@ -12,12 +12,12 @@ async def status(path: str) -> int:
 
 
 @pytest.mark.parametrize("path", sorted(HEALTH_PATHS))
-async def test_health_checks(path):
-    """They are answered, below the root path too, and with a slash at the end."""
+async def test_health_checks_pass(path):
+    """Also below the root path, and with a trailing slash."""
     assert [await status(each) for each in (path, f"/llm{path}", f"{path}/")] == [200] * 3
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/llm/v1/models", "/x/health", "/health/x"])
-async def test_other_requests(path):
-    """They are refused, also those that only resemble a health check."""
+async def test_other_requests_get_503(path):
+    """Also paths that resemble a health check."""
     assert await status(path) == 503

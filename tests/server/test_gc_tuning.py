@@ -1,4 +1,4 @@
-"""Python's garbage collector, freezing_heap."""
+"""The garbage collector after freezing the heap."""
 
 import asyncio
 import contextlib
@@ -64,8 +64,8 @@ async def looked_at() -> None:
     await asyncio.sleep(0.03)
 
 
-async def test_it_is_settled_when_the_models_are_there_and_when_they_change(monkeypatch):
-    """Once for each change; what was there is looked at again where a model is gone."""
+async def test_heap_is_frozen_on_each_change_of_models(monkeypatch):
+    """If a model is gone, frozen objects are collected first."""
     calls, registry = Settled(), FakeRegistry()
     monkeypatch.setattr(gc_tuning, "freeze_heap", calls)
     monkeypatch.setattr(gc_tuning, "_CHECK_INTERVAL_S", 0.005)
@@ -78,8 +78,8 @@ async def test_it_is_settled_when_the_models_are_there_and_when_they_change(monk
     assert calls.gone == [False, False, True, True]
 
 
-def test_what_is_made_after_it_causes_no_full_collection():
-    """As what an engine imports; by Python's own thresholds there would be several."""
+def test_new_objects_cause_no_full_collection():
+    """As many as importing an engine creates; Python's thresholds would cause several."""
     gc_tuning.freeze_heap()
     before = gc.get_stats()[2]["collections"]
 
@@ -96,8 +96,8 @@ class Cycle:
         self.itself = self
 
 
-def test_what_lives_is_looked_at_no_more():
-    """A full collection has next to nothing to do, and the generations are larger."""
+def test_frozen_objects_are_not_collected():
+    """A full collection has almost nothing to do, and the generations are larger."""
     gc_tuning.freeze_heap(gone=False)
 
     assert gc.get_freeze_count() > 10_000
@@ -106,8 +106,7 @@ def test_what_lives_is_looked_at_no_more():
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_what_was_settled_is_freed_once_something_is_gone(gone):
-    """A model that was unloaded leaves no garbage behind."""
+def test_unloaded_models_are_freed(gone):
     cycle = Cycle()
     ended = weakref.ref(cycle)
     gc_tuning.freeze_heap(gone=False)

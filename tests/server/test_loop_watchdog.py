@@ -1,4 +1,4 @@
-"""A halt of the event loop is told of once, with the lines that are to blame."""
+"""A blocked event loop is logged once, with the stack of the blocking call."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ def a_call_that_holds_the_interpreter() -> None:
 
 
 async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:
-    """Runs them on the loop, one after the other, under a watchdog of short patience."""
+    """Runs the callbacks on the loop, under a watchdog with a short threshold."""
     watchdog = watchdog or LoopWatchdog(threshold_s=0.2, interval_s=0.05)
     watching = asyncio.create_task(watchdog.run())
     await asyncio.sleep(0.1)
@@ -31,13 +31,13 @@ async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:
 
 
 def of_the_loop(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Without those on a busy machine's CPU."""
+    """Without messages about a busy CPU."""
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if message.startswith("event loop")]
 
 
-async def test_a_halt(caplog: pytest.LogCaptureFixture) -> None:
-    """The first line has its stack, the second its length."""
+async def test_blocked_loop_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """First its stack, then its duration."""
 
     await watched(a_careless_callback)
 
@@ -47,24 +47,20 @@ async def test_a_halt(caplog: pytest.LogCaptureFixture) -> None:
     assert over.startswith("event loop resumed after 0.")
 
 
-async def test_two_halts(caplog: pytest.LogCaptureFixture) -> None:
-    """Each is told of, and once."""
-
+async def test_each_block_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     await watched(a_careless_callback, a_careless_callback)
 
     assert ["blocked for" in message for message in of_the_loop(caplog)] == [True, False] * 2
 
 
-async def test_a_loop_that_runs(caplog: pytest.LogCaptureFixture) -> None:
-    """Short work is nothing to tell."""
-
+async def test_short_callbacks_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     await watched(*[lambda: time.sleep(0.01)] * 3)
 
     assert of_the_loop(caplog) == []
 
 
-async def test_a_call_that_holds_the_interpreter(caplog: pytest.LogCaptureFixture) -> None:
-    """No stack, for by then the call has ended; but that there was one."""
+async def test_blocked_interpreter_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a stack, since the call has ended by then."""
 
     await watched(a_call_that_holds_the_interpreter)
 
@@ -72,8 +68,8 @@ async def test_a_call_that_holds_the_interpreter(caplog: pytest.LogCaptureFixtur
     assert any("a call held Python's interpreter" in message for message in messages)
 
 
-async def test_patience_that_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """As at a start: what was overlooked at first is told of from then on."""
+async def test_threshold_can_be_lowered(caplog: pytest.LogCaptureFixture) -> None:
+    """As after the startup: blocks that were ignored before are logged."""
     watchdog = LoopWatchdog(threshold_s=10, interval_s=0.05)
 
     def lose_patience() -> None:

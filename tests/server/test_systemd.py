@@ -1,4 +1,4 @@
-"""What a service manager is told, read from a real datagram socket."""
+"""Notifications to systemd, read from a real datagram socket."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from openai_frontend.server.systemd import SystemdNotifier
 
 @contextmanager
 def manager_at(address: str) -> Iterator[socket.socket]:
-    """Where a manager would listen; `@` is an abstract name."""
+    """Listens like systemd; `@` is an abstract name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind("\0" + address[1:] if address.startswith("@") else address)
         listener.settimeout(5)
@@ -28,8 +28,8 @@ def told(listener: socket.socket) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
-def test_both_kinds_of_sockets(tmp_path: Path, kind: str) -> None:
-    """A container's manager has one without a file."""
+def test_path_and_abstract_sockets(tmp_path: Path, kind: str) -> None:
+    """Managers of containers use abstract names."""
     address = str(tmp_path / "n") if kind == "path" else f"@openai-frontend-{os.getpid()}"
 
     with manager_at(address) as listener, closing(SystemdNotifier(address)) as manager:
@@ -39,8 +39,8 @@ def test_both_kinds_of_sockets(tmp_path: Path, kind: str) -> None:
     assert got == ["READY=1", "STATUS=Serving a, b"]
 
 
-def test_a_stop(tmp_path: Path) -> None:
-    """It asks for the time that it may take, in microseconds."""
+def test_stopping_extends_the_timeout(tmp_path: Path) -> None:
+    """In microseconds."""
     with (
         manager_at(str(tmp_path / "n")) as listener,
         closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
@@ -51,8 +51,8 @@ def test_a_stop(tmp_path: Path) -> None:
     assert got == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=41500000", "STATUS=Draining"]
 
 
-def test_a_status_is_one_line(tmp_path: Path) -> None:
-    """What a model's failure says cannot pass for another message."""
+def test_status_is_one_line(tmp_path: Path) -> None:
+    """A model's error cannot forge another assignment."""
     with (
         manager_at(str(tmp_path / "n")) as listener,
         closing(SystemdNotifier(str(tmp_path / "n"))) as manager,
@@ -63,8 +63,8 @@ def test_a_status_is_one_line(tmp_path: Path) -> None:
     assert got == ["STATUS=not ready: x READY=1"]
 
 
-def test_the_environment() -> None:
-    """Its variables are taken out: a child that inherited them would speak for the process."""
+def test_variables_are_removed_from_the_environment() -> None:
+    """A child that inherited them would notify for this process."""
     environment = {
         "NOTIFY_SOCKET": "/nowhere",
         "WATCHDOG_USEC": "20000000",
@@ -77,8 +77,8 @@ def test_the_environment() -> None:
     assert environment == {"HOME": "/"}
 
 
-async def test_signs_of_life(tmp_path: Path) -> None:
-    """Two in each of the manager's intervals."""
+async def test_watchdog_pings(tmp_path: Path) -> None:
+    """Two per watchdog interval."""
     environment = {"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "100000"}
 
     address = environment["NOTIFY_SOCKET"]
@@ -97,10 +97,10 @@ async def test_signs_of_life(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"WATCHDOG_USEC": "100000", "WATCHDOG_PID": "1"}])
-async def test_no_signs_of_life(
+async def test_no_watchdog_pings(
     variables: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where nobody waits for them, or for another process's, there are none."""
+    """Without a watchdog, or with one of another process, there are none."""
     manager = SystemdNotifier.from_environment({"NOTIFY_SOCKET": "/nowhere", **variables})
 
     with caplog.at_level(logging.WARNING):
@@ -109,8 +109,10 @@ async def test_no_signs_of_life(
     assert caplog.records == []  # a sign to nowhere would be told of
 
 
-def test_a_manager_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line in the log; the process goes on."""
+def test_failed_notification_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the process continues."""
 
     SystemdNotifier(str(tmp_path / "n")).ready("Serving")
 
@@ -118,9 +120,7 @@ def test_a_manager_that_is_away(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert record.getMessage().startswith("cannot notify systemd of READY=1: ")
 
 
-def test_no_manager(caplog: pytest.LogCaptureFixture) -> None:
-    """A process that was started by hand tells nobody, and does not complain."""
-
+def test_without_systemd_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     SystemdNotifier.from_environment({}).ready("Serving")
 
     assert caplog.records == []

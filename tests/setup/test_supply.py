@@ -17,7 +17,7 @@ PROJECT = lock.read_project(ROOT / "pyproject.toml")
 def reasons() -> dict[str, str]:
     """Package -> the reason that the README's table gives."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = text.partition("## Dependencies, each with its reason")[2].partition("\n## ")[0]
+    table = text.partition("## Dependencies\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", table, re.MULTILINE)[1:]
     names = [(name, why) for packages, why in rows for name in re.split(r", | / |; ", packages)]
     return {lock.normalize(name.strip()): why.strip() for name, why in names}

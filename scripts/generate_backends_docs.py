@@ -1,6 +1,6 @@
-"""Writes docs/backends.md: what each kind of model honours, by its contract's own word.
+"""Writes docs/backends.md: the fields that each kind of model supports, from its contract.
 
-The models are those of the tests, with the tensors that NVIDIA's have.
+The models are those of the tests, with the tensors of NVIDIA's models.
 """
 
 import tempfile
@@ -42,14 +42,14 @@ FIELDS: Mapping[str, str] = {
     "top_logprobs": "top_logprobs",
     "prompt_logprobs": "prompt_logprobs",
     "response_format": "structured_outputs",
-    "tool_choice": "structured_outputs.json",  # for those that demand a call
+    "tool_choice": "structured_outputs.json",  # for values that require a call
     "use_beam_search": "beam_width",
     "skip_special_tokens": "skip_special_tokens",
     "return_token_ids": "return_token_ids",
     "priority": "priority",
     "cache_salt": "cache_salt",
 }
-# What is no field of a request, and worth knowing
+# Features that are not request fields
 BESIDE: Mapping[str, str] = {
     "prompts as token ids": "prompt_token_ids",
     "LoRA adapters": "adapter",
@@ -58,7 +58,7 @@ BESIDE: Mapping[str, str] = {
 
 
 class _Vocabulary:
-    """The models have tokenizers; the page reads no text with them."""
+    """A tokenizer for models that need one; the page tokenizes no text."""
 
     def ids(self, text: str, /) -> Sequence[int]:
         return []
@@ -73,7 +73,7 @@ class _Vocabulary:
         return text
 
 
-# The tests' models and their columns' heads
+# Models of the tests and the headings of their columns
 KINDS: Mapping[str, str] = {
     "demo": "vLLM in process",
     "nvidia_vllm": "NVIDIA's vLLM",
@@ -95,7 +95,7 @@ def kinds() -> dict[str, SelectedContracts]:
 
 
 def chosen(folder: Path) -> SelectedContracts:
-    """The contracts of a model with a tokenizer. Raises ModelUnavailable where it has none."""
+    """The contracts of a model with a tokenizer. Raises ModelUnavailable if it has none."""
     said = model_options.read(folder)
     config = read_config(folder, folder / "1")
     steps = config.get("ensemble_scheduling", {}).get("step", ())
@@ -114,18 +114,17 @@ def _beside(folder: Path, step: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _decoupled(config: Mapping[str, Any]) -> bool:
-    """An ensemble is decoupled where one of its models is."""
+    """An ensemble is decoupled if one of its models is."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def honours(kind: SelectedContracts, field: str) -> bool:
-    """Whether models of this kind honour a field of FIELDS or BESIDE."""
+    """Whether models of this kind support a field of FIELDS or BESIDE."""
     contract = kind.generation
     return contract is not None and contract.supports({**FIELDS, **BESIDE}[field])
 
 
 def page() -> str:
-    """The whole page."""
     made = kinds()
     return TEXT.read_text(encoding="utf-8").format(
         fields=_table(made), derived=_derived(made), contracts=_contracts(made)

@@ -48,7 +48,6 @@ COLUMNS = "| flag | YAML key | value | default | description |\n|---|---|---|---
 
 
 def page() -> str:
-    """The whole page."""
     groups = groupby(options(), key=lambda option: option.group)
     sections = (f"\n## {name}\n\n{COLUMNS}{''.join(map(row, group))}" for name, group in groups)
     return HEAD + "".join(sections)

@@ -1,6 +1,4 @@
-"""Writes docs/tools.md from the table of families and the sample outputs of the tests; its text
-is in tools_page.md.
-"""
+"""Writes docs/tools.md from tools_page.md, the table of families, and the tests' sample outputs."""
 
 import json
 from pathlib import Path
@@ -22,7 +20,6 @@ COLUMNS = """\
 
 
 def page() -> str:
-    """The whole page."""
     families = COLUMNS + "".join(map(row, FAMILIES))
     text = TEXT.read_text(encoding="utf-8").replace("{families}", families)
     return text.replace("{example}", EXAMPLE.read_text(encoding="utf-8"))

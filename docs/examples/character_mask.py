@@ -1,4 +1,4 @@
-"""A vLLM logits processor: a mask over the vocabulary that leaves tokens of some characters."""
+"""A vLLM logits processor that allows only tokens made of given characters."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,10 +13,10 @@ NAME = "characters"
 
 
 class CharacterMask(AdapterLogitsProcessor):  # type: ignore[misc]  # vLLM has no types
-    """`model.json` names it: `"logits_processors": ["character_mask:CharacterMask"]`."""
+    """Set in `model.json`: `"logits_processors": ["character_mask:CharacterMask"]`."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        """Keep the text of each token; the masks are made as they are asked for."""
+        """Store the text of each token; masks are created on demand."""
         super().__init__(vllm_config, device, is_pin_memory)
         tokenizer = cached_tokenizer_from_config(vllm_config.model_config)
         self._device = device
@@ -28,19 +28,19 @@ class CharacterMask(AdapterLogitsProcessor):  # type: ignore[misc]  # vLLM has n
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Refuse what `new_req_logits_processor` could not do; the caller is told."""
+        """Reject invalid arguments; the client gets the message."""
         given = sampling_params.extra_args or {}
         if given.get("logits_processor") == NAME and not isinstance(given.get("characters"), str):
-            raise ValueError("extra_args: 'characters' must be a text")
+            raise ValueError("extra_args: 'characters' must be a string")
 
     def is_argmax_invariant(self) -> bool:
-        """The likeliest token may be a forbidden one."""
+        """The most likely token may be forbidden."""
         return False
 
     def new_req_logits_processor(
         self, params: SamplingParams
     ) -> Callable[[list[int], torch.Tensor], torch.Tensor] | None:
-        """What masks this request's logits; None for a request that does not name it."""
+        """Return the function that masks this request's logits, or None if it names no mask."""
         given = params.extra_args or {}
         if given.get("logits_processor") != NAME:
             return None

@@ -1,14 +1,14 @@
-"""A constraint of one's own: `metadata: {"characters": "..."}` lets an answer hold no others."""
+"""Example of a constraint: `metadata: {"characters": "..."}` restricts the answer to them."""
 
 from openai_frontend.serving.constraints.plugin import ConstraintPlugin, LogitsProcessor
 from schemas.sampling import SamplingFields
 
 
 class Characters(ConstraintPlugin):
-    """Reads the request, and leaves the work to the engine's logits processor."""
+    """Reads the request; the engine's logits processor does the work."""
 
     def constraint(self, request: SamplingFields) -> LogitsProcessor | None:
-        """Only requests that name characters are held to them."""
+        """Constrain only requests that name characters."""
         characters = (request.metadata or {}).get("characters")
         if not characters:
             return None

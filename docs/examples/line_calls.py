@@ -1,4 +1,4 @@
-"""A parser of one's own, for a model that writes a call as a line: `!now {"zone": "CET"}`."""
+"""Example of a parser, for a model that writes a call as a line: `!now {"zone": "CET"}`."""
 
 import json
 import uuid
@@ -18,26 +18,26 @@ from openai_frontend.parsing.events import (
 class LineCalls:
     """One answer's parser. It never raises, whatever the model writes."""
 
-    special_tokens = False  # it needs none in the text; without this line the engine keeps them
+    special_tokens = False  # does not need them in the text; by default the engine keeps them
     in_reasoning = False  # whether the next text would be reasoning
 
     def __init__(
         self, tools: Mapping[str, Mapping[str, Any]], *, prompt: str | None, tokenizer: Path
     ) -> None:
-        """`tools`: name -> schema of the arguments. `prompt`: the rendered prompt, where its text
+        """`tools`: name -> schema of the arguments. `prompt`: the rendered prompt, if its text
         is known. `tokenizer`: the folder of the model's tokenizer.
         """
         self._tools = tools
-        self._line = ""  # the beginning of a line, until all of it is there
+        self._line = ""  # the incomplete last line
         self._calls = 0
 
     def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
-        """What the next piece of the answer adds. It may be cut anywhere."""
+        """Parse the next piece of the answer. It may be split anywhere."""
         *lines, self._line = (self._line + text).split("\n")
         return [event for line in lines for event in self._read(f"{line}\n")]
 
     def finish(self) -> list[Event]:
-        """What was held back. Called once, also for an answer that did not stream."""
+        """Parse the rest. Called once, also for an answer that was not streamed."""
         return self._read(self._line)
 
     def _read(self, line: str) -> list[Event]:

@@ -1,4 +1,4 @@
-"""An engine of one's own: it answers with the prompt, word by word, in capitals."""
+"""Example of an engine: it answers with the prompt, word by word, in capitals."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from openai_frontend.generation import CompletionDelta, GenerationRequest, Token
 
 
 class ShoutEngine(Engine):
-    """`model.json` may hold `pause_s`, the pause between two words in seconds."""
+    """`pause_s` in `model.json` is the pause between two words in seconds."""
 
     def load(self, model: ModelSpec) -> ModelFacts:
         """Read the settings. A real engine would load its weights here; it may block."""
@@ -15,8 +15,8 @@ class ShoutEngine(Engine):
         return ModelFacts(max_model_len=1000, description="says it again, louder")
 
     async def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """Send one delta a word. When the caller goes, this task is cancelled at the next
-        `await`.
+        """Send one delta per word. If the client disconnects, this task is cancelled at the
+        next `await`.
         """
         words = (request.prompt or "").split() or [""]
         for number, word in enumerate(words[:-1]):

@@ -1,4 +1,4 @@
-"""docs/architecture.md speaks of files that exist."""
+"""docs/architecture.md names only files that exist."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ NAMED = set(re.findall(r"`(\w+/(?:\w+\.\w+)?)`", PAGE))
 
 
 def test_every_file_it_names_exists() -> None:
-    """A path in the page lies in the package or at the root."""
+    """Paths are relative to the package or to the root."""
 
     missing = {
         path

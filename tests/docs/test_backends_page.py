@@ -1,4 +1,4 @@
-"""docs/backends.md is what the contracts say."""
+"""docs/backends.md matches the tensor contracts."""
 
 from scripts.generate_backends_docs import PAGE, page
 

@@ -1,4 +1,4 @@
-"""The parser of docs/tools.md, as a reader would name it in a setting."""
+"""The example parser of docs/tools.md, loaded through the setting."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def read(reading: OutputFormat, size: int) -> Answer:
 
 @pytest.mark.parametrize("size", range(1, len(TEXT) + 1))
 def test_the_documented_parser_reads_calls(line_calls: OutputFormat, size: int) -> None:
-    """However the text comes, calls of offered tools are found and all else is content."""
+    """At every chunk size, calls of offered tools are parsed and other text is content."""
 
     found = read(line_calls, size)
 
@@ -38,8 +38,8 @@ def test_the_documented_parser_reads_calls(line_calls: OutputFormat, size: int) 
     assert found.content == "Let me see.\n!fly {}\n!now {\n\n"
 
 
-def test_what_the_documented_parser_is(line_calls: OutputFormat) -> None:
-    """It reads calls, not reasoning, and needs no special tokens."""
+def test_capabilities_of_the_documented_parser(line_calls: OutputFormat) -> None:
+    """It parses calls, not reasoning, and needs no special tokens."""
 
     assert line_calls.tools
     assert not line_calls.reasoning

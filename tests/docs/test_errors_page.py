@@ -1,4 +1,4 @@
-"""docs/errors.md tells of every code that the gateway can answer, and of no other."""
+"""docs/errors.md lists exactly the error codes that the gateway can return."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ NEVER_SENT = {errors.RequestCancelled.code}
 
 
 def codes_in(source: ast.AST) -> Iterator[str]:
-    """Codes as they are written: `code="..."`, `code = "..."`, and those of `http_error`."""
+    """Codes in the source: `code="..."`, `code = "..."`, and those of `http_error`."""
     for node in ast.walk(source):
         match node:
             case ast.keyword(arg="code", value=value):
@@ -48,8 +48,8 @@ def words(node: ast.AST) -> Iterator[str]:
         yield node.value
 
 
-def test_codes_of_the_code() -> None:
-    """Each code that a module names stands in the table, and no other does."""
+def test_the_table_has_every_code_of_the_source() -> None:
+    """And no other codes."""
     wordings = ast.parse((ROOT / "openai_frontend/serving/request/validation_error.py").read_text())
     named = set(COMPOSED) | {"unknown_url", "method_not_supported"}
     for tuple_ in (node for node in ast.walk(wordings) if isinstance(node, ast.Tuple)):
@@ -78,7 +78,7 @@ MADE: dict[type[errors.GatewayError], Callable[[], errors.GatewayError]] = {
 
 @pytest.mark.parametrize("kind", list(raised()), ids=lambda kind: kind.__name__)
 def test_row_of_an_exception(kind: type[errors.GatewayError]) -> None:
-    """Status, type and the way to try again are those that the exception is answered with."""
+    """Status, type and retry advice match the response for the exception."""
     failure = reply_for(MADE.get(kind, lambda: kind("x"))())
 
     status, type_, again = BY_CODE[str(kind.code)]
@@ -87,7 +87,7 @@ def test_row_of_an_exception(kind: type[errors.GatewayError]) -> None:
 
 
 def told_again(status: int, headers: dict[str, str]) -> str:
-    """What OpenAI's SDKs make of an answer."""
+    """Whether and when OpenAI's SDKs retry after the response."""
     if "x-should-retry" in headers:
         return f"no: `x-should-retry: {headers['x-should-retry']}"
     if "retry-after" in headers:

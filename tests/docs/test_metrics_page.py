@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the metrics declare of themselves."""
+"""docs/metrics.md matches the metric catalogs."""
 
 from openai_frontend.metrics import catalog
 from openai_frontend.metrics.gateway import GatewayMetrics
@@ -11,8 +11,8 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
-def test_what_is_declared_is_there() -> None:
-    """A gateway has each family that is declared, of its kind, and none besides."""
+def test_the_catalog_matches_the_registry() -> None:
+    """The gateway registers exactly the metrics of the catalog, with their types."""
     families = {family.name: family.type for family in GatewayMetrics().registry.collect()}
 
     assert families == {family.name: family.kind for family in catalog.ALL}

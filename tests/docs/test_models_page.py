@@ -1,4 +1,4 @@
-"""docs/models.md tells of every option that a model may have."""
+"""docs/models.md lists every option of a model."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ EXAMPLES = [block.partition("```")[0] for block in PAGE.split("```yaml\n")[1:]]
 
 
 def test_options_of_the_page() -> None:
-    """Each with what the code says of it, in its order, and no other."""
+    """With the descriptions and in the order of the code."""
     _, _, table = PAGE.partition("| option | what it is |\n|---|---|\n")
     rows = table.partition("\n\n")[0].splitlines()
 
@@ -22,7 +22,7 @@ def test_options_of_the_page() -> None:
 
 
 def test_examples_of_the_page() -> None:
-    """The file and the setting are taken as they stand there."""
+    """The example file and setting are valid."""
     of_file, of_settings = (yaml.safe_load(block) for block in EXAMPLES)
     settings = load(flags=of_settings)
 

@@ -1,4 +1,4 @@
-"""docs/repositories.md names what the commands have."""
+"""docs/repositories.md lists the options and output of the commands."""
 
 import argparse
 import dataclasses
@@ -25,20 +25,16 @@ def flags() -> list[str]:
 
 @pytest.mark.parametrize("flag", flags())
 def test_every_option_of_init_repo_is_there(flag: str) -> None:
-    """Under its own name."""
-
     assert f"`{flag}" in PAGE
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_there(kind: str) -> None:
-    """With what is written for it."""
-
     assert f"| `{kind}`" in PAGE
 
 
 def test_every_line_of_check_is_there() -> None:
-    """Members that are only for programs aside."""
+    """Except members that only the JSON output has."""
 
     lines = {each.name for each in dataclasses.fields(Report)} - {"no_endpoint", "expose"}
     words = {line.replace("_", " ") for line in lines} - {"model"}
@@ -47,7 +43,7 @@ def test_every_line_of_check_is_there() -> None:
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if "..." not in line])
 def test_the_commands_are_commands(line: str) -> None:
-    """Every example has options that exist."""
+    """Every example uses existing options."""
 
     assert parser().parse_args(shlex.split(line, comments=True)[1:]).command in (
         "init-repo",

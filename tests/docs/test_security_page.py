@@ -22,7 +22,7 @@ def paths(cell: str) -> list[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_row(row):
-    """It has a rule, and tests that are there; the first is of tests/security."""
+    """It has a countermeasure and existing tests; the first one is in tests/security."""
     name, rule, tests = row
 
     assert name
@@ -33,7 +33,7 @@ def test_row(row):
 
 
 def test_every_test_is_in_the_table():
-    """No class is tried that the page does not tell of."""
+    """Every test in tests/security has a row."""
     told = {path for _, _, tests in ROWS for path in paths(tests)}
 
     assert {str(path) for path in TESTS} - told == set()
@@ -41,7 +41,7 @@ def test_every_test_is_in_the_table():
 
 
 def test_how_to_report():
-    """SECURITY.md stands where people look for it, and leads here."""
+    """SECURITY.md and the page refer to each other."""
     assert "docs/security.md" in (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "SECURITY.md" in PAGE
 

@@ -1,4 +1,4 @@
-"""docs/settings.md is the table of settings."""
+"""docs/settings.md matches the table of settings."""
 
 from scripts.generate_settings_docs import PAGE, page
 

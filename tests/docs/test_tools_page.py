@@ -1,4 +1,4 @@
-"""What docs/tools.md shows is what a reader will see."""
+"""The output that docs/tools.md shows is current."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.gateway_process import ROOT
 def test_the_output_of_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`openai-frontend check demo` in a fresh checkout writes the block that the page shows."""
+    """`openai-frontend check demo` prints the block on the page."""
 
     monkeypatch.chdir(ROOT)
     assert main(["check", "demo"]) == 0

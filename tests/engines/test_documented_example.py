@@ -18,7 +18,7 @@ async def shout(monkeypatch: pytest.MonkeyPatch, nothing_left):
     await server.stop()
 
 
-async def test_the_documented_engine_answers(shout: Server):
+async def test_the_documented_engine(shout: Server):
     """The example engine streams the prompt in capitals and stops by itself."""
     result = await answer(shout, "shout", "say it again")
 

@@ -53,8 +53,8 @@ def host(*engines: Engine) -> EngineHandle:
     return EngineHandle("model-1", first, {}, lambda: (next(after), FACTS))
 
 
-def test_an_engine_that_does_not_take_its_adapters_serves_all_the_same(caplog):
-    """As at its first load: what is wrong with its adapters is in the log."""
+def test_failing_set_adapters_is_only_logged(caplog):
+    """The engine keeps serving; the log has the exception, as at the first load."""
     made = host(Adapting(), Refusing())
     made.interrupt("it died")
     made.restart()
@@ -63,8 +63,8 @@ def test_an_engine_that_does_not_take_its_adapters_serves_all_the_same(caplog):
     assert "set_adapters failed" in caplog.text
 
 
-def test_adapters_that_change_while_the_engine_is_made_again():
-    """The new engine has the last ones."""
+def test_adapters_that_change_during_a_restart():
+    """The new engine gets the latest adapters."""
     slow = Slow()
     made = host(Adapting(), slow)
     restarting = threading.Thread(target=made.restart)

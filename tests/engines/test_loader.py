@@ -59,7 +59,7 @@ def told(response):
     return {name: response.tolist(name) for name in response.names}
 
 
-async def test_what_an_engine_is_made_from(reciting, repository):
+async def test_engine_gets_its_model_spec(reciting, repository):
     """An engine gets its model's name, version, folder, parameters and arguments."""
     model = Recites.model
 
@@ -68,13 +68,13 @@ async def test_what_an_engine_is_made_from(reciting, repository):
     assert model.parameters.keys() == {"engine"}
 
 
-async def test_facts_reach_the_gateway(reciting):
-    """What the engine said of its model can be read by the model's name."""
+async def test_model_facts_reach_the_gateway(reciting):
+    """The facts that an engine reports are available by the model's name."""
     assert reciting.model_facts("mock")["owned_by"] == "tests"
 
 
-async def test_a_stream_of_plain_text(reciting):
-    """A stream has a response for each text, and the counts and reasons in the last one."""
+async def test_plain_text_stream(reciting):
+    """A stream has one response per text; the last one has the counts and reasons."""
     responses = await collect(reciting.infer("mock", generation()))
 
     assert [told(response) for response in responses] == [
@@ -138,24 +138,22 @@ async def spelled(start_server, repository, prompt, *, interval=3):
         ("", [b"!"]),
     ],
 )
-async def test_a_stream_of_gathered_text(
-    repository, start_server, monkeypatch, prompt, expected, short
-):
-    """As many tokens make a response as the request asks for; the first is sent at once."""
+async def test_stream_interval(repository, start_server, monkeypatch, prompt, expected, short):
+    """A response has `stream_interval` tokens; the first token is sent at once."""
     monkeypatch.setattr(Spells, "short", short)
 
     assert await spelled(start_server, repository, prompt) == (expected, None)
 
 
-async def test_a_failure_comes_behind_gathered_text(repository, start_server, monkeypatch):
-    """What had been made before the failure is not lost."""
+async def test_failure_comes_after_buffered_text(repository, start_server, monkeypatch):
+    """Text that was generated before the failure is not lost."""
     monkeypatch.setattr(Spells, "fails", True)
 
     assert await spelled(start_server, repository, "abc") == ([b"a", b"bc"], "no more")
 
 
 async def test_a_stream_with_counts(reciting):
-    """Where counts are asked for, each response counts what it adds, without text too."""
+    """If requested, each response counts the tokens it adds, even without text."""
     inputs = generation(flags=["return_num_output_tokens"])
     responses = await collect(reciting.infer("mock", inputs))
 
@@ -163,14 +161,14 @@ async def test_a_stream_with_counts(reciting):
 
 
 async def test_a_stream_with_token_ids(reciting):
-    """Where token ids are asked for, each response has its own."""
+    """If requested, each response has its token ids."""
     responses = await collect(reciting.infer("mock", generation(flags=["return_token_ids"])))
 
     assert [response.tolist("token_ids") for response in responses] == [[7], [8, 9], [10]]
 
 
 async def test_a_stream_with_logprobs(reciting):
-    """Where logprobs are asked for, they come as JSON with their tokens."""
+    """If requested, log probabilities come as JSON with their tokens."""
     responses = await collect(reciting.infer("mock", generation(flags=["return_logprobs"])))
 
     assert json.loads(responses[0].item("logprobs")) == [{"7": LOGPROBS[7]}]
@@ -178,7 +176,7 @@ async def test_a_stream_with_logprobs(reciting):
 
 
 async def test_a_stream_with_prompt_logprobs(reciting):
-    """Where they are asked for, they come as JSON, once, with the first response."""
+    """If requested, they come as JSON, once, with the first response."""
     responses = await collect(reciting.infer("mock", generation(prompt_logprobs=1)))
     told = [response.item("prompt_logprobs") for response in responses]
 
@@ -186,8 +184,8 @@ async def test_a_stream_with_prompt_logprobs(reciting):
     assert told[1:] == [None, None]
 
 
-async def test_without_a_stream(reciting):
-    """A request that does not stream gets one response, which says all that the deltas said."""
+async def test_non_streaming(reciting):
+    """A request that does not stream gets one response with everything the deltas contained."""
     inputs = generation(stream=False, flags=["return_token_ids", "return_logprobs"])
     (response,) = await collect(reciting.infer("mock", inputs))
 
@@ -207,8 +205,8 @@ async def test_without_a_stream(reciting):
     }
 
 
-async def test_a_stop_reason_of_text(reciting, monkeypatch):
-    """A stop string is told as JSON text, so that it differs from a token's id."""
+async def test_stop_reason_of_a_stop_string(reciting, monkeypatch):
+    """A stop string is JSON text, which distinguishes it from a token id."""
     delta = CompletionDelta(text="a", finish_reason="stop", stop_reason="10")
     monkeypatch.setattr(Recites, "deltas", [delta])
     (response,) = await collect(reciting.infer("mock", generation()))
@@ -217,7 +215,7 @@ async def test_a_stop_reason_of_text(reciting, monkeypatch):
 
 
 async def test_request_ids_are_unique(reciting):
-    """Requests of the same id are told apart by the engine."""
+    """The engine can distinguish requests with the same id."""
     for _ in range(2):
         await collect(reciting.infer("mock", generation(), request_id="mine"))
     first, second = (request.request_id for request in Recites.requests)
@@ -226,8 +224,8 @@ async def test_request_ids_are_unique(reciting):
     assert first.endswith("-mine")
 
 
-async def test_what_the_engine_is_asked(reciting):
-    """The engine gets the prompt and the sampling parameters that the tensors hold."""
+async def test_engine_gets_the_request(reciting):
+    """The engine gets the prompt and the sampling parameters of the tensors."""
     inputs = {
         "prompt_token_ids": ("INT32", (3,), struct.pack("<3i", 5, 6, 7)),
         "sampling_parameters": text('{"seed": 3}'),
@@ -253,27 +251,27 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("inputs", "message"), REFUSED.values(), ids=REFUSED)
-async def test_a_request_that_cannot_be_read(reciting, inputs, message):
-    """Tensors that hold no request are the caller's fault; the engine never sees them."""
+async def test_invalid_request(reciting, inputs, message):
+    """Invalid tensors are the caller's error; the engine never sees them."""
     with pytest.raises(errors.InvalidRequest, match=message):
         await collect(reciting.infer("mock", inputs))
     assert Recites.requests == []
 
 
 async def test_an_engine_without_embeddings(reciting):
-    """An engine that makes no embeddings says so to the client."""
+    """An engine without embeddings returns an error to the client."""
     with pytest.raises(errors.InvalidRequest, match="does not support embeddings"):
         await collect(reciting.infer("mock", {"embedding_request": text('{"input": "hi"}')}))
 
 
 async def test_an_engine_without_scores(reciting):
-    """An engine that is no cross-encoder says so to the client."""
+    """An engine that is not a cross-encoder returns an error to the client."""
     with pytest.raises(errors.InvalidRequest, match="is not a cross-encoder"):
         await collect(reciting.infer("mock", {"score_request": text('{"input": [1]}')}))
 
 
-async def test_a_host_keeps_nothing_of_what_has_ended(reciting):
-    """When its requests have ended, a host holds none of them."""
+async def test_handle_forgets_finished_requests(reciting):
+    """A handle keeps no reference to finished requests."""
     for _ in range(10):
         await collect(reciting.infer("mock", generation()))
     host = inprocess.host("mock")
@@ -281,7 +279,7 @@ async def test_a_host_keeps_nothing_of_what_has_ended(reciting):
     assert (host._live, host._tasks) == ({}, {})
 
 
-async def test_a_declared_tensor_stays(repository, start_server):
+async def test_declared_tensor_is_kept(repository, start_server):
     """A tensor that the user's config declares keeps its shape in the loaded model."""
     own = 'input { name: "text_input" data_type: TYPE_STRING dims: [-1] optional: true }\n'
     mock_models.write(repository, "mock", config=mock_models.CONFIG + own)
@@ -291,8 +289,8 @@ async def test_a_declared_tensor_stays(repository, start_server):
     assert (shapes["text_input"], shapes["stream"]) == ([-1], [1])
 
 
-def test_vllm_that_is_not_installed(monkeypatch, tmp_path, caplog):
-    """The load fails with the extra to install, and no traceback is logged."""
+def test_vllm_not_installed(monkeypatch, tmp_path, caplog):
+    """The load fails and names the extra to install; no traceback is logged."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     config = {"parameters": {"engine": {"string_value": "vllm"}}}
     with asyncio.Runner() as runner, pytest.raises(RuntimeError, match="Install the extra 'vllm'"):

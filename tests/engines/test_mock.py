@@ -34,50 +34,50 @@ def stats():
     return inprocess.host("mock")._engine.stats()
 
 
-async def test_tokens_go_in_a_circle(start_mock):
-    """The answer's tokens are those of the settings, over and over."""
+async def test_tokens_repeat(start_mock):
+    """The output's tokens are those of the settings, repeated."""
     server = await start_mock(tokens=["a", "b", "c"])
 
     assert (await answer(server, max_tokens=7)).item("text_output") == b"abcabca"
 
 
-async def test_it_stops_at_max_tokens(start_mock):
-    """An answer that max_tokens ended says so."""
+async def test_stops_at_max_tokens(start_mock):
+    """The finish reason is `length`."""
     response = await answer(await start_mock(), max_tokens=3)
 
     assert (response.item("num_output_tokens"), response.item("finish_reason")) == (3, b"length")
 
 
-async def test_it_stops_by_itself(start_mock):
-    """An answer that ended at its own length says so."""
+async def test_stops_at_its_own_length(start_mock):
+    """The finish reason is `stop`."""
     response = await answer(await start_mock(answer_tokens=3), max_tokens=5)
 
     assert (response.item("num_output_tokens"), response.item("finish_reason")) == (3, b"stop")
 
 
 async def test_ignore_eos(start_mock):
-    """With ignore_eos the answer goes on to max_tokens."""
+    """With ignore_eos, the output continues to max_tokens."""
     response = await answer(await start_mock(answer_tokens=3), max_tokens=5, ignore_eos=True)
 
     assert (response.item("num_output_tokens"), response.item("finish_reason")) == (5, b"length")
 
 
 async def test_without_max_tokens_the_context_is_filled(start_mock):
-    """Without max_tokens the answer goes on to the end of the context."""
+    """Without max_tokens, the output continues to the end of the context."""
     response = await answer(await start_mock(max_model_len=20))
 
     assert (response.item("num_input_tokens"), response.item("num_output_tokens")) == (2, 18)
 
 
-async def test_no_tokens_at_all(start_mock):
-    """An answer of no tokens is one empty response."""
+async def test_zero_tokens(start_mock):
+    """An output without tokens is one empty response."""
     response = await answer(await start_mock(), max_tokens=0)
 
     assert (response.item("text_output"), response.item("num_output_tokens")) == (b"", 0)
 
 
-async def test_a_prompt_that_does_not_fit(start_mock):
-    """A prompt that fills the context is refused with the numbers."""
+async def test_prompt_too_long(start_mock):
+    """A prompt that fills the context is refused, with both numbers."""
     server = await start_mock(max_model_len=2)
 
     with pytest.raises(errors.InvalidRequest, match="2 tokens, the context 2"):
@@ -95,22 +95,22 @@ async def least_s(work):
     return min([await once() for _ in range(3)])
 
 
-async def test_its_rate(start_mock):
-    """Tokens come at the rate that is set."""
+async def test_token_rate(start_mock):
+    """Tokens come at the configured rate."""
     server = await start_mock(tokens_per_second=200)
 
     assert 0.09 < await least_s(lambda: count(generate(server, 20))) < 1
 
 
-async def test_its_delay(start_mock):
-    """The first token comes after the delay that is set."""
+async def test_first_token_delay(start_mock):
+    """The first token comes after the configured delay."""
     server = await start_mock(first_token_delay_s=0.1)
 
     assert 0.09 < await least_s(lambda: anext(generate(server, 2))) < 1
 
 
-async def test_it_dies(start_mock):
-    """An engine that dies fails all of its requests: running, waiting, and yet to come."""
+async def test_engine_dies(start_mock):
+    """An engine that dies fails all requests: running, waiting and new ones."""
     server = await start_mock(die_after_tokens=2, max_running=2)
     ended = await asyncio.gather(
         *(collect(generate(server, 5)) for _ in range(4)), return_exceptions=True
@@ -122,8 +122,8 @@ async def test_it_dies(start_mock):
     assert stats().failure == "the mock engine died, as configured"
 
 
-async def test_it_runs_so_many_at_once(start_mock):
-    """More requests than run at once wait for their turn, and all are served."""
+async def test_max_running(start_mock):
+    """Requests beyond the limit wait, and all are served."""
     server = await start_mock(max_running=2, tokens_per_second=500)
     long = [generate(server, 4000) for _ in range(2)]
     await until(lambda: stats().running == 2)
@@ -137,8 +137,8 @@ async def test_it_runs_so_many_at_once(start_mock):
     assert (stats().running, stats().waiting) == (0, 0)
 
 
-async def test_one_that_waits_is_cancelled(start_mock):
-    """A request that waits for its turn can be cancelled."""
+async def test_cancel_a_waiting_request(start_mock):
+    """A waiting request can be cancelled."""
     server = await start_mock(max_running=1, tokens_per_second=100)
     running = generate(server, 4000)
     await until(lambda: stats().running == 1)
@@ -159,8 +159,8 @@ async def embedding(server, **request):
     return response
 
 
-async def test_an_embedding(start_mock):
-    """An embedding depends on its input alone, and has the dimensions that are set."""
+async def test_embedding(start_mock):
+    """An embedding depends only on its input, and has the configured dimensions."""
     server = await start_mock(dimensions=5)
     vectors = [
         (await embedding(server, input=text)).tolist("embedding") for text in ("a b", "a b", "c")
@@ -170,15 +170,15 @@ async def test_an_embedding(start_mock):
     assert [len(vector) for vector in vectors] == [5, 5, 5]
 
 
-async def test_an_embedding_of_token_ids(start_mock):
-    """Token ids count as many tokens as they are."""
+async def test_embedding_of_token_ids(start_mock):
+    """Each token id counts as one token."""
     response = await embedding(await start_mock(), input=[1, 2, 3])
 
     assert response.item("num_input_tokens") == 3
 
 
 async def test_token_ids_as_a_prompt(start_mock):
-    """Prompt token ids count as many tokens as they are."""
+    """Each token id counts as one token."""
     server = await start_mock()
     inputs = {"prompt_token_ids": ("INT32", (4,), struct.pack("<4i", 1, 2, 3, 4))}
     (response,) = await collect(server.infer("mock", inputs | {"sampling_parameters": text("{}")}))
@@ -186,8 +186,8 @@ async def test_token_ids_as_a_prompt(start_mock):
     assert response.item("num_input_tokens") == 4
 
 
-async def test_a_score(start_mock):
-    """A score depends on its input alone."""
+async def test_score(start_mock):
+    """A score depends only on its input."""
     server = await start_mock()
     scores = []
     for ids in ([1, 2], [1, 2], [3]):
@@ -205,7 +205,7 @@ def logprobs(response, name="logprobs"):
 
 
 async def test_logprobs(start_mock):
-    """Each token's own comes first, then the asked number of others, each half as likely."""
+    """The sampled token comes first, then the requested number of others, each half as likely."""
     server = await start_mock(tokens=["a", "b"])
     inputs = generation(stream=False, flags=["return_logprobs"], max_tokens=3, logprobs=2)
     (response,) = await collect(server.infer("mock", inputs))
@@ -216,8 +216,8 @@ async def test_logprobs(start_mock):
     assert math.exp(own["logprob"]) == pytest.approx(2 * math.exp(other["logprob"]))
 
 
-async def test_logprobs_of_certain_tokens(start_mock):
-    """Ids that are asked for take the place of the likeliest."""
+async def test_logprob_token_ids(start_mock):
+    """Requested ids replace the most likely tokens."""
     server = await start_mock(tokens=["a", "b"])
     inputs = generation(
         stream=False, flags=["return_logprobs"], max_tokens=2, logprob_token_ids=[9]
@@ -229,7 +229,7 @@ async def test_logprobs_of_certain_tokens(start_mock):
 
 @pytest.mark.parametrize("max_tokens", [0, 2])
 async def test_prompt_logprobs(start_mock, max_tokens):
-    """Each token of the prompt but the first has its own, in the first response alone."""
+    """Each prompt token except the first has log probabilities, only in the first response."""
     server = await start_mock()
     inputs = generation("a b c", max_tokens=max_tokens, prompt_logprobs=1)
     first, *others = await collect(server.infer("mock", inputs))

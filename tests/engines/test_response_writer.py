@@ -25,8 +25,8 @@ async def ask(start_server, monkeypatch):
     ],
     ids=["stream", "interval", "whole"],
 )
-async def test_deltas_that_make_no_response_are_counted(ask, fields, counted):
-    """Of three tokens, the second without text: those that no response of their own reports."""
+async def test_deltas_without_a_response_are_counted(ask, fields, counted):
+    """Three tokens, the second without text: counts those without a response of their own."""
     request, unsent = await ask(), PendingDeltas()
     generation = GenerationRequest(request_id="r", prompt="p", **fields)
     sink = ResponseWriter(request.execution, generation, {}, {}, unsent)

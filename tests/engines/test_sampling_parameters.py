@@ -50,7 +50,7 @@ BOUNDS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_bounds(name):
-    """A parameter has the bounds of the HTTP API's field; the error names the parameter."""
+    """A parameter has the same bounds as the HTTP API's field; the error names it."""
     largest, beyond = BOUNDS[name]
 
     assert getattr(read(**{name: largest}), name) is not None
@@ -58,16 +58,16 @@ def test_bounds(name):
         read(**{name: beyond})
 
 
-def test_the_error_is_of_the_given_type():
-    """Of a value that may have several types, the error tells the bound of its own type."""
+def test_error_for_a_union():
+    """For a value of several possible types, the error states the bound of its own type."""
     with pytest.raises(ValueError, match="at most 4096 characters"):
         read(extra_args={"a": "x" * 4097})
     with pytest.raises(ValueError, match="at most 16 items"):
         read(stop=["x"] * 17)
 
 
-def test_the_grammar_of_many_tools():
-    """A structural tag may hold the tools of a request, which are larger than other constraints."""
+def test_structural_tag_of_many_tools():
+    """A structural tag may contain a request's tools, which are larger than other constraints."""
     tag = json.dumps(constraint(2 * 1024 * 1024))
     read_as = read(structured_outputs=json.dumps({"structural_tag": tag}))
 
@@ -85,7 +85,7 @@ INNER: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", INNER)
 def test_json_within_the_json(name):
-    """The bounds on bytes and parts hold for a constraint that comes as JSON text."""
+    """The limits on bytes and parts apply to a constraint in JSON text too."""
     text, expected = INNER[name]
     with pytest.raises(
         ValueError, match=rf"^sampling_parameters: structured_outputs: .*{expected}"
@@ -103,8 +103,8 @@ FLOODS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_floods_cost_little(name):
-    """A refusal costs the event loop less than 30 ms, whatever the size of the text."""
+def test_refusals_are_cheap(name):
+    """A refusal blocks the event loop for less than 30 ms, whatever the size of the text."""
     assert min(refusal_s(FLOODS[name]) for _ in range(3)) < budget(0.03)
 
 

@@ -125,7 +125,7 @@ SAMPLING = {
 
 @pytest.mark.parametrize(("sent", "read"), SAMPLING.values(), ids=SAMPLING)
 def test_sampling_parameters(sent, read):
-    """JSON becomes the parameters as the engine takes them."""
+    """JSON becomes the engine's parameters."""
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**sent)}
 
     assert tensors.read_generation(inputs, "r", CONTEXT).sampling_params == SamplingParams(**read)
@@ -149,8 +149,8 @@ WRONG_TYPES: dict[str, list[Any]] = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in WRONG_TYPES.items() for value in values]
 )
-def test_a_sampling_parameter_of_a_wrong_type(name, value):
-    """It is refused by name, not handed to an engine that may choke on it."""
+def test_sampling_parameter_of_a_wrong_type(name, value):
+    """It is refused by name and does not reach an engine that may crash on it."""
     inputs = {"text_input": text("hi"), "sampling_parameters": document(**{name: value})}
 
     with pytest.raises(ValueError, match=f"^sampling_parameters: {name}: "):
@@ -158,8 +158,8 @@ def test_a_sampling_parameter_of_a_wrong_type(name, value):
 
 
 @pytest.mark.parametrize(("inputs", "request_read"), GENERATIONS.values(), ids=GENERATIONS)
-def test_a_generation(inputs, request_read):
-    """Input tensors are read into the request that they hold."""
+def test_read_generation(inputs, request_read):
+    """Input tensors are decoded to a request."""
     assert tensors.read_generation(inputs, "r", CONTEXT) == request_read
 
 
@@ -186,8 +186,8 @@ NO_GENERATIONS = {
 
 
 @pytest.mark.parametrize(("inputs", "message"), NO_GENERATIONS.values(), ids=NO_GENERATIONS)
-def test_what_is_no_generation(inputs, message):
-    """Inputs that hold no request are refused, and the tensor is named."""
+def test_invalid_generation(inputs, message):
+    """Invalid inputs are refused; the error names the tensor."""
     with pytest.raises(ValueError, match=message):
         tensors.read_generation(inputs, "r", CONTEXT)
 
@@ -214,13 +214,13 @@ EMBEDDINGS = {
 
 
 @pytest.mark.parametrize(("tensor", "request_read"), EMBEDDINGS.values(), ids=EMBEDDINGS)
-def test_an_embedding(tensor, request_read):
-    """The tensor `embedding_request` is read into the request that it holds."""
+def test_read_embedding(tensor, request_read):
+    """The tensor `embedding_request` is decoded to a request."""
     assert tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT) == request_read
 
 
-def test_an_embeddings_token_ids_may_be_a_tensor():
-    """What the document does not hold stands in `prompt_token_ids`."""
+def test_embedding_of_a_token_id_tensor():
+    """If the document has no input, `prompt_token_ids` is used."""
     inputs = {"embedding_request": document(), "prompt_token_ids": Values([1, 2])}
 
     read = tensors.read_embedding(inputs, "r", CONTEXT)
@@ -242,8 +242,8 @@ NO_EMBEDDINGS = {
 
 
 @pytest.mark.parametrize(("tensor", "message"), NO_EMBEDDINGS.values(), ids=NO_EMBEDDINGS)
-def test_what_is_no_embedding(tensor, message):
-    """A tensor that holds no embedding request is refused, and the field is named."""
+def test_invalid_embedding(tensor, message):
+    """An invalid embedding request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
         tensors.read_embedding({"embedding_request": tensor}, "r", CONTEXT)
 
@@ -255,8 +255,8 @@ SCORES = {
 
 
 @pytest.mark.parametrize(("tensor", "types"), SCORES.values(), ids=SCORES)
-def test_a_score(tensor, types):
-    """The tensor `score_request` is read into the request that it holds."""
+def test_read_score(tensor, types):
+    """The tensor `score_request` is decoded to a request."""
     read = tensors.read_score({"score_request": tensor}, "r", CONTEXT)
 
     assert read == ScorePairRequest(request_id="r", prompt_token_ids=[1, 2], **types)
@@ -272,14 +272,14 @@ NO_SCORES = {
 
 
 @pytest.mark.parametrize(("tensor", "message"), NO_SCORES.values(), ids=NO_SCORES)
-def test_what_is_no_score(tensor, message):
-    """A tensor that holds no pair is refused, and the field is named."""
+def test_invalid_score(tensor, message):
+    """An invalid score request is refused; the error names the field."""
     with pytest.raises(ValueError, match=message):
         tensors.read_score({"score_request": tensor}, "r", CONTEXT)
 
 
-def test_a_config_gets_every_tensor():
-    """A config without tensors is completed with all of them, and made decoupled."""
+def test_config_is_completed():
+    """A config without tensors gets all of them and becomes decoupled."""
     completed = tensors.completed_config({"name": "m"})
 
     assert [tensor["name"] for tensor in completed["input"]] == list(tensors.INPUTS)
@@ -287,8 +287,8 @@ def test_a_config_gets_every_tensor():
     assert completed["model_transaction_policy"] == {"decoupled": True}
 
 
-def test_a_config_keeps_what_it_declares():
-    """Tensors and other settings that the user declared stay as they are."""
+def test_declared_settings_are_kept():
+    """Tensors and other settings that the user declared stay unchanged."""
     own = {"name": "text_input", "data_type": "TYPE_STRING", "dims": [-1]}
     config = {"name": "m", "input": [own], "instance_group": [{"count": 1}]}
     completed = tensors.completed_config(config)
@@ -298,8 +298,8 @@ def test_a_config_keeps_what_it_declares():
     assert completed["instance_group"] == [{"count": 1}]
 
 
-def test_completing_leaves_the_config_as_it_was():
-    """The config that is given is not written to."""
+def test_completing_copies_the_config():
+    """The given config is not modified."""
     config = {"name": "m", "input": []}
     tensors.completed_config(config)
 
@@ -321,7 +321,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize(("output", "described"), OUTPUTS.values(), ids=OUTPUTS)
 def test_outputs(output, described):
-    """An output is a name, a datatype, a shape and bytes as Triton lays them."""
+    """An output is a name, a datatype, a shape and bytes in Triton's layout."""
     assert output == described
 
 
@@ -342,8 +342,8 @@ def test_an_adapter_is_read_by_its_name():
 
 
 @pytest.mark.parametrize("name", ["parrot", "/adapters/pirate", "../pirate", ""])
-def test_no_other_adapter_can_be_named(name: str):
-    """Neither one that the model lacks, nor a path to one that it has."""
+def test_unknown_adapter(name: str):
+    """Neither an adapter that the model lacks, nor a path to one that it has."""
     adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
     inputs = {"text_input": text("hi"), "sampling_parameters": document(lora_name=name)}
 
@@ -351,8 +351,8 @@ def test_no_other_adapter_can_be_named(name: str):
         tensors.read_generation(inputs, "r", CONTEXT, {"pirate": adapter})
 
 
-def test_parameters_in_place_of_the_tensor():
-    """A request's own parameters stand for `sampling_parameters` where that is absent."""
+def test_request_parameters_replace_the_tensor():
+    """The request's own parameters are used if `sampling_parameters` is absent."""
     given = {"temperature": 0, "max_tokens": 3, "stop": "end"}
 
     request = tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: given)
@@ -360,8 +360,8 @@ def test_parameters_in_place_of_the_tensor():
     assert request.sampling_params == SamplingParams(temperature=0, max_tokens=3, stop=["end"])
 
 
-def test_an_unknown_parameter():
-    """A request's parameter that means nothing is refused by its name."""
+def test_unknown_request_parameter():
+    """An unknown request parameter is refused by name."""
     with pytest.raises(ValueError, match="sampling_parameters: warmth"):
         tensors.read_generation({"text_input": text("hi")}, "r", CONTEXT, {}, lambda: {"warmth": 1})
 
@@ -376,5 +376,5 @@ def test_an_unknown_parameter():
     ],
 )
 def test_well_formed(text, expected):
-    """What no encoding takes is replaced as decoders replace it; other text stays as it is."""
+    """What UTF-8 cannot encode is replaced as decoders do; other text stays unchanged."""
     assert tensors.well_formed(text) == expected

@@ -61,8 +61,8 @@ def parsed(family: Family, *pieces: str) -> Answer:
 
 @settings(max_examples=500, deadline=None)
 @given(outputs())
-def test_any_text_is_read_the_same_in_any_pieces(output: tuple[Family, list[str]]) -> None:
-    """No text makes a parser raise, and no way of cutting it changes what it says."""
+def test_any_text_parses_the_same_in_any_pieces(output: tuple[Family, list[str]]) -> None:
+    """No text makes a parser raise, and splitting it makes no difference."""
 
     family, pieces = output
     text = "".join(pieces)
@@ -72,10 +72,10 @@ def test_any_text_is_read_the_same_in_any_pieces(output: tuple[Family, list[str]
 
 @settings(max_examples=300, deadline=None)
 @given(outputs(), st.sampled_from([{"any_call": True}, {"forced": "now"}]))
-def test_held_answers_are_read_the_same_in_any_pieces(
+def test_constrained_output_parses_the_same_in_any_pieces(
     output: tuple[Family, list[str]], held: dict[str, Any]
 ) -> None:
-    """Nor where the request leaves nothing but calls; a call that is complete is valid."""
+    """Also if the request allows only calls; a complete call is valid."""
 
     family, pieces = output
     text = "".join(pieces)
@@ -89,8 +89,8 @@ def test_held_answers_are_read_the_same_in_any_pieces(
 
 @settings(max_examples=500, deadline=None)
 @given(outputs())
-def test_whole_calls_have_valid_arguments(output: tuple[Family, list[str]]) -> None:
-    """A call that is complete has a JSON object as its arguments; any call has a name and an id."""
+def test_complete_calls_have_valid_arguments(output: tuple[Family, list[str]]) -> None:
+    """A complete call's arguments are a JSON object; every call has a name and an id."""
 
     for call in parsed(output[0], *output[1]).calls:
         assert call.name
@@ -102,7 +102,7 @@ def test_whole_calls_have_valid_arguments(output: tuple[Family, list[str]]) -> N
 @settings(max_examples=500, deadline=None)
 @given(outputs())
 @example((FAMILIES[0], ["<|channel|>commentary to=functions.now<|message|>[1]"]))
-def test_text_without_calls_is_given_back(output: tuple[Family, list[str]]) -> None:
+def test_text_without_calls_is_kept(output: tuple[Family, list[str]]) -> None:
     """Without a call, content and reasoning are the text, but for markers and the white space
     that touches them.
     """
@@ -118,7 +118,7 @@ def test_text_without_calls_is_given_back(output: tuple[Family, list[str]]) -> N
 @settings(max_examples=500, deadline=None)
 @given(outputs())
 def test_nothing_is_invented(output: tuple[Family, list[str]]) -> None:
-    """Each character of content and reasoning was in the output, in that order for each."""
+    """All characters of content and of reasoning occur in the output, in the same order."""
 
     family, pieces = output
     answer = parsed(family, *pieces)
@@ -130,8 +130,8 @@ def test_nothing_is_invented(output: tuple[Family, list[str]]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(FAMILIES), st.text())
-def test_plain_text_is_untouched(family: Family, text: str) -> None:
-    """Text in which nothing could be a marker comes out as it went in."""
+def test_plain_text_is_unchanged(family: Family, text: str) -> None:
+    """Text that cannot contain a marker is passed on unchanged."""
 
     plain = "a" + "".join(char for char in text if char.isalnum() or char == " ")
     answer = replay(parser_for(family.name, {"reasoning_open": False}), plain)

@@ -39,8 +39,8 @@ class Fragile:
         return [ContentText(str(1 // (not self._breaks_at_end)))]
 
 
-def test_all_is_well() -> None:
-    """What does not fail is passed on."""
+def test_no_failure() -> None:
+    """The events of a parser that does not fail are passed on."""
 
     parser = ParserGuard("well", Fragile)
 
@@ -49,7 +49,7 @@ def test_all_is_well() -> None:
 
 
 def test_a_failure_makes_the_rest_content() -> None:
-    """Also the text at which it failed; reasoning is over."""
+    """So is the text at which it failed; reasoning has ended."""
 
     parser = ParserGuard("feed", Fragile)
 
@@ -59,8 +59,8 @@ def test_a_failure_makes_the_rest_content() -> None:
     assert not parser.in_reasoning
 
 
-def test_what_was_held_back_is_not_lost() -> None:
-    """Text of which the parser had said nothing before it failed is content."""
+def test_held_back_text_is_not_lost() -> None:
+    """Text for which the parser had not yet emitted events becomes content."""
 
     parser = ParserGuard("held", lambda: Fragile(breaks_at_end=True))
 
@@ -69,8 +69,8 @@ def test_what_was_held_back_is_not_lost() -> None:
 
 
 @pytest.mark.parametrize("end", ["!", ""])
-def test_an_open_call_ends(end: str) -> None:
-    """It is not complete, whether the parser failed in it or after it."""
+def test_failure_ends_an_open_call(end: str) -> None:
+    """It is incomplete, whether the parser failed in it or after it."""
 
     parser = ParserGuard("open", lambda: Fragile(breaks_at_end=True))
 
@@ -80,8 +80,8 @@ def test_an_open_call_ends(end: str) -> None:
     assert ends == [ToolCallEnd(0, complete=False)]
 
 
-def test_a_call_that_has_ended_does_not_end_again() -> None:
-    """It is complete."""
+def test_failure_after_a_complete_call() -> None:
+    """The call stays complete and does not end twice."""
 
     parser = ParserGuard("ended", Fragile)
 
@@ -91,8 +91,8 @@ def test_a_call_that_has_ended_does_not_end_again() -> None:
 
 
 @pytest.mark.parametrize("piece", [1000, MAX_ARGUMENTS + 7])
-def test_arguments_that_are_too_long_end_the_answer(piece: int) -> None:
-    """At the limit that our own parsers have, however they come; then nothing is read."""
+def test_long_arguments_end_the_output(piece: int) -> None:
+    """The limit is the same as for our own parsers, in any pieces; then nothing is parsed."""
 
     class Endless(Fragile):
         def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
@@ -110,8 +110,8 @@ def test_arguments_that_are_too_long_end_the_answer(piece: int) -> None:
     assert found.order[-2:] == ["ToolCallEnd", "ArgumentsTooLong"]
 
 
-def test_each_call_has_the_limit_for_itself() -> None:
-    """Calls of half the limit may be many."""
+def test_limit_is_per_call() -> None:
+    """Several calls of half the limit are allowed."""
 
     class Calls(Fragile):
         def feed(self, text: str, token_ids: Sequence[int] = ()) -> list[Event]:
@@ -125,8 +125,8 @@ def test_each_call_has_the_limit_for_itself() -> None:
     assert [len(call.arguments) for call in found.calls] == [MAX_ARGUMENTS // 2] * 4
 
 
-def test_one_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
-    """All is content, and the log says why, once for each name."""
+def test_parser_that_cannot_be_created(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is content, and the log says why, once per name."""
 
     guard._logged.discard("never")
 
@@ -138,8 +138,8 @@ def test_one_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_one_that_does_not_say_whether_it_reasons() -> None:
-    """It cannot be relied on."""
+def test_parser_without_in_reasoning() -> None:
+    """A parser without this property counts as failed."""
 
     parser = ParserGuard("mute", lambda: object())  # type: ignore[arg-type,return-value]
 

@@ -31,8 +31,8 @@ def parsed(family: str, *pieces: str) -> Answer:
 
 
 @each_long
-def test_long_arguments_end_the_answer(family: str, beginning: str) -> None:
-    """A call's arguments stop at the limit; the call is not complete, and nothing follows."""
+def test_long_arguments_end_the_output(family: str, beginning: str) -> None:
+    """Arguments stop at the limit; the call is incomplete, and nothing follows."""
 
     answer = parsed(family, beginning + " " * 10, *["x" * 1000] * 300, "<tool_call>")
 
@@ -53,7 +53,7 @@ def test_the_limit_counts_bytes() -> None:
 
 @pytest.mark.parametrize("room", range(2, 24))
 def test_the_limit_is_the_same_in_any_pieces(room: int) -> None:
-    """Where the limit falls does not depend on how the text comes."""
+    """The position of the limit does not depend on how the text is split."""
 
     text = '<tool_call>{"name": "now", "arguments": {"é": "a😀", "b": [12345]}}'
     family = family_named("hermes")
@@ -67,7 +67,7 @@ def test_the_limit_is_the_same_in_any_pieces(room: int) -> None:
 
 
 def test_arguments_at_the_limit() -> None:
-    """Arguments of just the limit are whole."""
+    """Arguments of exactly the limit are complete."""
 
     arguments = json.dumps({"a": "x" * (MAX_ARGUMENTS - 9)})
     assert len(arguments) == MAX_ARGUMENTS
@@ -87,8 +87,8 @@ def test_arguments_at_the_limit() -> None:
         ("<tool_call>", "\n"),
     ],
 )
-def test_text_that_stays_undecided_is_content(beginning: str, unit: str) -> None:
-    """What may be a call is held up to a limit, then it is text."""
+def test_undecided_text_becomes_content(beginning: str, unit: str) -> None:
+    """Text that may be a call is held up to a limit, then it is content."""
 
     parser = FamilyParser(family_named("hermes"), TOOLS)
     piece = unit * 1000
@@ -102,8 +102,8 @@ def test_text_that_stays_undecided_is_content(beginning: str, unit: str) -> None
 
 
 @pytest.mark.parametrize("size", [100, 600])
-def test_long_words_are_no_values(size: int) -> None:
-    """Beyond a length that someone may mean, a number is an error: its call is not complete."""
+def test_long_numbers_are_invalid(size: int) -> None:
+    """Beyond a plausible length, a number is an error, and its call incomplete."""
 
     text = f'<tool_call>{{"name": "now", "arguments": {{"a": {"1" * size}}}}}'
 
@@ -114,8 +114,8 @@ def test_long_words_are_no_values(size: int) -> None:
     assert "1" * size in whole.calls[0].arguments
 
 
-def test_a_long_run_of_white_space_is_not_held() -> None:
-    """White space waits for what follows it, but not without end."""
+def test_long_white_space_is_not_held() -> None:
+    """White space waits for what follows it, up to a limit."""
 
     parser = FamilyParser(family_named("hermes"), TOOLS)
 
@@ -125,8 +125,8 @@ def test_a_long_run_of_white_space_is_not_held() -> None:
 
 
 @pytest.mark.parametrize(("family", "unit"), HOSTILE)
-def test_little_text_is_held(family: str, unit: str) -> None:
-    """Text that is not understood yet stays short, for readers take what they can."""
+def test_buffered_text_stays_short(family: str, unit: str) -> None:
+    """The formats consume what they can, so little text is buffered."""
 
     parser = FamilyParser(family_named(family), TOOLS)
     held = []
@@ -137,8 +137,8 @@ def test_little_text_is_held(family: str, unit: str) -> None:
     assert max(held) < 600
 
 
-def test_nothing_is_read_after_the_end() -> None:
-    """A parser that has ended by a limit stays silent and holds nothing."""
+def test_nothing_is_parsed_after_the_end() -> None:
+    """A parser that stopped at a limit emits and buffers nothing."""
 
     parser = FamilyParser(family_named("hermes"), TOOLS, max_arguments=4)
     complete(parser, LONG[0][1] + "xxxxxx")

@@ -61,7 +61,7 @@ def test_whole_texts(family: str, unit: str) -> None:
 
 @each_hostile
 def test_texts_in_small_pieces(family: str, unit: str) -> None:
-    """The same where it comes in pieces as small as tokens."""
+    """The same for pieces as small as tokens."""
 
     short, long = (seconds(family, unit, length, 3) for length in (10_000, 100_000))
 
@@ -80,8 +80,8 @@ def test_texts_in_small_pieces(family: str, unit: str) -> None:
     ids=range(5),
 )
 @pytest.mark.parametrize("piece", [3, 100_000])
-def test_answers_that_are_held_to_calls(family: Family, unit: str, piece: int) -> None:
-    """The same where the request leaves nothing but calls."""
+def test_constrained_output(family: Family, unit: str, piece: int) -> None:
+    """The same if the request allows only calls."""
 
     short, long = (seconds(family, unit, length, piece) for length in (10_000, 100_000))
 
@@ -101,7 +101,7 @@ def test_a_million_characters(family: str, unit: str) -> None:
 
 
 def test_deep_arguments_end_the_call() -> None:
-    """Arguments that nest without end do not nest in the parser: they end at their limit."""
+    """Deeply nested arguments end at a limit and do not nest in the parser."""
 
     parser = FamilyParser(family_named("hermes"), TOOLS)
     events = complete(parser, '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 100_000)

@@ -74,7 +74,7 @@ every_route = pytest.mark.parametrize("reading", ROUTES.values(), ids=ROUTES)
 def test_what_a_family_recognises(
     family: str, tools: bool, reasoning: bool, special_tokens: bool
 ) -> None:
-    """A reading says what it finds, and whether it needs special tokens for it."""
+    """A format reports what it recognises, and whether it needs special tokens."""
 
     reading = OutputFormat(family=family_named(family))
 
@@ -82,8 +82,8 @@ def test_what_a_family_recognises(
     assert special_tokens == reading.special_tokens
 
 
-def test_what_a_foreign_parser_recognises() -> None:
-    """A parser from elsewhere adds what it finds to what the family finds."""
+def test_what_an_external_parser_recognises() -> None:
+    """An external parser adds to what the family recognises."""
 
     calls = OutputFormat(family=TEXT, make=foreign(HERMES, tools=True, reasoning=False))
     thoughts = OutputFormat(family=HERMES, make=foreign(THINKS_ONLY, tools=False, reasoning=True))
@@ -94,7 +94,7 @@ def test_what_a_foreign_parser_recognises() -> None:
 
 @every_route
 def test_reasoning_and_calls(reading: OutputFormat) -> None:
-    """Both are found, whoever reads which."""
+    """Both are recognised, whichever parser handles which."""
 
     parser = reading.parser(TOOLS, prompt=OPEN)
 
@@ -102,8 +102,8 @@ def test_reasoning_and_calls(reading: OutputFormat) -> None:
 
 
 @every_route
-def test_the_prompt_says_whether_reasoning_is_open(reading: OutputFormat) -> None:
-    """The end of the rendered prompt decides how the answer begins."""
+def test_prompt_decides_whether_reasoning_is_open(reading: OutputFormat) -> None:
+    """The end of the rendered prompt decides how the output starts."""
 
     assert reading.parser(TOOLS, prompt=OPEN).in_reasoning
     assert not reading.parser(TOOLS, prompt=CLOSED).in_reasoning
@@ -111,8 +111,8 @@ def test_the_prompt_says_whether_reasoning_is_open(reading: OutputFormat) -> Non
 
 
 @every_route
-def test_a_forced_function(reading: OutputFormat) -> None:
-    """Behind the reasoning, the answer is the function's arguments, and no call of any form."""
+def test_forced_function(reading: OutputFormat) -> None:
+    """After the reasoning, the output is only the function's arguments."""
 
     parser = reading.parser(TOOLS, prompt=OPEN, forced="now")
 
@@ -125,7 +125,7 @@ def test_a_forced_function(reading: OutputFormat) -> None:
 
 @every_route
 def test_any_call(reading: OutputFormat) -> None:
-    """Behind the reasoning, the answer is an array of calls."""
+    """After the reasoning, the output is an array of calls."""
 
     parser = reading.parser(TOOLS, prompt=OPEN, any_call=True)
     calls = '[{"name": "now", "parameters": {}}, {"name": "search", "parameters": {"limit": 1}}]'
@@ -143,7 +143,7 @@ def test_any_call(reading: OutputFormat) -> None:
 def test_pieces_make_no_difference(
     reading: OutputFormat, held: dict[str, Any], behind: str
 ) -> None:
-    """An answer that comes in pieces says what it says in one."""
+    """Splitting an output does not change its events."""
 
     text = f"{THOUGHT}{behind} \n"
     whole = said(reading.parser(TOOLS, prompt=OPEN, **held), text)
@@ -156,13 +156,13 @@ def test_pieces_make_no_difference(
 
 @every_route
 def test_without_tools(reading: OutputFormat) -> None:
-    """Where the request offers none, what looks like a call is content."""
+    """If the request offers no tools, what looks like a call is content."""
 
     assert said(reading.parser({}, prompt=OPEN), THOUGHT + CALL) == ("Hm, <tool_call>.", CALL, [])
 
 
-def test_a_plain_reading() -> None:
-    """It recognises nothing, and everything is content."""
+def test_plain_format() -> None:
+    """It recognises nothing; everything is content."""
 
     assert said(PLAIN.parser(TOOLS, prompt=OPEN), THOUGHT + CALL) == ("", THOUGHT + CALL, [])
     assert not PLAIN.tools
@@ -181,8 +181,8 @@ def test_a_plain_reading() -> None:
         ("<think>\n", True),
     ],
 )
-def test_a_continued_answer(family: str, answer_so_far: str, is_open: bool) -> None:
-    """Where the prompt ends within the answer, its markers say what goes on."""
+def test_continued_message(family: str, answer_so_far: str, is_open: bool) -> None:
+    """If the prompt ends within the message, its markers decide what continues."""
 
     reading = OutputFormat(family=family_named(family))
     prompt = f"<think>\nEarlier.\n</think>\n\nYes.<|im_start|>assistant\n{answer_so_far}"
@@ -192,15 +192,15 @@ def test_a_continued_answer(family: str, answer_so_far: str, is_open: bool) -> N
 
 
 def test_without_a_prompt() -> None:
-    """Where the prompt's text is not known, the answer begins as the family's models begin."""
+    """If the prompt's text is unknown, the output starts as the family's default."""
 
     assert OutputFormat(family=family_named("deepseek_r1")).parser({}, prompt=None).in_reasoning
     assert not OutputFormat(family=QWEN3).parser({}, prompt=None).in_reasoning
     assert OutputFormat(family=QWEN3).reasoning_open(None) is None
 
 
-def test_a_parser_is_cheap() -> None:
-    """Whatever the prompt's length: it is made for each request (2 to 8 us where measured)."""
+def test_parsers_are_cheap() -> None:
+    """One is created per request: 2 to 8 us, measured, whatever the prompt's length."""
 
     prompt = "word " * 400_000 + OPEN
     reading = ROUTES["family"]

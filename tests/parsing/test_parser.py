@@ -25,8 +25,8 @@ def parser(family: str = "hermes") -> FamilyParser:
     return FamilyParser(family_named(family), TOOLS, new_id=lambda name, index: f"{name}-{index}")
 
 
-def test_the_events_of_a_call() -> None:
-    """A call begins once with its id and name, its arguments follow, and it ends."""
+def test_events_of_a_call() -> None:
+    """A call starts once with its id and name, its arguments follow, and it ends."""
 
     expected = [
         ToolCallStart(0, "get_weather-0", "get_weather"),
@@ -38,7 +38,7 @@ def test_the_events_of_a_call() -> None:
 
 
 def test_arguments_stream() -> None:
-    """A string within the arguments goes out as it comes, and a piece makes one event."""
+    """A string in the arguments is passed on as it arrives, one event per piece."""
 
     reading = parser()
     reading.feed('<tool_call>{"name": "write_file", "arguments": {"content": "one')
@@ -57,7 +57,7 @@ def test_arguments_stream() -> None:
     ],
 )
 def test_converted_strings_stream(family: str, beginning: str) -> None:
-    """Strings stream where they are converted as well, with what JSON escapes escaped."""
+    """Converted strings stream too, with JSON escapes."""
 
     reading = parser(family)
     reading.feed(beginning)
@@ -66,7 +66,7 @@ def test_converted_strings_stream(family: str, beginning: str) -> None:
 
 
 def test_text_streams() -> None:
-    """Text goes out at once, but for what may be a marker or touch one."""
+    """Text is passed on at once, unless it may be or touch a marker."""
 
     reading = parser()
 
@@ -76,7 +76,7 @@ def test_text_streams() -> None:
 
 
 def test_optional_strings_stream() -> None:
-    """So do strings that may be null, when they are not."""
+    """So do nullable strings, if they are not null."""
 
     tools = {"f": {"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}}}
     reading = FamilyParser(family_named("qwen3_coder"), tools)
@@ -87,7 +87,7 @@ def test_optional_strings_stream() -> None:
 
 @pytest.mark.parametrize("text", ["null", "nu", "none"])
 def test_optional_strings_that_may_be_null(text: str) -> None:
-    """What begins like null waits until it is whole."""
+    """Text that starts like null waits until it is complete."""
 
     tools = {"f": {"properties": {"a": {"type": ["string", "null"]}}}}
     answer = replay(
@@ -100,7 +100,7 @@ def test_optional_strings_that_may_be_null(text: str) -> None:
 
 
 @pytest.mark.parametrize("end", ['"}}</tool_ca', '"}', "\\", "\\u00", '", "b": tru', '", "b": -1'])
-def test_what_is_cut_off_within_a_call_is_no_content(end: str) -> None:
+def test_truncated_call_is_not_content(end: str) -> None:
     """A piece of an end marker, of an escape or of a literal is not shown to the user."""
 
     text = '<tool_call>{"name": "now", "arguments": {"a": "é' + end
@@ -121,7 +121,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("family", "text", "arguments"), MALFORMED)
-def test_malformed_arguments_are_told_as_the_model_wrote_them(
+def test_malformed_arguments_are_passed_on_as_written(
     family: str, text: str, arguments: str
 ) -> None:
     """What follows the mistake, up to the end of the call, belongs to its arguments."""
@@ -132,8 +132,8 @@ def test_malformed_arguments_are_told_as_the_model_wrote_them(
     assert answer.content == ""
 
 
-def test_a_call_after_a_malformed_one() -> None:
-    """It is read, and so is the content around them."""
+def test_call_after_a_malformed_one() -> None:
+    """It is parsed, and so is the content around both."""
 
     malformed = '<tool_call>{"name": "now", "arguments": {"a": ]}}</tool_call>'
     answer = replay(parser(), [*f"Well.{malformed}{CALL}Done."])
@@ -156,8 +156,8 @@ BRACKETS = [
 
 
 @pytest.mark.parametrize(("family", "text"), BRACKETS)
-def test_wrong_brackets_behind_the_arguments(family: str, text: str) -> None:
-    """The call is complete, and the brackets are no content."""
+def test_wrong_brackets_after_the_arguments(family: str, text: str) -> None:
+    """The call is complete, and the brackets are not content."""
 
     answer = replay(parser(family), [*text])
 
@@ -165,8 +165,8 @@ def test_wrong_brackets_behind_the_arguments(family: str, text: str) -> None:
     assert answer.content == ""
 
 
-def test_ids_that_the_model_repeats() -> None:
-    """Two calls to which the model gave one id get two."""
+def test_repeated_ids() -> None:
+    """Two calls with the same id from the model get different ids."""
 
     call = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
 
@@ -175,16 +175,16 @@ def test_ids_that_the_model_repeats() -> None:
     assert [one.id for one in calls] == ["functions.now:0", "functions.now:1"]
 
 
-def test_an_id_that_is_none() -> None:
-    """What stands in an id's place is one only if it could be."""
+def test_invalid_id() -> None:
+    """An id is used only if it is valid."""
 
     text = "[TOOL_CALLS]now[CALL_ID]no id[ARGS]{}"
 
     assert [call.id for call in replay(parser("mistral"), [text]).calls] == ["now-0"]
 
 
-def test_half_a_surrogate_pair_can_be_sent() -> None:
-    """However a model escapes what is no character, the events can be encoded."""
+def test_lone_surrogates_can_be_encoded() -> None:
+    """However a model escapes a lone surrogate, the events can be encoded."""
 
     text = r'{"name": "now", "arguments": "{\"a\": \"\ud800\"}"}'
 
@@ -194,16 +194,16 @@ def test_half_a_surrogate_pair_can_be_sent() -> None:
     assert name == replay(parser(), [name]).content
 
 
-def test_functions_within_functions() -> None:
-    """A function object may stand in a call, but not one in another without end."""
+def test_nested_function_objects() -> None:
+    """A call may contain a function object, but not without limit."""
 
     text = "<tool_call>" + '{"function":' * 10_000
 
     assert text == replay(parser(), [text]).content
 
 
-def test_arguments_that_nest_deeply() -> None:
-    """A recursive schema leads a model to write such: they are whole all the same."""
+def test_deeply_nested_arguments() -> None:
+    """A recursive schema can make a model write them: they are complete."""
     arguments = '{"a": ' * 200 + "1" + "}" * 200
     call = '<tool_call>\n{"name": "now", "arguments": %s}\n</tool_call>'
 
@@ -213,12 +213,12 @@ def test_arguments_that_nest_deeply() -> None:
 
 
 def test_without_tools_calls_are_text() -> None:
-    """A request without tools gets the text as it is."""
+    """A request without tools gets the text unchanged."""
 
     assert [ContentText(CALL)] == complete(FamilyParser(family_named("hermes")), CALL)
 
 
-def test_white_space_alone_is_no_content() -> None:
+def test_white_space_alone_is_not_content() -> None:
     """Line breaks around reasoning and calls are not content."""
 
     answer = replay(parser("qwen3"), [f"<think>\n\n</think>\n\n\n{CALL}\n{CALL}\n"])
@@ -227,7 +227,7 @@ def test_white_space_alone_is_no_content() -> None:
 
 
 def test_white_space_between_texts_is_kept() -> None:
-    """Text before and after a call stays apart."""
+    """Text before and after a call stays separated."""
 
     answer = replay(parser(), [f"One.\n\n{CALL}\n\nTwo.\n"])
 
@@ -235,7 +235,7 @@ def test_white_space_between_texts_is_kept() -> None:
 
 
 def test_reasoning_between_calls() -> None:
-    """A model may think again after a call."""
+    """A model may reason again after a call."""
 
     answer = replay(parser("qwen3"), [f"<think>a</think>{CALL}<think>b</think>{CALL}c"])
 

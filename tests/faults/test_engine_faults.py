@@ -77,11 +77,11 @@ async def test_a_hanging_engine_is_started_again(gateway, client):
         refused = await client.post("/v1/chat/completions", json=chat("hangs"))
         card = (await client.get("/v1/models/hangs")).json()
         kserve = await client.get("/v2/models/hangs/ready")
-        assert "has not answered" in reasons["hangs"]
+        assert "has not responded" in reasons["hangs"]
         assert (refused.status_code, kserve.status_code) == (503, 400), refused.text
         assert refused.headers["retry-after"]
-        assert "has not answered" in refused.json()["error"]["message"]
-        assert (card["ready"], "has not answered" in card["error"]) == (False, True), card
+        assert "has not responded" in refused.json()["error"]["message"]
+        assert (card["ready"], "has not responded" in card["error"]) == (False, True), card
 
         await until(partial(serves, client, "hangs"))
         assert asked(gateway, "hangs", max_tokens=3).status_code == 200
@@ -109,7 +109,7 @@ async def test_no_first_token(gateway, client):
 
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_stalled")
         assert answer.headers["x-should-retry"] == "false"
-        stuck = {"model": "says_nothing", "kind": "first_token"}
+        stuck = {"model": "says_nothing", "phase": "first_token"}
         assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
 
 

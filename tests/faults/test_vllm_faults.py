@@ -48,7 +48,7 @@ async def _stopped(gateway, client):
     engine.resume()
 
     assert error_of(last)["code"] == "engine_stalled"
-    assert "has not answered" in reason
+    assert "has not responded" in reason
     await until(partial(serves, client, "demo"))
     assert (await client.post(PATH, json=SHORT)).status_code == 200
     assert await starts(client, "demo") == 0

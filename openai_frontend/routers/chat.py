@@ -21,7 +21,7 @@ from schemas.chat_completions import (
 
 
 def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamLimits) -> APIRouter:
-    """The route reads its body itself: FastAPI's reading would cost more than the rest of it."""
+    """Reads the body itself, because FastAPI's parsing would cost more than the rest."""
     router = APIRouter(tags=["chat"], route_class=InferenceRoute)
     reader = BodyReader(ChatCompletionRequest)
 
@@ -31,28 +31,28 @@ def chat_router(registry: ModelRegistry, chat: ChatCompletions, streams: StreamL
         responses={200: {"model": ChatCompletion, "headers": ADJUSTED_PARAMETERS}, **ERRORS},
     )
     async def create_chat_completion(request: Request) -> Response:
-        """Answers a conversation, whole or as a stream of chunks."""
+        """Answers a conversation, complete or as a stream of chunks."""
         chat_request = await reader.read_in_turns(await read_body(request.receive))
         model = await resolve_model(request, registry, chat_request.model, "chat")
         answer = await chat.prepare(chat_request, model)
-        told = adjusted_parameters(answer.adjusted)
+        adjusted = adjusted_parameters(answer.adjusted)
         if chat_request.stream:
-            headers = [(name.encode(), value.encode()) for name, value in told.items()]
+            headers = [(name.encode(), value.encode()) for name, value in adjusted.items()]
             return EventStream(chunks(answer), answer.bursts(), streams, headers)
         with CancelOnDisconnect(request.scope):
             completion = await complete(answer)
-        return Response(orjson.dumps(completion), headers=told, media_type="application/json")
+        return Response(orjson.dumps(completion), headers=adjusted, media_type="application/json")
 
     return router
 
 
 _ADJUSTED_HEADER = "x-adjusted-parameters"
 
-# as OpenAPI describes it
+# its OpenAPI description
 ADJUSTED_PARAMETERS: dict[str, Any] = {
     _ADJUSTED_HEADER: {
         "description": "The values of `reasoning_effort` and `verbosity` that the chat template "
-        "got in place of the request's, or `ignored`. Absent if it got them as they are.",
+        "received instead of the request's, or `ignored`. Absent if they are unchanged.",
         "schema": {"type": "string"},
         "example": "reasoning_effort=low, verbosity=ignored",
     }
@@ -60,6 +60,6 @@ ADJUSTED_PARAMETERS: dict[str, Any] = {
 
 
 def adjusted_parameters(fields: Mapping[str, str]) -> dict[str, str]:
-    """The header; nothing if no hint was adjusted."""
-    told = ", ".join(f"{name}={value}" for name, value in fields.items())
-    return {_ADJUSTED_HEADER: told} if told else {}
+    """The header; empty if nothing was adjusted."""
+    value = ", ".join(f"{name}={value}" for name, value in fields.items())
+    return {_ADJUSTED_HEADER: value} if value else {}

@@ -26,7 +26,7 @@ def completions_router(
         responses={200: {"model": Completion}, **ERRORS},
     )
     async def create_completion(request: Request) -> Response:
-        """Continues a text, whole or as a stream of chunks."""
+        """Continues a text, complete or as a stream of chunks."""
         completion_request = await reader.read_in_turns(await read_body(request.receive))
         model = await resolve_model(request, registry, completion_request.model, "completions")
         answer = await completions.prepare(completion_request, model)

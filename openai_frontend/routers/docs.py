@@ -18,7 +18,7 @@ from openai_frontend.routers.request import authorized_models
 from openai_frontend.routers.routing import DocsRoute, PublicRoute
 from openai_frontend.serving.admission.authorized_models import ModelProvider
 
-# Addresses are relative, so that the page works below a proxy's prefix too.
+# Relative links, so that the page also works under a proxy's prefix.
 _DOCS_PAGE = b"""\
 <!doctype html>
 <html lang="en">
@@ -35,7 +35,7 @@ _DOCS_PAGE = b"""\
 </html>
 """
 
-# Swagger UI asks a public validator for a badge unless it is told not to.
+# By default, Swagger UI requests a badge from a public validator.
 _START = b"""\
 SwaggerUIBundle({
   url: "openapi.json",
@@ -63,19 +63,19 @@ PAGE_HEADERS = {"content-security-policy": _POLICY}
 
 
 def docs_router(document: Document, registry: ModelRegistry) -> APIRouter:
-    """None of its routes stands in the document itself."""
+    """Routes of the documentation, which the OpenAPI document omits."""
     router = APIRouter(route_class=DocsRoute, include_in_schema=False)
 
     @router.get("/openapi.json")
     async def get_openapi(request: Request) -> Response:
-        # the first time it takes a tenth of a second, which streams would feel
+        # the first call takes 0.1 s, which would delay streams
         models = _models_by_task(authorized_models(request, registry))
         described = await asyncio.to_thread(document.with_models, models)
         return Response(orjson.dumps(described), media_type="application/json")
 
     @router.get("/docs")
     async def get_page(request: Request) -> Response:
-        if request.scope.get("raw_path", b"").endswith(b"/"):  # from there the links lead astray
+        if request.scope.get("raw_path", b"").endswith(b"/"):  # relative links would break
             return RedirectResponse("../docs")
         return Response(_DOCS_PAGE, media_type="text/html", headers=PAGE_HEADERS)
 
@@ -97,7 +97,7 @@ def _fixed(read: Callable[[], bytes], media_type: str) -> Callable[[Request], An
 
 
 def _asset(name: str) -> Callable[[], bytes]:
-    """A file of Swagger UI's distribution, which fastapi-offline carries; its code is not used."""
+    """A Swagger UI file from the package fastapi-offline, whose code is not used."""
 
     @cache
     def read() -> bytes:
@@ -108,14 +108,14 @@ def _asset(name: str) -> Callable[[], bytes]:
 
 
 def _models_by_task(models: ModelProvider) -> dict[str, str]:
-    """Task -> the first model that is ready for it; empty while the models load."""
+    """Task -> the first model that is ready for it; empty while models load."""
     by_task: dict[str, str] = {}
     try:
         ready = [card.name for card in models.cards() if card.ready]
         for name in ready:
             for task in models.get(name).tasks:
                 by_task.setdefault(task, name)
-    except GatewayError:  # they load, or one went away just now
+    except GatewayError:  # still loading, or a model was just unloaded
         return by_task
     return by_task
 
@@ -141,9 +141,9 @@ _LINKS = {
 
 
 def root_router(root_path: str) -> APIRouter:
-    """No version, no model: whoever reaches the port may read it."""
+    """Shows no versions or models, because it needs no key."""
     router = APIRouter(route_class=PublicRoute, include_in_schema=False)
-    # A relative link is right below a proxy's path that nobody told us of
+    # A relative link also works under an unknown proxy prefix
     page = _ROOT_PAGE.format(about=_ABOUT, docs=f"{root_path}/docs" if root_path else "docs")
     links = {name: root_path + path for name, path in _LINKS.items()}
     description = orjson.dumps({"service": "openai-frontend", "description": _ABOUT, **links})

@@ -12,7 +12,7 @@ from schemas.embeddings import CreateEmbeddingResponse, EmbeddingRequest
 
 
 def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRouter:
-    """The body leaves as `serving` made it: bytes, for a model per vector costs too much."""
+    """Sends `serving`'s bytes unchanged, because a pydantic model per vector is too expensive."""
     router = APIRouter(tags=["embeddings"], route_class=InferenceRoute)
     reader = BodyReader(EmbeddingRequest)
 
@@ -22,7 +22,7 @@ def embeddings_router(registry: ModelRegistry, embeddings: Embeddings) -> APIRou
         responses={200: {"model": CreateEmbeddingResponse}, **ERRORS},
     )
     async def create_embedding(request: Request) -> Response:
-        """Turns texts into vectors."""
+        """Computes embeddings of texts."""
         embedding_request = await reader.read_in_turns(await request.body())
         model = await resolve_model(request, registry, embedding_request.model, "embeddings")
         with CancelOnDisconnect(request.scope):

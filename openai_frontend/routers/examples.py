@@ -7,17 +7,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A body without its model, and what the model must be able to do: the first task that is
-    served decides.
-    """
+    """A body without its model, and the tasks for which a model is chosen, in order."""
 
     summary: str
     fields: Mapping[str, Any]
     tasks: tuple[str, ...] = ("generate",)
-    in_path: bool = False  # the model is named there, and not in the body
+    in_path: bool = False  # the path names the model, not the body
 
     def body(self, model: str) -> dict[str, Any]:
-        """The request as it is sent."""
+        """The complete request body."""
         return dict(self.fields) if self.in_path else {"model": model, **self.fields}
 
 
@@ -38,7 +36,7 @@ _PASSAGES = ["Triton Inference Server serves models.", "Bread is baked in an ove
 _CHAT: Mapping[str, Example] = {
     "question": Example("A question", {"messages": _QUESTION, "max_completion_tokens": 32}),
     "stream": Example(
-        "A stream, with the tokens counted at its end",
+        "A stream with token counts at its end",
         {
             "messages": _QUESTION,
             "max_completion_tokens": 32,
@@ -47,7 +45,7 @@ _CHAT: Mapping[str, Example] = {
         },
     ),
     "instructions": Example(
-        "Instructions, and a conversation so far",
+        "Instructions and an earlier conversation",
         {
             "messages": [
                 {"role": "developer", "content": "Answer in one sentence."},
@@ -59,7 +57,7 @@ _CHAT: Mapping[str, Example] = {
         },
     ),
     "choices": Example(
-        "Two answers, sampled from a seed",
+        "Two choices, sampled with a seed",
         {
             "messages": _QUESTION,
             "max_completion_tokens": 32,
@@ -70,11 +68,11 @@ _CHAT: Mapping[str, Example] = {
         },
     ),
     "logprobs": Example(
-        "Each token's probability, and those of the two likeliest",
+        "Log probabilities of each token and the two most likely ones",
         {"messages": _QUESTION, "max_completion_tokens": 8, "logprobs": True, "top_logprobs": 2},
     ),
     "json_schema": Example(
-        "JSON that keeps to a schema",
+        "JSON that matches a schema",
         {
             "messages": [{"role": "user", "content": "Is it rainy in Bergen?"}],
             "max_completion_tokens": 64,
@@ -85,24 +83,24 @@ _CHAT: Mapping[str, Example] = {
         },
     ),
     "stop": Example(
-        "An end at a word",
+        "Stop strings",
         {"messages": _QUESTION, "max_completion_tokens": 32, "stop": ["\n\n", "server"]},
     ),
 }
 
 _COMPLETIONS: Mapping[str, Example] = {
-    "text": Example("A text to go on with", {"prompt": "Triton is", "max_tokens": 16}),
+    "text": Example("A text to continue", {"prompt": "Triton is", "max_tokens": 16}),
     "stream": Example("A stream", {"prompt": "Triton is", "max_tokens": 16, "stream": True}),
     "prompts": Example(
-        "Several prompts, with two answers to each",
+        "Several prompts with two choices each",
         {"prompt": ["Triton is", "A gateway is"], "max_tokens": 8, "n": 2},
     ),
     "token_ids": Example("A prompt as token ids", {"prompt": [5, 6, 7], "max_tokens": 8}),
     "logprobs": Example(
-        "Each token's probability", {"prompt": "Triton is", "max_tokens": 8, "logprobs": 2}
+        "Log probabilities of each token", {"prompt": "Triton is", "max_tokens": 8, "logprobs": 2}
     ),
     "loglikelihood": Example(
-        "The probability of a text, as evaluation harnesses ask for it",
+        "Log probabilities of a text, as evaluation harnesses request them",
         {"prompt": "Triton is a server", "max_tokens": 0, "echo": True, "logprobs": 1},
     ),
 }
@@ -111,7 +109,7 @@ _EMBEDDINGS: Mapping[str, Example] = {
     "text": Example("One text", {"input": "Triton serves models."}, _EMBED),
     "texts": Example("Several texts", {"input": _PASSAGES}, _EMBED),
     "base64": Example(
-        "Little-endian floats as base64, as OpenAI's SDK asks for them",
+        "Little-endian floats as base64, as OpenAI's SDK requests them",
         {"input": "Triton serves models.", "encoding_format": "base64"},
         _EMBED,
     ),
@@ -120,7 +118,7 @@ _EMBEDDINGS: Mapping[str, Example] = {
 _RERANK: Mapping[str, Example] = {
     "passages": Example("Two passages", {"query": _QUERY, "documents": _PASSAGES}, _RANK),
     "best": Example(
-        "The best one, with its text",
+        "The best document with its text",
         {"query": _QUERY, "documents": _PASSAGES, "top_n": 1, "return_documents": True},
         _RANK,
     ),
@@ -128,20 +126,20 @@ _RERANK: Mapping[str, Example] = {
 
 _TOKENIZE = {
     "text": Example("A text", {"prompt": "Triton serves models."}, _TEXT),
-    "chat": Example("A conversation, as the model would see it", {"messages": _QUESTION}),
+    "chat": Example("A conversation, rendered by the chat template", {"messages": _QUESTION}),
 }
 _DETOKENIZE = {"tokens": Example("Token ids", {"tokens": [5, 6, 7]}, _TEXT)}
 
 _CHANGE = {
-    "wait": Example("Answered when it is done", {}, in_path=True),
-    "stream": Example("Told of as it goes on", {"stream": True}, in_path=True),
+    "wait": Example("Wait until it is done", {}, in_path=True),
+    "stream": Example("Stream the progress", {"stream": True}, in_path=True),
 }
 
 _PROMPT = {"text_input": "What is Triton?"}
 _SAMPLING = {"temperature": 0, "max_tokens": 16}
 _INFER: Mapping[str, Example] = {
     "json": Example(
-        "Two tensors, and one of the model's outputs",
+        "Two inputs and one requested output",
         {
             "id": "42",
             "inputs": [
@@ -163,10 +161,12 @@ _GENERATE_STREAM: Mapping[str, Example] = {
         "A text", {**_PROMPT, "parameters": {"stream": True, **_SAMPLING}}, in_path=True
     ),
 }
-_INDEX = {"ready": Example("The models that can serve", {"ready": True}, in_path=True)}
-_LOAD = {"plain": Example("As it lies in the repository", {}, in_path=True)}
+_INDEX = {"ready": Example("Only ready models", {"ready": True}, in_path=True)}
+_LOAD = {"plain": Example("From the repository", {}, in_path=True)}
 _UNLOAD = {
-    "plain": Example("The model alone", {"parameters": {"unload_dependents": False}}, in_path=True)
+    "plain": Example(
+        "Without dependents", {"parameters": {"unload_dependents": False}}, in_path=True
+    )
 }
 
 _ADAPTER = {"lora_name": "pirate"}
@@ -186,12 +186,12 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/rerank": {
         **_RERANK,
         "texts": Example(
-            "The form of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
+            "The format of text-embeddings-inference", {"query": _QUERY, "texts": _PASSAGES}, _RANK
         ),
     },
     "/v1/score": {
         "pairs": Example(
-            "One text with each of several", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
+            "One text with several others", {"text_1": _QUERY, "text_2": _PASSAGES}, _RANK
         ),
         "queries": Example(
             "Queries and documents", {"queries": _QUERY, "documents": _PASSAGES}, _RANK
@@ -200,7 +200,7 @@ EXAMPLES: Mapping[str, Mapping[str, Example]] = {
     "/v1/models/{id}/load": _CHANGE,
     "/v1/models/{id}/unload": _CHANGE,
     "/v1/load_lora_adapter": {
-        "name": Example("An adapter of a folder that the operator has named", _ADAPTER)
+        "name": Example("An adapter in one of the operator's folders", _ADAPTER)
     },
     "/v1/unload_lora_adapter": {"name": Example("An adapter", _ADAPTER)},
     "/tokenize": _TOKENIZE,

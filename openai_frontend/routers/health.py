@@ -1,4 +1,4 @@
-"""GET /health/live and /health/ready; /health, /healthz and /ping answer as the latter does."""
+"""GET /health/live and /health/ready; /health, /healthz and /ping are aliases of the latter."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,14 +17,14 @@ def health_router(
     is_ready: Callable[[], bool],
     unready_models: Callable[[], Mapping[str, str]],
 ) -> APIRouter:
-    """`unready_models` tells why, for each model that cannot serve."""
+    """`unready_models` returns the reason for each model that is not ready."""
     router = APIRouter(tags=["health"], route_class=HealthRoute)
-    why_not = "Some model cannot serve, or is still loading; or the server is about to end."
+    why_not = "A model is not ready or still loading, or the server is shutting down."
     not_ready = {"model": Health, "description": why_not}
 
     @router.get("/health/live", responses={200: {"model": Health}, **ERRORS})
     async def live(request: Request) -> Response:
-        """200 as long as the process answers at all."""
+        """200 while the process responds."""
         return _answer(200, Health(status="live"))
 
     @router.get(
@@ -34,16 +34,17 @@ def health_router(
     @router.get("/healthz", include_in_schema=False)
     @router.get("/ping", include_in_schema=False)
     async def ready(request: Request) -> Response:
-        """200 while every model can serve; else 503 with the reasons, of the models that the key
-        allows: strangers get none. 503 from the moment on that the process is asked to end.
+        """200 if all models are ready, else 503 with the reasons for models that the key allows.
+
+        Requests without a key get no reasons. 503 from the start of a shutdown.
         """
         if not drain_state.ready:
             return _answer(503, Health(status="stopping"))
         if is_ready():
             return _answer(200, Health(status="ready"))
-        told = {} if is_anonymous(request) else unready_models()
+        reasons = {} if is_anonymous(request) else unready_models()
         principal = principal_of(request)
-        models = {name: reason for name, reason in told.items() if allows(principal, name)}
+        models = {name: reason for name, reason in reasons.items() if allows(principal, name)}
         return _answer(503, Health(status="not ready", models=models))
 
     return router

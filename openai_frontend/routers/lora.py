@@ -15,13 +15,13 @@ from openai_frontend.serving.request.request_body import BodyReader
 from schemas.adapters import AdapterUnloaded, LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 from schemas.models import Model
 
-# vLLM's: how weights of experts lie in the file, and its own number of the adapter
+# vLLM's fields: the layout of expert weights in the file, and its own adapter number
 _NEUTRAL_TO_LOAD: Neutral = {"is_3d_lora_weight": (False,)}
 _NEUTRAL_TO_UNLOAD: Neutral = {"lora_int_id": ()}
 
 
 def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
-    """Both answer once the change is done."""
+    """Both answer when the change is done."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     to_load, to_unload = BodyReader(LoadLoRAAdapterRequest), BodyReader(UnloadLoRAAdapterRequest)
 
@@ -31,7 +31,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
         responses={200: {"model": Model}, **ERRORS},
     )
     async def load_lora_adapter(request: Request) -> Response:
-        """Loads an adapter by its name, from where the operator's folders have it."""
+        """Loads an adapter by its name from the operator's folders."""
         asked = to_load.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_LOAD)
         may_name = partial(allows, principal_of(request))
@@ -45,7 +45,7 @@ def lora_router(management: LoRAManagement, policy: FieldPolicy) -> APIRouter:
         responses={200: {"model": AdapterUnloaded}, **ERRORS},
     )
     async def unload_lora_adapter(request: Request) -> Response:
-        """Takes an adapter out; requests in flight keep it."""
+        """Unloads an adapter; running requests keep it."""
         asked = to_unload.read(await request.body())
         policy.check_extra(asked, _NEUTRAL_TO_UNLOAD)
         may_name = partial(allows, principal_of(request))

@@ -16,12 +16,12 @@ from schemas.operations import Version
 
 
 def metrics_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str]) -> APIRouter:
-    """`own` gives the gateway's families, `core` Triton's Prometheus text; both may block."""
+    """`own` returns the gateway's metric families, `core` Triton's text; both may block."""
     router = APIRouter(tags=["operations"], route_class=MetricsRoute)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=ERRORS)
     async def get_metrics(request: Request) -> Response:
-        """Counters, in OpenMetrics where the client takes it, else in Prometheus' text format."""
+        """Metrics, as OpenMetrics if the client accepts it, else as Prometheus text."""
         if "application/openmetrics-text" in request.headers.get("accept", ""):
             write, media_type = exposition.as_openmetrics, exposition.OPENMETRICS
         else:
@@ -39,7 +39,7 @@ def metrics_router(own: Callable[[], Iterable[Metric]], core: Callable[[], str])
 
 
 def _text(core: Callable[[], str]) -> str:
-    """Nothing of the core's while it starts or stops: the gateway's own numbers are there."""
+    """Triton's metrics; empty while the core starts or stops."""
     try:
         return core()
     except GatewayError:

@@ -20,27 +20,26 @@ from openai_frontend.serving.request.field_policy import FieldPolicy
 from openai_frontend.serving.request.request_body import BodyReader
 from schemas.models import Capabilities, Model, ModelChangeRequest, ModelList, ModelProgress
 
-Event = dict[str, str]  # as sse-starlette has it
+Event = dict[str, str]  # in sse-starlette's form
 
 _PING_S = 15  # seconds between comments that keep proxies from closing a quiet stream
 
 
 def models_router(registry: ModelRegistry) -> APIRouter:
-    """Reads the registry's cards."""
     router = APIRouter(tags=["models"], route_class=ModelsRoute)
 
     @router.get("/v1/models", responses={200: {"model": ModelList}, **ERRORS})
     async def list_models(request: Request) -> Response:
-        """The models that requests can name."""
+        """Lists the models that requests can name."""
         models = ModelList(
             data=[model_of(card) for card in authorized_models(request, registry).cards()]
         )
         return Response(models.model_dump_json(), media_type="application/json")
 
-    # An id may contain slashes, as Hugging Face's names do.
+    # Ids may contain slashes, as Hugging Face's do.
     @router.get("/v1/models/{id:path}", responses={200: {"model": Model}, **ERRORS})
     async def retrieve_model(request: Request) -> Response:
-        """One model; one that failed to load is shown with its error."""
+        """Describes a model; one that failed to load has its error."""
         models, name = authorized_models(request, registry), request.path_params["id"]
         try:
             card = models.card(name)
@@ -54,7 +53,7 @@ def models_router(registry: ModelRegistry) -> APIRouter:
 def management_router(
     registry: ModelRegistry, management: ModelManagement, policy: FieldPolicy
 ) -> APIRouter:
-    """Both answer once the change is done, or tell of it as it goes."""
+    """Both answer when the change is done, or stream its progress."""
     router = APIRouter(tags=["models"], route_class=AdminRoute)
     reader = BodyReader(ModelChangeRequest)
     extra = optional_body(ModelChangeRequest, ModelProgress)
@@ -78,7 +77,7 @@ def management_router(
         responses={200: {"model": Model}, **ERRORS},
     )
     async def load_model(request: Request) -> Response:
-        """Loads a model, or loads it again; requests go on meanwhile, on the model as it was."""
+        """Loads or reloads a model. Meanwhile, requests use the previous one."""
         return await answer(request, management.load)
 
     @router.post(
@@ -87,7 +86,7 @@ def management_router(
         responses={200: {"model": Model}, **ERRORS},
     )
     async def unload_model(request: Request) -> Response:
-        """Unloads a model once its requests are answered; an ensemble with its parts."""
+        """Unloads a model after its running requests; an ensemble with its steps."""
         return await answer(request, management.unload)
 
     return router
@@ -98,17 +97,17 @@ def _wants_events(request: Request) -> bool:
 
 
 async def _events(change: ModelChange) -> AsyncGenerator[Event, None]:
-    """The last one says that it is done, or is an error."""
+    """The last event reports completion or an error."""
     try:
         async for progress in change.progress():
-            told = ModelProgress(**dataclasses.asdict(progress))
-            yield {"data": told.model_dump_json()}
-    except GatewayError as error:  # the edge of a stream: its status is sent
+            event = ModelProgress(**dataclasses.asdict(progress))
+            yield {"data": event.model_dump_json()}
+    except GatewayError as error:  # the status is already sent
         yield {"data": reply_for(error).body.decode()}
 
 
 def model_of(card: ModelCard) -> Model:
-    """What clients are told of a model."""
+    """The API's description of a model."""
     return Model(
         id=card.name,
         created=card.created,

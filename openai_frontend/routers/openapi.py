@@ -1,5 +1,6 @@
-"""What /openapi.json says: FastAPI's document, with what it cannot see in routes that read their
-bodies themselves. Never looks at a request.
+"""The OpenAPI document: FastAPI's, plus what it cannot see of routes that parse bodies themselves.
+
+Never looks at a request.
 """
 
 import copy
@@ -21,15 +22,15 @@ from schemas.kserve import KServeError
 Json = dict[str, Any]
 
 _REF = "#/components/schemas/{model}"
-_NO_MODEL = "no-model-can-do-this"  # stands in an example while no model is ready for it
+_NO_MODEL = "no-model-can-do-this"  # placeholder in examples while no model is ready for them
 
 _HEADERS: Json = {
     "x-request-id": {
-        "description": "The request's id: the client's own `x-request-id`, or a new one.",
+        "description": "The request's id: the client's `x-request-id` or a new one.",
         "schema": {"type": "string"},
     },
     "openai-processing-ms": {
-        "description": "Milliseconds until the answer began.",
+        "description": "Milliseconds until the response started.",
         "schema": {"type": "string", "pattern": "^[0-9]+$"},
     },
 }
@@ -46,8 +47,9 @@ def request_body(
     chunk: type[BaseModel] | None = None,
     event: type[BaseModel] | None = None,
 ) -> RequestBody:
-    """What a route reads: any of the schemas. `chunk` is the event of its stream, if it streams;
-    `event` that of a stream of KServe's.
+    """Describes a route's body: any of the schemas.
+
+    `chunk` is the event of an OpenAI stream, `event` that of a KServe stream, if the route streams.
     """
     references = [_reference(schema) for schema in schemas]
     schema = references[0] if len(references) == 1 else {"anyOf": references}
@@ -65,12 +67,12 @@ def request_body(
 
 
 def optional_body(schema: type[BaseModel], *events: type[BaseModel]) -> RequestBody:
-    """What a route reads where there is a body; `events` are those of its stream."""
+    """Describes an optional body; `events` are those of the route's stream."""
     extra = request_body(schema)
     extra["requestBody"]["required"] = False
     extra.schemas += events
-    told: tuple[type[BaseModel], ...] = (*events, ErrorResponse)
-    content = {"anyOf": [_reference(each) for each in told]}
+    schemas: tuple[type[BaseModel], ...] = (*events, ErrorResponse)
+    content = {"anyOf": [_reference(each) for each in schemas]}
     stream = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
     extra["responses"] = {"200": {"content": {"text/event-stream": {"schema": stream}}}}
     return extra
@@ -81,23 +83,22 @@ def _reference(schema: type[BaseModel]) -> Json:
 
 
 def _failure(description: str) -> Json:
-    """JSON whatever the route's success is."""
+    """An error response; always JSON."""
     content = {"application/json": {"schema": _reference(ErrorResponse)}}
     return {"description": description, "content": content}
 
 
 ERRORS: dict[int | str, Json] = {
-    "4XX": _failure("The request cannot be served as it is."),
+    "4XX": _failure("The request is invalid or not allowed."),
     "5XX": _failure("The server or the model failed."),
 }
 
 
 def _stream(chunk: type[BaseModel]) -> Json:
-    """OpenAPI 3.1 has no word for the events of a stream; JSON Schema has one for its content."""
+    """OpenAPI 3.1 cannot describe a stream's events, so JSON Schema describes its content."""
     description = (
         f"With `stream`: each event is `data: ` and a {chunk.__name__} as JSON; the last is "
-        "`data: [DONE]`. A stream that fails ends with an event that holds an ErrorResponse "
-        "instead, without `[DONE]`."
+        "`data: [DONE]`. A failed stream ends with an ErrorResponse instead, without `[DONE]`."
     )
     content = {"anyOf": [_reference(chunk), _reference(ErrorResponse)]}
     schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
@@ -107,7 +108,7 @@ def _stream(chunk: type[BaseModel]) -> Json:
 def _kserve_stream(event: type[BaseModel]) -> Json:
     description = (
         f"Each event is `data: ` and a {event.__name__} as JSON, one for each response of the "
-        "model; of a stream that fails the last one is a KServeError."
+        "model. The last event of a failed stream is a KServeError."
     )
     content = {"anyOf": [_reference(event), _reference(KServeError)]}
     schema = {"type": "string", "contentMediaType": "text/event-stream", "contentSchema": content}
@@ -115,7 +116,7 @@ def _kserve_stream(event: type[BaseModel]) -> Json:
 
 
 class Document:
-    """The OpenAPI document of an application, once all of its routes are there."""
+    """The OpenAPI document of an application, generated when it is first requested."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Document:
         public_scopes: Collection[RouteScope] | None = None,
         root_path: str = "",
     ) -> None:
-        """`public_scopes` need no key; None: nothing does."""
+        """`public_scopes` need no key; None: nothing needs one."""
         self._app = app
         self._root_path = root_path
         self._public_scopes = public_scopes
@@ -132,8 +133,8 @@ class Document:
         self._lock = threading.Lock()
 
     def with_models(self, models: Mapping[str, str]) -> Json:
-        """`models`: a served model for each task, so that the examples run as they are."""
-        with self._lock:  # requests come on threads of their own, and the first one writes it
+        """`models`: a model for each task, so that the examples can be sent unchanged."""
+        with self._lock:  # requests run in threads, and the first generates it
             if self._written is None:
                 self._written = _written(self._app)
                 if self._public_scopes is not None:
@@ -153,7 +154,7 @@ def _written(app: FastAPI) -> Json:
     document["components"]["schemas"].update(_definitions([ErrorResponse, *read]))
     for path, method, operation in _operations(document):
         _add_path_parameters(operation, path)
-        if method == "post":  # what FastAPI adds for bodies that it reads itself
+        if method == "post":  # FastAPI adds it for bodies that it parses itself
             operation["responses"].pop("422", None)
         for response in operation["responses"].values():
             response["headers"] = {**_HEADERS, **response.get("headers", {})}
@@ -161,7 +162,7 @@ def _written(app: FastAPI) -> Json:
 
 
 def _add_security(document: Json, app: FastAPI, public_scopes: Collection[RouteScope]) -> None:
-    """Which operations need a key, and the scope that it must have."""
+    """Adds which operations need a key, and with which scope."""
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for route in app.routes:
         if isinstance(route, DirectRoute) and route.scope is not None and route.include_in_schema:

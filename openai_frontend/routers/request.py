@@ -18,19 +18,19 @@ from openai_frontend.serving.admission.model_lookup import Task, find_model
 
 
 def principal_of(request: Request) -> Principal | None:
-    """None where the server has no keys, or the address needs none."""
+    """None if the server has no keys or the path needs none."""
     principal: Principal | None = request.scope["state"].get("principal")
     return principal
 
 
 def is_anonymous(request: Request) -> bool:
-    """Whether the server has keys, and this request came in without one."""
+    """Whether the server has keys and this request came without one."""
     state = request.scope["state"]
     return "principal" in state and state["principal"] is None
 
 
 def authorized_models(request: Request, registry: ModelRegistry) -> ModelProvider:
-    """The models that this request may name, each at its caller's cost."""
+    """The models that this request may name; their use is charged to its principal."""
     principal = principal_of(request)
     if principal is None:
         return registry
@@ -38,7 +38,7 @@ def authorized_models(request: Request, registry: ModelRegistry) -> ModelProvide
 
 
 def may_list_models(request: Request) -> bool:
-    """Whether errors may say which models there are."""
+    """Whether errors may list the models."""
     principal = principal_of(request)
     return principal is None or REQUIRED_SCOPE["models"] in principal.key.scopes
 
@@ -46,8 +46,9 @@ def may_list_models(request: Request) -> bool:
 async def resolve_model(
     request: Request, registry: ModelRegistry, name: str | None, task: Task
 ) -> ServingModel:
-    """The model that the request names, or the only one for the task, noted for the metrics: a
-    name that is served. It may have to be loaded first.
+    """The model that the request names, or the only one for the task; recorded for the metrics.
+
+    Loads it first if needed.
     """
     models = authorized_models(request, registry)
     return record_model(
@@ -56,43 +57,42 @@ async def resolve_model(
 
 
 def record_model(request: Request, model: ServingModel) -> ServingModel:
-    """The model of this request, noted for the metrics, and kept until the request's end."""
+    """Records a request's model for the metrics, and leases it until the request ends."""
     state = request.scope["state"]
-    state["model"], state["model_name"] = model.name, model.model_name  # asked for; in Triton
-    if (held := state.get("model_leases")) is not None:
+    state["model"] = model.name
+    state["model_name"] = model.model_name  # Triton's
+    if (leases := state.get("model_leases")) is not None:
         model.lease.pin()
-        held.append(model.lease)
+        leases.append(model.lease)
     return model
 
 
 async def read_body(receive: Receive) -> bytes:
-    """The whole body; most come in one message. Raises where the client goes before it is there."""
+    """The complete body; most come in one message. Raises RequestCancelled on disconnect."""
     pieces = []
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise RequestCancelled("The client went away.")
+            raise RequestCancelled("The client disconnected.")
         pieces.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(pieces)
 
 
-Deadline = tuple[float, Callable[[Literal["total"]], None]]  # the loop's time, and whom to tell
+Deadline = tuple[float, Callable[[Literal["total"]], None]]  # loop time, and a callback
 
 
 class CancelOnDisconnect:
-    """`with CancelOnDisconnect(scope):` ends its body with RequestCancelled, or RequestTimedOut.
+    """Cancels its `with` block when the client disconnects or the request's deadline passes.
 
-    The server's word for a lost connection is a future, in the scope's state; other servers give
-    none, and then the body runs to its end. Not ASGI's message: a task would have to wait for it,
-    and it left the whole request to the garbage collector (docs/decisions/0011).
+    The block then raises RequestCancelled or RequestTimedOut. Our server signals a disconnect by a
+    future in the scope's state. Other servers do not, and then the block runs to its end. It does
+    not use ASGI's disconnect message: a task would have to wait for it, which left the whole
+    request to the garbage collector (docs/decisions/0011). The deadline is in the scope's state.
 
-    When the time of a request is over is in the scope's state too.
-
-    The body runs in the caller's own task, so its `finally` blocks run where it stands, which is
-    what cancels the Triton request. The counting of cancellations is that of `asyncio.timeout`: a
-    cancellation from elsewhere stays one.
+    The block runs in the current task, so that its `finally` blocks cancel the Triton request.
+    Cancellations are counted as in `asyncio.timeout`: one from elsewhere stays a cancellation.
     """
 
     def __init__(self, scope: Scope) -> None:
@@ -106,10 +106,10 @@ class CancelOnDisconnect:
         if self._lost is None:
             return
         if self._lost.done():
-            raise RequestCancelled("The client went away.")
+            raise RequestCancelled("The client disconnected.")
         self._task = asyncio.current_task()
         if self._task is None:
-            raise RuntimeError("CancelOnDisconnect works inside a task only")
+            raise RuntimeError("CancelOnDisconnect needs a running task")
         self._cancelling = self._task.cancelling()
         self._lost.add_done_callback(self._on_lost)
         if self._deadline is not None:
@@ -117,16 +117,16 @@ class CancelOnDisconnect:
             self._timer = asyncio.get_running_loop().call_at(end_s, self._on_time_over)
 
     def _on_lost(self, _: object) -> None:
-        self._cancel(RequestCancelled("The client went away."))
+        self._cancel(RequestCancelled("The client disconnected."))
 
     def _on_time_over(self) -> None:
         if self._deadline is not None and self._reason is None:
             self._deadline[1]("total")
-        self._cancel(RequestTimedOut("The answer was not complete in the time of a request."))
+        self._cancel(RequestTimedOut("The request timed out before the response was complete."))
 
     def _cancel(self, reason: RequestCancelled | RequestTimedOut) -> None:
         if self._task is None or self._reason is not None:
-            return  # a callback that is on its way already cannot be removed
+            return  # a callback that is already scheduled cannot be removed
         self._reason = reason
         self._task.cancel()
 

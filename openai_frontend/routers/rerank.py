@@ -28,7 +28,7 @@ _TEXT_RANKS = TypeAdapter(list[TextRank])
 
 
 class _Documents:
-    """Requests to order documents, read and answered."""
+    """Parses and answers rerank requests."""
 
     def __init__(self, registry: ModelRegistry, reranking: Reranking) -> None:
         self._registry = registry
@@ -37,14 +37,14 @@ class _Documents:
         self._texts_reader = BodyReader(TextsRerankRequest)
 
     async def answer(self, request: Request, create: _Create) -> Response:
-        """Jina's, vLLM's and Cohere's form of request; the answer's is `create`'s."""
+        """Accepts the format of Jina, vLLM and Cohere; `create` sets the response format."""
         asked = await self._reader.read_in_turns(await request.body())
         model = await resolve_model(request, self._registry, asked.model, "rerank")
         with CancelOnDisconnect(request.scope):
             return _json(await create(asked, model))
 
     async def answer_texts(self, request: Request) -> Response:
-        """The form of text-embeddings-inference."""
+        """Accepts and returns the format of text-embeddings-inference."""
         asked = await self._texts_reader.read_in_turns(await request.body())
         model = await resolve_model(request, self._registry, asked.model, "rerank")
         with CancelOnDisconnect(request.scope):
@@ -54,7 +54,7 @@ class _Documents:
 
 
 def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
-    """The same documents in, the dialect of the address out."""
+    """The path selects the response format."""
     router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
     documents = _Documents(registry, reranking)
 
@@ -64,7 +64,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         responses={200: {"model": RerankResponse}, **ERRORS},
     )
     async def create_rerank(request: Request) -> Response:
-        """Sorts documents by how well they answer a query (Jina's and vLLM's form)."""
+        """Sorts documents by relevance to a query (format of Jina and vLLM)."""
         return await documents.answer(request, reranking.create)
 
     @router.post(
@@ -73,7 +73,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         responses={200: {"model": CohereRerankResponse}, **ERRORS},
     )
     async def create_rerank_for_cohere(request: Request) -> Response:
-        """Sorts documents by how well they answer a query (Cohere's form)."""
+        """Sorts documents by relevance to a query (format of Cohere)."""
         return await documents.answer(request, reranking.create_for_cohere)
 
     @router.post(
@@ -82,7 +82,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
         responses={200: {"model": RerankResponse | list[TextRank]}, **ERRORS},
     )
     async def create_rerank_for_either(request: Request) -> Response:
-        """As /v1/rerank; a body with `texts` is answered as text-embeddings-inference does."""
+        """As /v1/rerank; a body with `texts` uses the format of text-embeddings-inference."""
         if has_texts(await request.body()):
             return await documents.answer_texts(request)
         return await documents.answer(request, reranking.create)
@@ -91,7 +91,7 @@ def rerank_router(registry: ModelRegistry, reranking: Reranking) -> APIRouter:
 
 
 def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
-    """vLLM's address, and the one that it has moved to."""
+    """vLLM's path and its successor."""
     router = APIRouter(tags=["rerank"], route_class=InferenceRoute)
     reader = BodyReader(ScoreRequest)
 
@@ -102,7 +102,7 @@ def score_router(registry: ModelRegistry, scoring: Scoring) -> APIRouter:
     )
     @router.post("/score", include_in_schema=False)
     async def create_score(request: Request) -> Response:
-        """Scores pairs of texts (vLLM's form)."""
+        """Scores pairs of texts (format of vLLM)."""
         score_request = await reader.read_in_turns(await request.body())
         model = await resolve_model(request, registry, score_request.model, "rerank")
         with CancelOnDisconnect(request.scope):

@@ -19,7 +19,7 @@ class UnsupportedFastAPI(Exception):
 
 
 class DirectRoute(APIRoute):
-    """FastAPI's route without its reading of parameters and bodies.
+    """FastAPI's route without its parsing of parameters and bodies.
 
     Each subclass names the scope that opens it (docs/authentication.md). A subclass that names
     none opens to no key.
@@ -28,58 +28,58 @@ class DirectRoute(APIRoute):
     scope: ClassVar[RouteScope | None] = None
 
     def get_route_handler(self) -> Endpoint:
-        """FastAPI's own hook for routes that do this themselves."""
+        """Skips FastAPI's own handling; this is its hook for that."""
         return self.endpoint
 
 
 class InferenceRoute(DirectRoute):
-    """What a model answers, and what it reads."""
+    """Inference and tokenization."""
 
     scope = "inference"
 
 
 class ModelsRoute(DirectRoute):
-    """Which models there are."""
+    """Lists and descriptions of models."""
 
     scope = "models"
 
 
 class MetricsRoute(DirectRoute):
-    """What operators watch."""
+    """Metrics and versions."""
 
     scope = "metrics"
 
 
 class AdminRoute(DirectRoute):
-    """What changes the server."""
+    """Changes to the server."""
 
     scope = "admin"
 
 
 class HealthRoute(DirectRoute):
-    """What a supervisor asks, which has no key as a rule."""
+    """Health checks, usually without a key."""
 
     scope = "health"
 
 
 class DocsRoute(DirectRoute):
-    """What the API looks like."""
+    """The API's documentation."""
 
     scope = "docs"
 
 
 class PublicRoute(DirectRoute):
-    """What everybody may see, with keys or without."""
+    """Public, with or without keys."""
 
     scope = "public"
 
 
 class RouteTable:
-    """Takes a request to its endpoint by method and path alone.
+    """Middleware that dispatches requests by method and path with a dict.
 
-    Whatever is not in the table goes on to FastAPI's router, which knows the rest: paths with
-    parameters, refusals. The way through it takes 50 us, most of it for exit stacks that close
-    what these endpoints never open (docs/decisions/0011).
+    Requests not in the table go to FastAPI's router, which handles paths with parameters and
+    errors. The router takes 50 us, mostly for exit stacks that these endpoints never use
+    (docs/decisions/0011).
     """
 
     def __init__(self, app: ASGIApp, *, endpoints: Mapping[tuple[str, str], Endpoint]) -> None:
@@ -99,9 +99,9 @@ class RouteTable:
 
 
 def endpoints(routes: Iterable[BaseRoute]) -> dict[tuple[str, str], Endpoint]:
-    """Method and path -> endpoint, of the direct routes without parameters.
+    """Method and path -> endpoint, for direct routes without path parameters.
 
-    Raises UnsupportedFastAPI if there is none: keys would open no address.
+    Raises UnsupportedFastAPI if there are none, because then no key would have access to any path.
     """
     found = {place: route.endpoint for place, route in _fixed(routes)}
     if not found:
@@ -119,17 +119,17 @@ def _fixed(routes: Iterable[BaseRoute]) -> Iterator[tuple[tuple[str, str], Direc
 
 
 class RouteScopes:
-    """The area of the route that a request will come to: by the shortcut's table, then by the
-    router's own matching in its own order. Neither looks at the Host header.
+    """The area of the route that will handle a request, by `RouteTable`'s table and then by the
+    router's own matching and order. Neither looks at the Host header.
     """
 
     def __init__(self) -> None:
         self._fixed: dict[tuple[str, str], RouteScope | None] = {}
         self._routes: list[BaseRoute] = []
-        self._others: list[BaseRoute] = []  # that no table can hold
+        self._others: list[BaseRoute] = []  # routes with path parameters
 
     def load(self, routes: Iterable[BaseRoute]) -> None:
-        """All routes of the application, once they are there."""
+        """Takes all routes of the application, once they are registered."""
         self._routes = list(routes)
         held = list(_fixed(self._routes))
         self._fixed = {place: route.scope for place, route in held}
@@ -137,11 +137,11 @@ class RouteScopes:
         self._others = [route for route in self._routes if id(route) not in in_table]
 
     def find(self, scope: Scope) -> RouteScope | Literal["nowhere"] | None:
-        """None for a route that says nothing, `nowhere` for what the router will refuse."""
+        """None for a route without a scope, `nowhere` if the router will answer 404 or 405."""
         place = scope["method"], scope["path"]
         if place in self._fixed:
             return self._fixed[place]
-        # Below a root path the router reads less of the path than the table does
+        # With a root path the router matches less of the path than the table does
         for route in self._routes if scope.get("root_path") else self._others:
             if route.matches(scope)[0] is Match.FULL:
                 return route.scope if isinstance(route, DirectRoute) else None

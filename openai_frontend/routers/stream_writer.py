@@ -12,33 +12,33 @@ from openai_frontend.generation import ChunkedSocket
 
 MAX_BUFFER_BYTES = 4 * 1024 * 1024
 
-# A writer that holds gathers text meanwhile, and may not gather more than may wait. Not for each
-# token: those that come together become one frame.
+# While the client is slow, the source gathers text, which counts against the buffer. This interval
+# moves it here; tokens that are gathered together become one frame.
 FLUSH_INTERVAL_S = 0.25
 
 
 class DirectWriter(Protocol):
-    """The server's short way for a piece of a body."""
+    """The server's direct write to the transport, without ASGI."""
 
     def __call__(self, piece: bytes, /) -> bool:
-        """Whether it was written."""
+        """Writes a piece of the body; True if it was written."""
 
     def socket(self) -> ChunkedSocket | None:
-        """The shortest: past the server's transport."""
+        """The socket itself, to bypass even the transport."""
 
     def drop(self) -> None:
-        """Ends the connection of a client that reads too slowly."""
+        """Closes the connection of a client that reads too slowly."""
 
 
 class StreamWriter:
-    """One client's end of a stream. What is written leaves in the order of the calls.
+    """Writes the body of one stream, in the order of the calls.
 
     ASGI's `send` is a coroutine, but one that does not wait unless the client is slow: a callback
     runs it to its end there and then, without a task or a turn of the event loop. Where the server
     can write at once, `direct_writer` says of each piece whether it was written.
 
-    What a slow client has not taken waits here, up to a size; beyond that the client is dropped,
-    for nothing slows the model down.
+    Data for a slow client is buffered up to a limit. Beyond it the client is disconnected, because
+    nothing slows the model down.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class StreamWriter:
         self._max_waiting_bytes = max_buffer_bytes
         self._socket: ChunkedSocket | None = None
         self._idle: Callable[[], bool] = _never
-        self._slow: asyncio.Task[None] | None = None  # waits for the client
+        self._slow: asyncio.Task[None] | None = None  # waits for a slow client
         self._flush_timer: asyncio.TimerHandle | None = None
         self._buffer = bytearray()
         self._dropped = False
         self._written = False
-        # Resumes a writer that was told to write no more; now and then also before that, so that
-        # what it has gathered counts here.
+        # Resumes the source after `write` returned True. Also called every FLUSH_INTERVAL_S before
+        # that, so that what the source has gathered counts here.
         self.on_drained: Callable[[], None] | None = None
 
     def socket(self) -> ChunkedSocket | None:
-        """The client's socket, for who writes many pieces; asked for once."""
+        """The client's socket, for a source that writes many pieces. Call it once."""
         socket = None if self._direct_writer is None else self._direct_writer.socket()
         if socket is not None:
             self._idle, socket.idle = socket.idle, self._idle_to_write
@@ -71,17 +71,18 @@ class StreamWriter:
         return socket
 
     def _idle_to_write(self) -> bool:
-        """Asked before the first of the pieces that go past this."""
+        """Whether a piece may bypass this writer."""
         self._written = True
         return self._slow is None and self._idle()
 
     def begin(self, start: Awaitable[None]) -> None:
-        """What comes before every body: the sending of the response's start."""
+        """Sends the start of the response."""
         self._run(start)  # type: ignore[arg-type]  # as ASGI's `send` makes it: a coroutine
 
     def write(self, body: bytes) -> bool:
-        """Sends; True where the client is slow and the body waits. Then better write no more
-        before `on_drained` is called.
+        """Sends; True if the client is slow and the body is buffered.
+
+        Then the source should wait for `on_drained`.
         """
         self._written = True
         if self._socket is not None and self._socket.before_write is not None:
@@ -94,20 +95,20 @@ class StreamWriter:
         return self._run(self._send(_body(body)))  # type: ignore[arg-type]
 
     def comment(self, body: bytes) -> None:
-        """Writes what does not count as anything written."""
+        """Writes a keep-alive comment, which `is_silent` does not count."""
         self.write(body)
         self._written = False
 
     def is_silent(self) -> bool:
-        """Whether nothing was written, and nothing had to wait, since this was last asked."""
+        """Whether nothing was written or buffered since the last call."""
         silent = not self._written and self._slow is None
         self._written = False
         if self._socket is not None and self._socket.before_write is not None:
-            self._socket.before_write()  # the next piece asks whether the transport is idle
+            self._socket.before_write()  # the next piece checks whether the transport is idle
         return silent
 
     def _run(self, sending: Coroutine[Any, Any, None]) -> bool:
-        """To its end, or to where it waits: then a task goes on with it."""
+        """Runs a coroutine up to its first wait; a task then runs the rest."""
         try:
             awaited = sending.send(None)
         except StopIteration:
@@ -121,7 +122,7 @@ class StreamWriter:
         if len(self._buffer) <= self._max_waiting_bytes and not self._dropped:
             return
         self._buffer.clear()
-        if self._direct_writer is None:  # a server that cannot drop: the request ends as if it had
+        if self._direct_writer is None:  # the server cannot disconnect: cancel the request instead
             raise RequestCancelled("The client reads too slowly.")
         if not self._dropped:
             self._dropped = True
@@ -148,12 +149,12 @@ class StreamWriter:
             self.on_drained()
 
     async def drained(self) -> None:
-        """Returns once all has been sent; raises what `send` raised."""
+        """Waits until everything is sent; raises what `send` raised."""
         while self._slow is not None:
             await asyncio.shield(self._slow)
 
     def close(self) -> None:
-        """Drops what waits, and lets go of the socket."""
+        """Discards buffered data and releases the socket."""
         self._buffer.clear()
         if self._flush_timer is not None:
             self._flush_timer.cancel()
@@ -175,12 +176,12 @@ def _body(body: bytes) -> dict[str, object]:
 
 @coroutine
 def _resumed(begun: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
-    """Goes on with a coroutine that has been run as far as its first wait, for `awaited`."""
+    """Continues a coroutine that has run up to its first wait, for `awaited`."""
     try:
         while True:
             try:
                 yield awaited
-            except BaseException as error:  # noqa: BLE001  whatever is thrown is the coroutine's
+            except BaseException as error:  # noqa: BLE001  thrown into the coroutine
                 awaited = begun.throw(error)
             else:
                 awaited = begun.send(None)

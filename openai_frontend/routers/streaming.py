@@ -32,19 +32,19 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """The settings of streams."""
+    """Limits of one stream."""
 
-    buffer_bytes: int = MAX_BUFFER_BYTES  # that may wait for a slow client
-    ping_interval_s: float = 15.0  # of silence, after which a comment is sent; 0: never
+    buffer_bytes: int = MAX_BUFFER_BYTES  # that may be buffered for a slow client
+    ping_interval_s: float = 15.0  # without data, before a comment is sent; 0: never
 
 
 class StreamedResponse(Response, ABC):
-    """Starts with what `pump` sends first, so that a failure before it still has its status.
+    """Sends the status with the first data of `pump`, so that earlier failures keep their status.
 
-    One that comes later is the last event. The failure's form, and what is sent, are a subclass's.
+    A later failure becomes the last event. Subclasses define the data and the failure's format.
     """
 
-    # A comment in the silence before the first event decides for status 200
+    # A keep-alive comment before the first event commits to status 200
     # (docs/decisions/0024-sse-keep-alive.md)
     comments: ClassVar[bool] = True
 
@@ -57,21 +57,21 @@ class StreamedResponse(Response, ABC):
 
     @abstractmethod
     async def pump(self, writer: StreamWriter) -> bytes:
-        """Sends what there is as it comes, after `start`; returns the last of it."""
+        """Calls `start`, writes data as it comes, and returns the last of it."""
 
     def failure_body(self, failure: ErrorReply) -> bytes:
-        """The data of the event that tells a failure."""
+        """The data of the event that reports a failure."""
         return failure.body
 
     def start(self, writer: StreamWriter) -> None:
-        """Sends the status, once; what has been written before it never is."""
+        """Sends the status on the first call, before anything is written."""
         if not self._started:
             self._started = True
             writer.begin(self._send({"type": "http.response.start", "status": 200,
                                      "headers": self.raw_headers}))  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Middleware looks at the start of a response alone; what follows need not pass it.
+        # Middleware only looks at the start of a response, so the body bypasses it.
         state = scope["state"]
         writer = StreamWriter(
             state.get("send_body", send),
@@ -83,7 +83,7 @@ class StreamedResponse(Response, ABC):
         if self.comments:
             silence.watch()
         try:
-            with CancelOnDisconnect(scope):  # what a client has left before is not begun
+            with CancelOnDisconnect(scope):  # not started if the client has already left
                 # A task of its own: a wake-up then resumes four frames, not the twenty of the
                 # middleware too. Measured at 64 streams: 18 % less CPU for each chunk, with the
                 # way round them.
@@ -94,10 +94,10 @@ class StreamedResponse(Response, ABC):
         except (Exception, asyncio.CancelledError) as error:
             if not self._started:
                 raise
-            # The process edge of a stream: its status is sent, so its last event tells.
+            # The status is sent, so the last event reports the failure.
             log_failure(error, state["request_id"])
             last = error_event(self.failure_body(reply_for(error)))
-            await writer.drained()  # after all that came before it
+            await writer.drained()  # after all earlier data
         finally:
             silence.stop()
             writer.close()
@@ -105,10 +105,10 @@ class StreamedResponse(Response, ABC):
 
 
 class KeepAlive:
-    """Breaks the silence of a stream by comments, each where an event would stand.
+    """Sends SSE comments while a stream is idle, so that proxies keep the connection.
 
-    Looks once in a while, so that a token costs nothing: between one and two times `every_s` pass
-    before the first comment after an event.
+    Checks periodically, so that tokens cost nothing: the first comment comes between one and two
+    times `every_s` after an event.
     """
 
     def __init__(self, writer: StreamWriter, start: Callable[[], None], every_s: float) -> None:
@@ -118,12 +118,11 @@ class KeepAlive:
         self._next: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
-        """From now on, where there is to be anything at all."""
+        """Starts the timer, unless comments are disabled."""
         if self._every_s:
             self._next = asyncio.get_running_loop().call_later(self._every_s, self._look)
 
     def stop(self) -> None:
-        """The stream ends."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -136,10 +135,9 @@ class KeepAlive:
 
 
 class EventStream(StreamedResponse):
-    """Starts once the first burst is there.
+    """OpenAI's chunks as events. Starts once the first burst is there.
 
-    The opening frames leave in the same write: alone they would tell a client nothing but a false
-    time to first token.
+    The opening frames are sent with it: alone, they would only give a false time to first token.
     """
 
     def __init__(
@@ -150,10 +148,12 @@ class EventStream(StreamedResponse):
         self._bursts = bursts
 
     async def pump(self, writer: StreamWriter) -> bytes:
-        """Sends what each wake-up brought. Once every choice is finished the end follows at once,
-        and the two leave in one write.
+        """Sends the data of each wake-up in one write, the last together with the end.
 
-        No wait for a slow client: the writer says how much may wait.
+        Does not wait for slow clients: the writer limits how much is buffered.
+
+        Start, end and failures pass through a task. In between, plain text bypasses it: native
+        code frames the text and writes it from its callback.
         """
         chunks = self._chunks
         pending, begun = chunks.start(), False

@@ -1,6 +1,6 @@
 """`make test-newest`: the gateway without vLLM, at the newest versions that pyproject.toml admits.
 
-The lock says what this project was tested with; whoever installs the wheel gets what pip resolves.
+The lock says what this project was tested with; users get what pip resolves.
 """
 
 import os

@@ -8,7 +8,7 @@ NAME = "openai_frontend.triton._core"
 
 
 def load(path: str) -> None:
-    """Load it under the usual name: whoever imports that name then gets this one."""
+    """Load it under the usual name, so that imports of that name get it."""
     spec = importlib.util.spec_from_file_location(NAME, path)
     assert spec is not None  # noqa: S101 - the path ends in .so,
     assert spec.loader is not None  # noqa: S101 - which always has a loader

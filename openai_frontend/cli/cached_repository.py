@@ -23,7 +23,7 @@ from openai_frontend.cli.init_repo.options import (
     is_hub_name,
     mistyped_folder,
     model_name,
-    wanted,
+    parse_options,
 )
 from openai_frontend.cli.init_repo.presets import models
 from openai_frontend.config.loader import InvalidSettings
@@ -46,13 +46,13 @@ def repository(model: str, settings: Settings) -> Path:
         _check_hub_name(model, settings)
     _check_vllm()
     try:
-        made = models(wanted(_options(model, settings)))[0]
+        generated = models(parse_options(_options(model, settings)))[0]
     except InvalidOption as error:
         raise InvalidSettings(str(error)) from None
-    return _written(made)
+    return _written(generated)
 
 
-def is_made(repository: Path) -> bool:
+def is_generated(repository: Path) -> bool:
     """Whether `serve MODEL` generated the repository."""
     return repository.parent == _cache()
 

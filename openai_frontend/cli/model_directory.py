@@ -44,10 +44,10 @@ def _complete_python(config: Config, version: Path | None) -> Config:
     if path is None or not path.is_file():
         return config
     try:
-        said = strict_yaml.parse(path.read_text(encoding="utf-8"))
+        content = strict_yaml.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{path}: {' '.join(str(error).split())}") from error
-    triton = said.get("triton_config") if isinstance(said, dict) else None
+    triton = content.get("triton_config") if isinstance(content, dict) else None
     if not isinstance(triton, dict):
         return config
     try:

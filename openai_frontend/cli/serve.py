@@ -70,7 +70,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listen_locally(path: Path) -> socket.socket:
-    """The same on a Unix socket, for its owner and group; one that nobody listens on makes way."""
+    """A Unix socket for its owner and group. Replaces a socket on which no server listens."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
             if probe.connect_ex(str(path)) == 0:
@@ -116,7 +116,7 @@ def serve(
     process.notifier = SystemdNotifier.from_environment(os.environ)
     process.authenticator = app.state.keys
     process.certificate = certificate(settings)
-    process.exit_without_models = cached_repository.is_made(settings.model_repository[0])
+    process.exit_without_models = cached_repository.is_generated(settings.model_repository[0])
     if metrics_listener is not None:
         metrics = app.state.gateway.metrics
         config = _uvicorn_config(MetricsOnly(app), settings, metrics, lifespan="off")
@@ -168,7 +168,7 @@ def _listen_address(settings: Settings, listener: socket.socket) -> banner.Liste
 
 
 def _core_log(settings: Settings) -> Path | None:
-    """Where the core writes its log: as its setting says, or to where its lines become JSON."""
+    """The file of the core's log: the setting, or a pipe that turns its lines into JSON."""
     if settings.log_format == "json" and settings.triton_log_file is None:
         return TritonLogPipe().path
     return settings.triton_log_file
@@ -203,11 +203,11 @@ def _uvicorn_config(
         loop="uvloop",
         http=limited_protocol(connection_limits(settings), metrics, root_path=settings.root_path),
         headers=security_headers(tls=settings.tls_certificate is not None),
-        proxy_headers=False,  # `trusted_proxies` says who is believed
+        proxy_headers=False,  # `trusted_proxies` does this
         ws="none",
         lifespan=lifespan,
         log_config=None,
-        access_log=False,  # ours tells more, and quotes no path (middleware/telemetry.py)
+        access_log=False,  # ours has more fields, and no path (middleware/telemetry.py)
         server_header=False,
         timeout_keep_alive=settings.keep_alive_timeout_s,
     )

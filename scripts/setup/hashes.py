@@ -1,4 +1,4 @@
-"""Which files a pin may be: the SHA-256 of each file of its release, as the package index tells."""
+"""The SHA-256 of each file of a pinned release, from the package index."""
 
 import json
 import os

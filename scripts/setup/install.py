@@ -94,12 +94,12 @@ def install(progress: Progress, engine: str) -> None:
     """Install the lock files as they stand; they are complete, so nothing is resolved."""
     write_stand_ins(STAND_INS)
     wanted = sum(count_pins(path) for path in [*lock_files(engine), *elsewhere(engine)])
-    told = partial(packages_so_far, wanted)
-    progress.run([*pip("install"), *locked(lock_files(engine))], told)
+    state = partial(packages_so_far, wanted)
+    progress.run([*pip("install"), *locked(lock_files(engine))], state)
     for path in elsewhere(engine):
         options = ["--no-deps", "--no-compile", f"--find-links={STAND_INS}"]
         try:
-            progress.run([*pip("install"), *options, f"--requirement={path}"], told)
+            progress.run([*pip("install"), *options, f"--requirement={path}"], state)
         except CommandFailed as error:
             hint = TORCH_HINT if "for torch==" in str(error) else ""
             raise CommandFailed(f"{error}\n{hint}") from error

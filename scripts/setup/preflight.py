@@ -50,7 +50,7 @@ def read_machine(root: Path) -> Machine:
 
 
 def first_problem(machine: Machine, needed_bytes: int) -> str | None:
-    """The one line about the first thing that stands in the way, or None."""
+    """The first problem on one line, or None."""
     found = (check(machine) for check in CHECKS)
     return next((line for line in found if line), disk_problem(machine, needed_bytes))
 

@@ -51,7 +51,7 @@ class Progress:
         env: dict[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        """Run a command; until it ends, keep saying what `state` tells or what it printed last."""
+        """Run a command; until it ends, repeat the text of `state` or its last line."""
         lines: deque[str] = deque(maxlen=KEPT_LINES)
         with start(command, env, cwd) as process:
             reader = threading.Thread(target=keep_lines, args=(process, lines), daemon=True)

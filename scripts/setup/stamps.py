@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def digest(paths: Iterable[Path], *facts: str) -> str:
-    """Hash the facts, and the name and bytes of each file; a folder stands for all below it."""
+    """Hash the facts, and the name and bytes of each file; a folder includes all files below it."""
     sha = hashlib.sha256()
     for fact in facts:
         sha.update(f"{fact}\0".encode())

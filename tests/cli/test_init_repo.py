@@ -10,7 +10,7 @@ import yaml
 
 from openai_frontend.cli import main, pbtxt
 from openai_frontend.cli.init_repo import presets
-from openai_frontend.cli.init_repo.options import KINDS, wanted
+from openai_frontend.cli.init_repo.options import KINDS, parse_options
 from tests.gateway_process import ROOT
 from tests.prompting import tiny_tokenizer
 
@@ -100,7 +100,7 @@ def test_tensors_of_the_ensemble_are_nvidias(
     """Every name, datatype, shape and option of TensorRT-LLM's five models."""
 
     given = {"model": str(DEMO), "name": "ensemble", "repository": tmp_path}
-    asked = wanted({**given, "kind": "tensorrt_llm", "engine_dir": engine})
+    asked = parse_options({**given, "kind": "tensorrt_llm", "engine_dir": engine})
     [made] = [each for each in presets.models(asked) if each.name == model]
     assert by_name(made.config[side]) == facts(model, side)
 
@@ -110,7 +110,9 @@ def test_tensors_of_the_ensemble_are_nvidias(
 def test_tensors_of_vllm_and_llmapi_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
     """Names, types and shapes are equal."""
 
-    [made] = presets.models(wanted({"model": str(DEMO), "kind": kind, "repository": tmp_path}))
+    [made] = presets.models(
+        parse_options({"model": str(DEMO), "kind": kind, "repository": tmp_path})
+    )
     assert by_name(made.config[side]) == facts(kind, side)
 
 
@@ -118,7 +120,9 @@ def test_ensemble_connects_existing_tensors(tmp_path: Path, engine: Path) -> Non
     """Each step uses tensors of its model; each tensor between steps is the output of one step."""
 
     given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
-    made = {each.name: each for each in presets.models(wanted({**given, "kind": "tensorrt_llm"}))}
+    made = {
+        each.name: each for each in presets.models(parse_options({**given, "kind": "tensorrt_llm"}))
+    }
     ensemble = made["weights"].config
     known = {tensor["name"] for tensor in ensemble["input"]}
     for step in ensemble["ensemble_scheduling"]["step"]:

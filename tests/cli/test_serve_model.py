@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from openai_frontend.cli import cached_repository
-from openai_frontend.cli.cached_repository import is_made, repository
+from openai_frontend.cli.cached_repository import is_generated, repository
 from openai_frontend.cli.command import MISUSED, main
 from openai_frontend.cli.model_directory import read_config
 from openai_frontend.config.loader import InvalidSettings, load
@@ -268,7 +268,7 @@ def test_user_without_a_home_folder(
 
     with pytest.raises(InvalidSettings, match="no home folder"):
         made("org/m")
-    assert not is_made(Path("models"))
+    assert not is_generated(Path("models"))
 
 
 @pytest.mark.parametrize(

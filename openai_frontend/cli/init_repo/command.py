@@ -14,7 +14,7 @@ from openai_frontend.cli.init_repo.options import (
     KINDS,
     RepositoryOptions,
     mistyped_folder,
-    wanted,
+    parse_options,
 )
 from openai_frontend.cli.init_repo.presets import models
 
@@ -73,37 +73,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, help=_HELP[flag], **extra)
 
 
-def run(given: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
+def run(arguments: Mapping[str, Any], check: Callable[[str, Path], int]) -> int:
     """Returns the exit code; `check` checks the repository. Raises InvalidOption, OSError."""
-    asked = wanted(given)
-    if asked.folder is None and (warning := mistyped_folder(asked.model)) is not None:
+    options = parse_options(arguments)
+    if options.folder is None and (warning := mistyped_folder(options.model)) is not None:
         sys.stderr.write(f"openai-frontend: warning: {warning}\n")
-    made = models(asked)
-    if not asked.force:
-        writer.refuse_existing(asked.repository, made)
-    programs = asked.nvidia_models or nvidia.IMAGE_MODELS
-    lacking = [line for model in made for line in _write(asked, model, programs)]
-    if lacking:
+    generated = models(options)
+    if not options.force:
+        writer.refuse_existing(options.repository, generated)
+    programs = options.nvidia_models or nvidia.IMAGE_MODELS
+    missing = [line for model in generated for line in _write(options, model, programs)]
+    if missing:
         sys.stderr.write(
-            f"openai-frontend: {asked.repository} is incomplete: {programs} does not have "
-            f"NVIDIA's Python files. In {nvidia.IMAGE}, copy {', '.join(lacking)}\n"
+            f"openai-frontend: {options.repository} is incomplete: {programs} does not have "
+            f"NVIDIA's Python files. In {nvidia.IMAGE}, copy {', '.join(missing)}\n"
         )
         return INCOMPLETE
-    command = ["openai-frontend", "serve", "--model-repository", str(asked.repository)]
+    command = ["openai-frontend", "serve", "--model-repository", str(options.repository)]
     sys.stdout.write(f"\nServe it with:\n{shlex.join(command)}\n\nReport:\n")
     sys.stdout.flush()
-    return check(asked.name, asked.repository)
+    return check(options.name, options.repository)
 
 
-def _write(asked: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
+def _write(options: RepositoryOptions, model: RepositoryModel, programs: Path) -> list[str]:
     """Returns the folders that are still to be copied, and where to."""
     copied = nvidia.programs(model, programs)
     files = {**writer.contents(model), **copied}
-    for path in writer.write(asked.repository, model, files):
+    for path in writer.write(options.repository, model, files):
         sys.stdout.write(f"wrote {path}\n")
     for line in nvidia.differences(model, programs):
         sys.stdout.write(f"note: {line}\n")
     if not nvidia.missing(model, list(copied)):
         return []
     source = programs / str(model.nvidia_folder)
-    return [f"{source / '1'} to {asked.repository / model.name / '1'}"]
+    return [f"{source / '1'} to {options.repository / model.name / '1'}"]

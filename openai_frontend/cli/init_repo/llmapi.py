@@ -53,65 +53,65 @@ total_draft_tokens INT32 1
 """
 
 
-def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
+def models(options: RepositoryOptions) -> list[RepositoryModel]:
     """One model. Its batch size and whether it is decoupled stand in model.yaml: NVIDIA's program
     reads them there, and sets them when the model is loaded.
     """
     config: dict[str, Any] = {
-        "name": wanted.name,
+        "name": options.name,
         "backend": "python",
         "input": tensors(_INPUTS),
         "output": tensors(_OUTPUTS),
-        "instance_group": [{"count": wanted.instances, "kind": "KIND_CPU"}],
+        "instance_group": [{"count": options.instances, "kind": "KIND_CPU"}],
     }
-    if wanted.instances > 1:  # which needs to be told which GPUs are whose
-        config["parameters"] = parameters({"gpu_device_ids": _gpus(wanted)})
+    if options.instances > 1:  # each instance needs its own GPUs
+        config["parameters"] = parameters({"gpu_device_ids": _gpus(options)})
     return [
         RepositoryModel(
-            name=wanted.name,
+            name=options.name,
             config=config,
-            files={"1/model.yaml": yaml.safe_dump(_arguments(wanted), sort_keys=False)},
+            files={"1/model.yaml": yaml.safe_dump(_arguments(options), sort_keys=False)},
             nvidia_folder="llmapi/tensorrt_llm",
             nvidia_files=("1/model.py", "1/helpers.py"),
         )
     ]
 
 
-def _gpus(wanted: RepositoryOptions) -> str:
+def _gpus(options: RepositoryOptions) -> str:
     """As the program reads them: "0,1;2,3" are two instances of two GPUs each."""
-    each = wanted.tensor_parallel_size
+    each = options.tensor_parallel_size
     return ";".join(
         ",".join(str(gpu) for gpu in range(first, first + each))
-        for first in range(0, each * wanted.instances, each)
+        for first in range(0, each * options.instances, each)
     )
 
 
-def _arguments(wanted: RepositoryOptions) -> dict[str, Any]:
+def _arguments(options: RepositoryOptions) -> dict[str, Any]:
     arguments: dict[str, Any] = {
-        "model": wanted.model,
-        "tokenizer": wanted.tokenizer,
+        "model": options.model,
+        "tokenizer": options.tokenizer,
         "backend": "pytorch",
-        "tensor_parallel_size": wanted.tensor_parallel_size,
+        "tensor_parallel_size": options.tensor_parallel_size,
         "pipeline_parallel_size": 1,
     }
     optional = {
-        "dtype": wanted.dtype,
-        "max_seq_len": wanted.max_model_len,
-        "max_batch_size": wanted.max_batch_size,
+        "dtype": options.dtype,
+        "max_seq_len": options.max_model_len,
+        "max_batch_size": options.max_batch_size,
     }
     arguments |= {name: value for name, value in optional.items() if value is not None}
-    if wanted.gpu_memory_utilization is not None:
-        share = {"free_gpu_memory_fraction": wanted.gpu_memory_utilization}
+    if options.gpu_memory_utilization is not None:
+        share = {"free_gpu_memory_fraction": options.gpu_memory_utilization}
         arguments["kv_cache_config"] = share
-    if wanted.loras:
-        count = len(wanted.loras)
+    if options.loras:
+        count = len(options.loras)
         arguments["enable_lora"] = True
         arguments["lora_config"] = {
-            "lora_dir": [str(path) for path in wanted.loras.values()],
-            "max_lora_rank": highest_rank(wanted),
+            "lora_dir": [str(path) for path in options.loras.values()],
+            "max_lora_rank": highest_rank(options),
             "max_loras": count,
             "max_cpu_loras": count,
         }
     # Triton's own: the program takes no batches, and streams only where it is decoupled
-    arguments["triton_config"] = {"max_batch_size": 0, "decoupled": wanted.decoupled}
+    arguments["triton_config"] = {"max_batch_size": 0, "decoupled": options.decoupled}
     return arguments

@@ -74,27 +74,27 @@ class RepositoryOptions:
         return self.tokenizer if Path(self.tokenizer).is_absolute() else None
 
 
-def wanted(given: Mapping[str, Any]) -> RepositoryOptions:
+def parse_options(arguments: Mapping[str, Any]) -> RepositoryOptions:
     """From argparse's values; missing options are None. Raises InvalidOption."""
-    said = {name: value for name, value in given.items() if value is not None}
-    kind = _one_of("--kind", said.pop("kind", "inprocess"), KINDS)
-    _refuse_useless(kind, said)
-    model, folder = _weights("MODEL", said.pop("model"))
-    tokenizer = said.pop("tokenizer", None)
-    if "dtype" in said:
-        _one_of("--dtype", said["dtype"], DTYPES)
-    if "engine_dir" in said:
-        said["engine_dir"] = _folder("--engine-dir", said["engine_dir"], holds="config.json")
-    if "nvidia_models" in said:
-        said["nvidia_models"] = _folder("--nvidia-models", said["nvidia_models"])
+    values = {name: value for name, value in arguments.items() if value is not None}
+    kind = _one_of("--kind", values.pop("kind", "inprocess"), KINDS)
+    _refuse_unsupported(kind, values)
+    model, folder = _weights("MODEL", values.pop("model"))
+    tokenizer = values.pop("tokenizer", None)
+    if "dtype" in values:
+        _one_of("--dtype", values["dtype"], DTYPES)
+    if "engine_dir" in values:
+        values["engine_dir"] = _folder("--engine-dir", values["engine_dir"], contains="config.json")
+    if "nvidia_models" in values:
+        values["nvidia_models"] = _folder("--nvidia-models", values["nvidia_models"])
     return RepositoryOptions(
         model=model,
         folder=folder,
         kind=kind,
         tokenizer=model if tokenizer is None else _weights("--tokenizer", tokenizer)[0],
-        name=model_name("--name", said.pop("name", None) or Path(model).name),
-        loras=dict(_lora(text) for text in said.pop("lora", ())),
-        **_in_bounds(said),
+        name=model_name("--name", values.pop("name", None) or Path(model).name),
+        loras=dict(_lora(text) for text in values.pop("lora", ())),
+        **_in_bounds(values),
     )
 
 
@@ -124,9 +124,9 @@ def mistyped_folder(model: str) -> str | None:
     return f"folder '{model}' does not exist; using it as a name on Hugging Face's hub"
 
 
-def _refuse_useless(kind: str, said: Mapping[str, Any]) -> None:
+def _refuse_unsupported(kind: str, values: Mapping[str, Any]) -> None:
     for option, kinds in _KINDS_OF.items():
-        if option in said and kind not in kinds:
+        if option in values and kind not in kinds:
             raise InvalidOption(
                 _flag(option), f"only valid for --kind {' or '.join(kinds)}, not {kind}"
             )
@@ -145,14 +145,14 @@ def _one_of(option: str, value: str, known: Sequence[str]) -> str:
     raise InvalidOption(option, f"'{value}' is not one of {', '.join(known)}")
 
 
-def _in_bounds(said: Mapping[str, Any]) -> Mapping[str, Any]:
+def _in_bounds(values: Mapping[str, Any]) -> Mapping[str, Any]:
     for option in ("max_model_len", "tensor_parallel_size", "max_batch_size", "instances"):
-        if said.get(option, 1) < 1:
-            raise InvalidOption(_flag(option), f"must be at least 1, not {said[option]}")
-    if not 0 < said.get("gpu_memory_utilization", 1) <= 1:
-        share = said["gpu_memory_utilization"]
+        if values.get(option, 1) < 1:
+            raise InvalidOption(_flag(option), f"must be at least 1, not {values[option]}")
+    if not 0 < values.get("gpu_memory_utilization", 1) <= 1:
+        share = values["gpu_memory_utilization"]
         raise InvalidOption("--gpu-memory-utilization", f"must be above 0 and at most 1: {share}")
-    return said
+    return values
 
 
 def model_name(option: str, name: str) -> str:
@@ -178,11 +178,11 @@ def _weights(option: str, model: str) -> tuple[str, Path | None]:
     return model, None
 
 
-def _folder(option: str, path: Path, holds: str = "") -> Path:
+def _folder(option: str, path: Path, contains: str = "") -> Path:
     if not path.is_dir():
         raise InvalidOption(option, f"{path} is not a folder")
-    if not (path / holds).exists():
-        raise InvalidOption(option, f"{path} contains no {holds}")
+    if not (path / contains).exists():
+        raise InvalidOption(option, f"{path} contains no {contains}")
     return path.resolve()
 
 

@@ -16,31 +16,31 @@ _MODELS: Mapping[str, Callable[[RepositoryOptions], list[RepositoryModel]]] = {
 }
 
 
-def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
+def models(options: RepositoryOptions) -> list[RepositoryModel]:
     """All models of the kind; requests name the first. Raises InvalidOption."""
-    first, *others = _MODELS[wanted.kind](wanted)
-    first = replace(first, options={**_aliases(wanted), **first.options})
-    return [_completed(wanted, model) for model in (first, *others)]
+    first, *others = _MODELS[options.kind](options)
+    first = replace(first, options={**_aliases(options), **first.options})
+    return [_completed(options, model) for model in (first, *others)]
 
 
-def _aliases(wanted: RepositoryOptions) -> dict[str, Any]:
+def _aliases(options: RepositoryOptions) -> dict[str, Any]:
     """Further served names, or else the name on the hub."""
-    if wanted.served_names:
-        others = [name for name in dict.fromkeys(wanted.served_names) if name != wanted.name]
+    if options.served_names:
+        others = [name for name in dict.fromkeys(options.served_names) if name != options.name]
         return {"aliases": others} if others else {}
-    on_hub = wanted.folder is None and wanted.model != wanted.name
-    return {"aliases": [wanted.model]} if on_hub else {}
+    on_hub = options.folder is None and options.model != options.name
+    return {"aliases": [options.model]} if on_hub else {}
 
 
-def _completed(wanted: RepositoryOptions, model: RepositoryModel) -> RepositoryModel:
+def _completed(options: RepositoryOptions, model: RepositoryModel) -> RepositoryModel:
     """Adds what in-process engines report themselves: tokenizer, context length, LoRA."""
-    if not model.serves or wanted.kind == "inprocess":
+    if not model.serves or options.kind == "inprocess":
         return model
-    said: dict[str, Any] = {"contract": wanted.kind}
-    if (folder := wanted.tokenizer_folder()) is not None:
-        said["tokenizer"] = folder
-    if wanted.loras and wanted.kind != "vllm":  # it reads multi_lora.json
-        said["adapters"] = {name: str(path) for name, path in wanted.loras.items()}
-    if wanted.max_model_len is not None:
-        said["max_model_len"] = wanted.max_model_len
-    return replace(model, options={**model.options, **said})
+    values: dict[str, Any] = {"contract": options.kind}
+    if (folder := options.tokenizer_folder()) is not None:
+        values["tokenizer"] = folder
+    if options.loras and options.kind != "vllm":  # it reads multi_lora.json
+        values["adapters"] = {name: str(path) for name, path in options.loras.items()}
+    if options.max_model_len is not None:
+        values["max_model_len"] = options.max_model_len
+    return replace(model, options={**model.options, **values})

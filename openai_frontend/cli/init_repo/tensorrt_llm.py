@@ -30,7 +30,7 @@ _QUEUE = {
     "default_queue_policy": {"max_queue_size": 0},
 }
 
-# The engine model's parameters where the person says nothing: the defaults of the backend and of
+# The engine model's parameters that are not set by options: the defaults of the backend and of
 # docs/model_config.md (triton-inference-server/tensorrtllm_backend). An empty one is not set. Two
 # are not the defaults: an answer is without its prompt, and its log probabilities are as they are.
 _DEFAULTS: Mapping[str, str] = {
@@ -83,38 +83,41 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 
-def models(wanted: RepositoryOptions) -> list[RepositoryModel]:
+def models(options: RepositoryOptions) -> list[RepositoryModel]:
     """What needs no name of NVIDIA's comes first: it is what requests ask for."""
-    if wanted.name in PARTS:
-        raise InvalidOption("--name", f"'{wanted.name}' is the name of one of the ensemble's parts")
-    engine = EngineConfig(wanted.engine())
-    size = _max_batch_size(wanted, engine)
-    _check_loras(wanted, engine)
+    if options.name in PARTS:
+        raise InvalidOption(
+            "--name", f"'{options.name}' is the name of one of the ensemble's parts"
+        )
+    engine = EngineConfig(options.engine())
+    size = _max_batch_size(options, engine)
+    _check_loras(options, engine)
     return [
-        _ensemble(wanted, engine, size),
-        _bls(wanted, engine, size),
-        _preprocessing(wanted, size),
-        _engine_model(wanted, engine, size),
-        _postprocessing(wanted, size),
+        _ensemble(options, engine, size),
+        _bls(options, engine, size),
+        _preprocessing(options, size),
+        _engine_model(options, engine, size),
+        _postprocessing(options, size),
     ]
 
 
-def _max_batch_size(wanted: RepositoryOptions, engine: EngineConfig) -> int:
+def _max_batch_size(options: RepositoryOptions, engine: EngineConfig) -> int:
     built = engine.count("max_batch_size")
-    if wanted.max_batch_size is None:
+    if options.max_batch_size is None:
         return built or _MAX_BATCH_SIZE
-    if built is not None and wanted.max_batch_size > built:
+    if built is not None and options.max_batch_size > built:
         raise InvalidOption(
-            "--max-batch-size", f"the engine was built for {built}, not for {wanted.max_batch_size}"
+            "--max-batch-size",
+            f"the engine was built for {built}, not for {options.max_batch_size}",
         )
-    return wanted.max_batch_size
+    return options.max_batch_size
 
 
-def _check_loras(wanted: RepositoryOptions, engine: EngineConfig) -> None:
+def _check_loras(options: RepositoryOptions, engine: EngineConfig) -> None:
     """They lie as TensorRT-LLM's own conversion writes them."""
-    if wanted.loras and engine.max_lora_rank() is None:
-        raise InvalidOption("--lora", f"the engine in {wanted.engine()} was built without LoRA")
-    for name, path in wanted.loras.items():
+    if options.loras and engine.max_lora_rank() is None:
+        raise InvalidOption("--lora", f"the engine in {options.engine()} was built without LoRA")
+    for name, path in options.loras.items():
         for file in _LORA_FILES:
             if not (path / file).is_file():
                 raise InvalidOption(f"--lora {name}", f"{path} holds no {file}")
@@ -124,9 +127,9 @@ def _batching(size: int) -> dict[str, Any]:
     return {"preferred_batch_size": [size], **_QUEUE}
 
 
-def _ensemble(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
+def _ensemble(options: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
     config = {
-        "name": wanted.name,
+        "name": options.name,
         "platform": "ensemble",
         "max_batch_size": size,
         "input": tensors(tables.ENSEMBLE_INPUTS, engine.datatypes()),
@@ -139,7 +142,7 @@ def _ensemble(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> Rep
             ]
         },
     }
-    return RepositoryModel(name=wanted.name, config=config, options=_options(engine))
+    return RepositoryModel(name=options.name, config=config, options=_options(engine))
 
 
 def _step(model: str, maps: Mapping[str, str]) -> dict[str, Any]:
@@ -155,12 +158,12 @@ def _pair(line: str) -> tuple[str, str]:
     return inner, outer or inner
 
 
-def _bls(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
+def _bls(options: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
     config = {
         "name": _BLS,
         "backend": "python",
         "max_batch_size": size,
-        "model_transaction_policy": {"decoupled": wanted.decoupled},
+        "model_transaction_policy": {"decoupled": options.decoupled},
         "input": tensors(tables.BLS_INPUTS, engine.datatypes()),
         "output": tensors(tables.TEXT_OUTPUTS, engine.datatypes()),
         "parameters": parameters(
@@ -172,7 +175,7 @@ def _bls(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> Reposito
             }
         ),
         # an instance of it has one request at a time
-        "instance_group": [{"count": max(size, wanted.instances), "kind": "KIND_CPU"}],
+        "instance_group": [{"count": max(size, options.instances), "kind": "KIND_CPU"}],
     }
     return RepositoryModel(
         name=_BLS,
@@ -183,7 +186,7 @@ def _bls(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> Reposito
     )
 
 
-def _preprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
+def _preprocessing(options: RepositoryOptions, size: int) -> RepositoryModel:
     config = {
         "name": _PREPROCESSING,
         "backend": "python",
@@ -193,21 +196,21 @@ def _preprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
         "output": tensors(tables.PREPROCESSING_OUTPUTS),
         "parameters": parameters(
             {
-                "tokenizer_dir": wanted.tokenizer,
+                "tokenizer_dir": options.tokenizer,
                 # the gateway leaves out of a chat what the tokenizer will put before it
                 "add_special_tokens": "true",
                 "multimodal_model_path": "",
-                "gpt_model_path": str(wanted.engine()),
+                "gpt_model_path": str(options.engine()),
                 "max_num_images": "0",
-                "hf_model_path": wanted.model,
+                "hf_model_path": options.model,
             }
         ),
-        "instance_group": [{"count": wanted.instances, "kind": "KIND_CPU"}],
+        "instance_group": [{"count": options.instances, "kind": "KIND_CPU"}],
     }
     return _around(_PREPROCESSING, config)
 
 
-def _postprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
+def _postprocessing(options: RepositoryOptions, size: int) -> RepositoryModel:
     config = {
         "name": _POSTPROCESSING,
         "backend": "python",
@@ -216,9 +219,9 @@ def _postprocessing(wanted: RepositoryOptions, size: int) -> RepositoryModel:
         "input": tensors(tables.POSTPROCESSING_INPUTS),
         "output": tensors(tables.POSTPROCESSING_OUTPUTS),
         "parameters": parameters(
-            {"tokenizer_dir": wanted.tokenizer, "skip_special_tokens": "true"}
+            {"tokenizer_dir": options.tokenizer, "skip_special_tokens": "true"}
         ),
-        "instance_group": [{"count": wanted.instances, "kind": "KIND_CPU"}],
+        "instance_group": [{"count": options.instances, "kind": "KIND_CPU"}],
     }
     return _around(_POSTPROCESSING, config)
 
@@ -233,36 +236,36 @@ def _around(name: str, config: Mapping[str, Any]) -> RepositoryModel:
     )
 
 
-def _engine_model(wanted: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
-    said = {
-        "gpt_model_path": str(wanted.engine()),
-        "tokenizer_dir": wanted.tokenizer,
+def _engine_model(options: RepositoryOptions, engine: EngineConfig, size: int) -> RepositoryModel:
+    values = {
+        "gpt_model_path": str(options.engine()),
+        "tokenizer_dir": options.tokenizer,
         "max_beam_width": str(engine.count("max_beam_width") or 1),
         "lora_cache_max_adapter_size": str(engine.max_lora_rank() or MAX_LORA_RANK),
     }
-    if wanted.gpu_memory_utilization is not None:
-        said["kv_cache_free_gpu_mem_fraction"] = str(wanted.gpu_memory_utilization)
-    files = _guided_decoding(wanted)
+    if options.gpu_memory_utilization is not None:
+        values["kv_cache_free_gpu_mem_fraction"] = str(options.gpu_memory_utilization)
+    files = _guided_decoding(options)
     if files:
-        path = wanted.repository.resolve() / _ENGINE / _TOKENIZER_INFO
-        said |= {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": str(path)}
+        path = options.repository.resolve() / _ENGINE / _TOKENIZER_INFO
+        values |= {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": str(path)}
     config = {
         "name": _ENGINE,
         "backend": "tensorrtllm",
         "max_batch_size": size,
-        "model_transaction_policy": {"decoupled": wanted.decoupled},
+        "model_transaction_policy": {"decoupled": options.decoupled},
         "dynamic_batching": _batching(size),
         "input": tensors(tables.ENGINE_INPUTS, engine.datatypes()),
         "output": tensors(tables.ENGINE_OUTPUTS, engine.datatypes()),
         "instance_group": [{"count": 1, "kind": "KIND_CPU"}],
-        "parameters": parameters({**_DEFAULTS, **said}),
+        "parameters": parameters({**_DEFAULTS, **values}),
     }
     return RepositoryModel(name=_ENGINE, config=config, serves=False, files=files)
 
 
-def _guided_decoding(wanted: RepositoryOptions) -> dict[str, str]:
+def _guided_decoding(options: RepositoryOptions) -> dict[str, str]:
     """What structured outputs need beside the engine; nothing where the tokenizer is on a hub."""
-    folder = wanted.tokenizer_folder()
+    folder = options.tokenizer_folder()
     info = None if folder is None else tokenizer_info(Path(folder))
     return {} if info is None else {_TOKENIZER_INFO: info}
 

@@ -80,7 +80,7 @@ def _vocabulary(loaded: Tokenizer) -> list[str]:
 
 def _stop_token_ids(folder: Path, loaded: Tokenizer) -> list[int]:
     path = folder / "generation_config.json"
-    said: Any = read_json("--tokenizer", path).get("eos_token_id") if path.is_file() else None
-    if said is None:
-        said = loaded.fast.token_to_id(loaded.special_tokens.get("eos_token", ""))
-    return [number for number in (said if isinstance(said, list) else [said]) if number is not None]
+    ids: Any = read_json("--tokenizer", path).get("eos_token_id") if path.is_file() else None
+    if ids is None:
+        ids = loaded.fast.token_to_id(loaded.special_tokens.get("eos_token", ""))
+    return [number for number in (ids if isinstance(ids, list) else [ids]) if number is not None]

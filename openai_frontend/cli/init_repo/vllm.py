@@ -34,29 +34,29 @@ num_output_tokens UINT32 -1
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # valid values of max_lora_rank in vLLM
 
 
-def inprocess(wanted: RepositoryOptions) -> list[RepositoryModel]:
+def inprocess(options: RepositoryOptions) -> list[RepositoryModel]:
     """The engine runs in the gateway's process and has more tensors than NVIDIA's backend."""
     config = {
-        "name": wanted.name,
+        "name": options.name,
         "backend": "inprocess",
         "max_batch_size": 0,
         "parameters": parameters({"engine": "vllm"}),
         "instance_group": [{"count": 1, "kind": "KIND_MODEL"}],
     }
-    return [_model(wanted, completed_inprocess(config))]
+    return [_model(options, completed_inprocess(config))]
 
 
-def nvidias(wanted: RepositoryOptions) -> list[RepositoryModel]:
+def nvidias(options: RepositoryOptions) -> list[RepositoryModel]:
     """The engine runs in the python backend's stub process."""
     config = {
-        "name": wanted.name,
+        "name": options.name,
         "backend": "vllm",
         "max_batch_size": 0,
         "model_transaction_policy": {"decoupled": True},
         "parameters": parameters({"REPORT_CUSTOM_METRICS": "true"}),
-        "instance_group": [_instances(wanted)],
+        "instance_group": [_instances(options)],
     }
-    return [_model(wanted, completed_nvidias(config))]
+    return [_model(options, completed_nvidias(config))]
 
 
 def completed_inprocess(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,55 +83,55 @@ def _with(declared: list[dict[str, Any]], table: list[dict[str, Any]]) -> list[d
     return declared + [tensor for tensor in table if tensor["name"] not in names]
 
 
-def _instances(wanted: RepositoryOptions) -> dict[str, Any]:
+def _instances(options: RepositoryOptions) -> dict[str, Any]:
     """One instance on all visible GPUs, or several with one GPU each."""
-    if wanted.instances == 1:
+    if options.instances == 1:
         return {"count": 1, "kind": "KIND_MODEL"}
-    if wanted.tensor_parallel_size > 1:
+    if options.tensor_parallel_size > 1:
         raise InvalidOption(
             "--instances", "NVIDIA's vLLM backend has no instances with several GPUs each"
         )
-    return {"count": 1, "kind": "KIND_GPU", "gpus": list(range(wanted.instances))}
+    return {"count": 1, "kind": "KIND_GPU", "gpus": list(range(options.instances))}
 
 
-def _model(wanted: RepositoryOptions, config: dict[str, Any]) -> RepositoryModel:
-    files = {"1/model.json": _json(engine_arguments(wanted))}
-    if wanted.loras:
-        paths = {name: str(path) for name, path in wanted.loras.items()}
+def _model(options: RepositoryOptions, config: dict[str, Any]) -> RepositoryModel:
+    files = {"1/model.json": _json(engine_arguments(options))}
+    if options.loras:
+        paths = {name: str(path) for name, path in options.loras.items()}
         files["1/multi_lora.json"] = _json(paths)
-    return RepositoryModel(name=wanted.name, config=config, files=files)
+    return RepositoryModel(name=options.name, config=config, files=files)
 
 
-def engine_arguments(wanted: RepositoryOptions) -> dict[str, Any]:
+def engine_arguments(options: RepositoryOptions) -> dict[str, Any]:
     """For model.json, with vLLM's names."""
     arguments: dict[str, Any] = {
-        "model": wanted.model,
-        "tokenizer": wanted.tokenizer,
-        "tensor_parallel_size": wanted.tensor_parallel_size,
+        "model": options.model,
+        "tokenizer": options.tokenizer,
+        "tensor_parallel_size": options.tensor_parallel_size,
     }
     optional = {
-        "dtype": wanted.dtype,
-        "max_model_len": wanted.max_model_len,
-        "gpu_memory_utilization": wanted.gpu_memory_utilization,
-        "max_num_seqs": wanted.max_batch_size,
+        "dtype": options.dtype,
+        "max_model_len": options.max_model_len,
+        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "max_num_seqs": options.max_batch_size,
     }
     arguments |= {name: value for name, value in optional.items() if value is not None}
-    if wanted.kind == "vllm":  # the source of its metrics
+    if options.kind == "vllm":  # the source of its metrics
         arguments["disable_log_stats"] = False
-    if wanted.loras:
-        rank = min(each for each in (*_RANKS, 10**6) if each >= highest_rank(wanted))
+    if options.loras:
+        rank = min(each for each in (*_RANKS, 10**6) if each >= highest_rank(options))
         arguments |= {
             "enable_lora": True,
-            "max_loras": len(wanted.loras),
+            "max_loras": len(options.loras),
             "max_lora_rank": rank,
         }
-    return {**arguments, **wanted.engine_arguments}
+    return {**arguments, **options.engine_arguments}
 
 
-def highest_rank(wanted: RepositoryOptions) -> int:
+def highest_rank(options: RepositoryOptions) -> int:
     """The highest rank in the adapters' PEFT adapter_config.json."""
     ranks = []
-    for name, path in wanted.loras.items():
+    for name, path in options.loras.items():
         rank = read_json(f"--lora {name}", path / "adapter_config.json").get("r")
         if not isinstance(rank, int) or rank < 1:
             raise InvalidOption(f"--lora {name}", f"{path}/adapter_config.json has no rank 'r'")

@@ -64,8 +64,8 @@ def opens(tokens, given=None):
 
 
 @pytest.mark.parametrize("where", ["file", "address"])
-async def test_where_keys_are(where, provider, tokens, tmp_path):
-    """In a file, or at an address; before they are there nothing opens."""
+async def test_file_and_url_sources(where, provider, tokens, tmp_path):
+    """Before the keys are loaded, no token is valid."""
     path = tmp_path / "jwks.json"
     path.write_bytes(jwks())
     watched = JWKSWatcher(str(path) if where == "file" else provider.url, tokens)
@@ -79,8 +79,8 @@ TROUBLE = [(500, jwks()), (302, jwks()), (200, b"<html>"), (200, b"x" * 1_048_57
 
 
 @pytest.mark.parametrize(("status", "keys"), TROUBLE, ids=range(len(TROUBLE)))
-async def test_trouble(status, keys, provider, tokens, caplog):
-    """The keys stay as they were, which one line says once; nobody is sent elsewhere for them."""
+async def test_failure_keeps_the_previous_keys(status, keys, provider, tokens, caplog):
+    """It is logged once; redirects are not followed."""
     watched = JWKSWatcher(provider.url, tokens)
     await watched.refresh()
     provider.status, provider.keys = status, keys
@@ -95,8 +95,8 @@ async def test_trouble(status, keys, provider, tokens, caplog):
     assert opens(tokens) is None
 
 
-async def test_a_provider_that_is_away(tokens, caplog):
-    """The server runs, opens to no token, and tries again."""
+async def test_unreachable_provider(tokens, caplog):
+    """No token is valid, and the server retries."""
     watched = JWKSWatcher("http://127.0.0.1:1/keys", tokens)
 
     await watched.refresh()
@@ -104,8 +104,8 @@ async def test_a_provider_that_is_away(tokens, caplog):
     assert "the previous signing keys stay in force" in caplog.text
 
 
-async def test_a_new_signing_key(provider, tokens, monkeypatch):
-    """A token that names it brings it in, without waiting for the next look."""
+async def test_unknown_key_id_triggers_a_fetch(provider, tokens, monkeypatch):
+    """Without waiting for the next poll."""
     monkeypatch.setattr(jwks_watcher, "UNKNOWN_KEY_COOLDOWN_S", 0.0)
     provider.keys = jwks("RS256")
     watched = JWKSWatcher(provider.url, tokens)
@@ -121,8 +121,7 @@ async def test_a_new_signing_key(provider, tokens, monkeypatch):
     assert provider.asked >= 2
 
 
-async def test_unknown_signing_keys(provider, tokens):
-    """They do not send us to the provider again and again."""
+async def test_unknown_key_ids_have_a_cooldown(provider, tokens):
     watched = JWKSWatcher(provider.url, tokens)
     following = asyncio.create_task(watched.watch(3600))
     async with asyncio.timeout(10):
@@ -138,7 +137,7 @@ async def test_unknown_signing_keys(provider, tokens):
 
 
 @pytest.mark.parametrize("source", ["http://issuer.test/keys", "ftp://127.0.0.1/keys", "file:///x"])
-def test_addresses_without_tls(source, tokens):
-    """Somebody on the way could say who may come in."""
+def test_url_without_tls_is_rejected(source, tokens):
+    """An attacker on the network could replace the keys."""
     with pytest.raises(ValueError, match="neither a file nor an https URL"):
         JWKSWatcher(source, tokens)

@@ -31,8 +31,8 @@ def api_keys(**options):
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
-def test_a_token_opens(algorithm):
-    """Its subject is the caller, its scopes what it opens; keys of the file open still."""
+def test_valid_token(algorithm):
+    """Its subject is the principal, with its scopes; keys of the file still work."""
     both = api_keys()
 
     found = both.authenticate(token(algorithm=algorithm))
@@ -40,8 +40,8 @@ def test_a_token_opens(algorithm):
     assert both.authenticate(b"a").key.name == "a"
 
 
-def test_what_a_token_may_use():
-    """A claim has the models and limits, as the keys file has them."""
+def test_claim_with_models_and_limits():
+    """It has the same fields as the keys file."""
     claim = {
         "models": ["org/*"],
         "max_concurrent_requests": 2,
@@ -68,7 +68,7 @@ SCOPES = [
 
 @pytest.mark.parametrize(("claims", "scopes"), SCOPES)
 def test_scopes(claims, scopes):
-    """Ours are picked from those that the provider gives; without any it opens nothing."""
+    """Unknown scopes are ignored; without a known one nothing is allowed."""
     found = api_keys().authenticate(token(**claims))
 
     assert found.key.scopes == frozenset(scopes)
@@ -127,14 +127,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_token_of_ours(name):
-    """Whatever is wrong with it, it opens nothing."""
+def test_invalid_token(name):
     with pytest.raises(NotAuthenticated):
         api_keys().authenticate(REFUSED[name])
 
 
-def test_a_token_that_ends_while_it_is_known():
-    """It was checked once; that it has ended is seen all the same."""
+def test_cached_token_expires():
     clock = FakeClock()
     clock.now_s = time.time()
     known = api_keys(clock=clock)
@@ -149,8 +147,7 @@ def test_a_token_that_ends_while_it_is_known():
     assert known.authenticate(ending) is not first
 
 
-def test_one_subject_has_one_quota():
-    """Whichever of his tokens he sends."""
+def test_tokens_of_a_subject_share_a_rate_limiter():
     both = api_keys()
     first = both.authenticate(token(jti="1", openai_frontend={"max_concurrent_requests": 1}))
     second = both.authenticate(token(jti="2", openai_frontend={"max_concurrent_requests": 1}))
@@ -160,8 +157,8 @@ def test_one_subject_has_one_quota():
     assert other.rate_limiter is not first.rate_limiter
 
 
-def test_who_comes_often_is_not_forgotten(monkeypatch):
-    """However many others come: a further token of his has the quota that he has used."""
+def test_frequent_subject_stays_cached(monkeypatch):
+    """A new token of the subject keeps its rate limiter, however many others arrive."""
     monkeypatch.setattr(jwt_verifier, "_CACHE_SIZE", 2)
     known, often = api_keys(), token()
     first = known.authenticate(often)
@@ -173,8 +170,7 @@ def test_who_comes_often_is_not_forgotten(monkeypatch):
 
 
 @pytest.mark.parametrize("subject", ["x\ny", "\u00e4", "", "x" * 200])
-def test_a_subject_that_no_log_can_show(subject):
-    """It has a name of its own that can be shown."""
+def test_unprintable_subject_gets_a_printable_name(subject):
     name = api_keys().authenticate(token(sub=subject)).key.name
 
     assert name.startswith("jwt:")
@@ -183,8 +179,8 @@ def test_a_subject_that_no_log_can_show(subject):
     assert len(name) == 20
 
 
-def test_other_signing_keys():
-    """A key that the provider has taken back opens nothing, not even for tokens that are known."""
+def test_removed_signing_key():
+    """Also tokens in the cache are rejected."""
     known, given = api_keys(), token()
     known.authenticate(given)
     known.token_verifier.set_keys(jwks("RS256"))
@@ -193,8 +189,7 @@ def test_other_signing_keys():
         known.authenticate(given)
 
 
-def test_an_unknown_signing_key():
-    """Somebody is told: the provider may have a new one."""
+def test_unknown_key_id_triggers_the_callback():
     told = []
     known = api_keys(keys=jwks("RS256"))
     known.token_verifier.on_unknown_key = lambda: told.append(1)
@@ -209,14 +204,14 @@ BROKEN = [b"", b"[]", b"{}", b'{"keys":7}', b'{"keys":[7]}', b'{"keys":[]}', b'{
 
 
 @pytest.mark.parametrize("content", [*BROKEN, orjson.dumps({"keys": [HMAC]})], ids=str)
-def test_what_are_no_signing_keys(content):
-    """A shared secret is none: whoever can check with it can sign with it."""
+def test_unusable_signing_keys(content):
+    """Including shared secrets: who can verify with one can also sign."""
     with pytest.raises(InvalidJWKS):
         tokens().set_keys(content)
 
 
-def test_keys_for_something_else():
-    """Of a provider's keys those are taken that sign, in a way that is known here."""
+def test_other_keys_of_the_provider_are_ignored():
+    """Encryption keys and unknown algorithms."""
     given = [public("RS256"), {**public("ES256"), "use": "enc"}, HMAC]
 
     assert tokens().set_keys(orjson.dumps({"keys": given})) == 1
@@ -227,14 +222,13 @@ HEADERS = st.dictionaries(st.text(), st.none() | st.text())
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60), st.binary(max_size=60), HEADERS)
-def test_any_token(body, signature, header):
-    """No bytes are more than a refusal."""
+def test_random_tokens_are_rejected(body, signature, header):
     [head] = coded({**header, "kid": "ES256", "alg": "ES256"})
     for parts in ([b"ey" + body, body, signature], [head, body, signature]):
         with pytest.raises(NotAuthenticated):
             tokens().verify(b".".join(parts), "")
 
 
-def test_the_package_says_what_it_needs():
-    """PyJWT checks signatures by cryptography."""
+def test_extra_requires_cryptography():
+    """PyJWT verifies signatures with it."""
     assert jwt.algorithms.has_crypto

@@ -32,7 +32,7 @@ def test_models(models, name, allowed):
 
 
 def test_expiry():
-    """A key opens until the second at which it expires."""
+    """A key is valid until the second at which it expires."""
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     ending = key("k", expires=moment)
 
@@ -40,8 +40,8 @@ def test_expiry():
     assert [ending.is_expired(before), ending.is_expired(moment.timestamp())] == [False, True]
 
 
-def test_new_keys():
-    """Each has 256 random bits, and no sign that a header or a shell would mind."""
+def test_new_secret():
+    """256 random bits, safe in headers and shells."""
     made = {new_secret() for _ in range(100)}
 
     assert len(made) == 100
@@ -50,8 +50,7 @@ def test_new_keys():
     )
 
 
-def test_scopes():
-    """A key is for its scopes alone; none of them holds another."""
+def test_scopes_do_not_include_each_other():
     admin = caller(key("k", scopes=frozenset({"admin"})))
 
     admin.require("admin")
@@ -74,12 +73,12 @@ PRIORITIES = [
 
 @pytest.mark.parametrize(("own", "asked", "granted"), PRIORITIES)
 def test_priority(own, asked, granted):
-    """A request may stand behind its key's place, never before it."""
+    """A request can lower its key's priority, not raise it."""
     assert granted == caller(key("k", priority=own)).priority(asked)
 
 
-def test_cache_salt():
-    """A key with a cache of its own shares it with no other, whatever salt a request names."""
+def test_isolated_prefix_cache():
+    """The key shares it with no other, whatever salt a request has."""
     shared, one, other = (caller(key(name, isolate_prefix_cache=name != "a")) for name in "abc")
 
     assert [shared.cache_salt(None), shared.cache_salt("x")] == [None, "x"]

@@ -14,8 +14,8 @@ def content(*entries, **others):
     return yaml.safe_dump({"keys": list(entries), **others}).encode()
 
 
-def test_the_least():
-    """A key needs a name, a digest and a scope; all else has a default."""
+def test_required_fields():
+    """All others have a default."""
     [parsed] = parse(content(ENTRY))
 
     assert (parsed.name, parsed.digest, parsed.scopes) == ("a", "0" * 64, frozenset({"inference"}))
@@ -24,8 +24,8 @@ def test_the_least():
 
 
 @pytest.mark.parametrize("name", ["keys.yaml", "keys.json"])
-def test_what_is_written_is_read(name, tmp_path):
-    """In both forms, every field."""
+def test_render_and_read_round_trip(name, tmp_path):
+    """In both formats, every field."""
     keys = [
         key("plain"),
         key(
@@ -45,8 +45,7 @@ def test_what_is_written_is_read(name, tmp_path):
     assert keys == read(write(tmp_path / name, *keys))
 
 
-def test_times_as_yaml_has_them():
-    """A moment without quotes is one too."""
+def test_unquoted_yaml_timestamps():
     [parsed] = parse(content(ENTRY).replace(b"name", b"expires: 2026-01-02T03:04:05Z\n  name"))
 
     assert parsed.expires.isoformat() == "2026-01-02T03:04:05+00:00"
@@ -93,8 +92,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
-def test_what_is_wrong(text, message):
-    """The message is one line that names the place."""
+def test_errors_name_the_position(text, message):
+    """In one line."""
     with pytest.raises(InvalidKeysFile, match=message) as refused:
         parse(text)
     assert "\n" not in str(refused.value)
@@ -115,21 +114,20 @@ CARELESS = [
 
 @pytest.mark.parametrize("text", CARELESS, ids=range(len(CARELESS)))
 @pytest.mark.parametrize("as_json", [False, True])
-def test_messages_show_no_key(text, as_json):
-    """Who writes a key where its digest should stand does not find it in the log."""
+def test_errors_never_quote_the_file(text, as_json):
+    """A key in place of its digest does not reach the log."""
     with pytest.raises(InvalidKeysFile) as refused:
         parse(text, as_json=as_json)
     assert CANARY not in str(refused.value)
 
 
-def test_no_file(tmp_path):
+def test_missing_file(tmp_path):
     """The message names the path."""
     with pytest.raises(InvalidKeysFile, match=r"keys.yaml: No such file or directory"):
         read(tmp_path / "keys.yaml")
 
 
-def test_a_huge_file(tmp_path):
-    """It is not read to its end."""
+def test_oversized_file_is_not_read_completely(tmp_path):
     path = tmp_path / "keys.yaml"
     path.write_bytes(b"#" * (MAX_BYTES + 1))
 
@@ -137,8 +135,7 @@ def test_a_huge_file(tmp_path):
         read(path)
 
 
-def test_aliases_that_multiply():
-    """They cost neither time nor memory."""
+def test_nested_aliases_are_cheap():
     rows = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
     text = "\n".join(["a0: &a0 [x]", *rows, "keys: *a29"])
 
@@ -166,8 +163,8 @@ def outcome(text, *, as_json):
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=60) | st.lists(ENTRIES, max_size=2).map(lambda each: content(*each)))
-def test_any_file(text):
-    """Whatever stands in a file, it is keys or a failure of one line."""
+def test_random_files(text):
+    """They are valid, or rejected with one line."""
     for as_json in (False, True):
         found = outcome(text, as_json=as_json)
         if isinstance(found, str):

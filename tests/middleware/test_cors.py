@@ -36,8 +36,8 @@ async def preflight(app, origin):
 
 
 @pytest.mark.parametrize("origins", [[PAGE], ["https://other", PAGE], ["*"]])
-async def test_a_browser_asks_first(origins):
-    """It is answered without a key, for it has none then; never with cookies."""
+async def test_preflight_needs_no_key(origins):
+    """Credentials are never allowed."""
     sent = await preflight(guarded(origins), PAGE)
 
     assert sent.status == 200
@@ -47,8 +47,8 @@ async def test_a_browser_asks_first(origins):
 
 
 @pytest.mark.parametrize("origins", [[], [PAGE]], ids=["none allowed", "another allowed"])
-async def test_an_origin_that_is_not_allowed(origins, caplog):
-    """The preflight request gets an error that names the setting, and so does the log, once."""
+async def test_origin_not_allowed(origins, caplog):
+    """The error and the log name the setting; the log only once."""
     app = guarded(origins)
     for _ in range(2):
         sent = await preflight(app, "https://evil.example")
@@ -61,15 +61,14 @@ async def test_an_origin_that_is_not_allowed(origins, caplog):
     assert "access-control-allow-origin" not in sent.headers
 
 
-async def test_options_of_no_browser():
-    """Without the headers of a preflight request it is a request without a key as any other."""
+async def test_options_without_preflight_headers_needs_a_key():
     sent = await call(guarded([]), scope={"method": "OPTIONS", "path": "/v1/x"})
 
     assert sent.status == 401
 
 
-async def test_the_request_itself():
-    """It needs its key still; the page may read the refusal, and the headers that clients use."""
+async def test_cross_origin_request_needs_a_key():
+    """The page can read the error, and the headers that clients use."""
     headers = [(b"origin", PAGE.encode())]
     sent = await call(guarded([PAGE]), headers=headers)
 
@@ -77,8 +76,8 @@ async def test_the_request_itself():
     assert "x-request-id" in sent.headers["access-control-expose-headers"]
 
 
-async def test_cookies():
-    """A page with cookies gets no other answer: no origin is ever told that it may send them."""
+async def test_credentials_are_never_allowed():
+    """Requests with cookies get the same response."""
     headers = [(b"origin", PAGE.encode()), (b"cookie", b"a=b"), (b"authorization", b"Bearer a")]
     sent = await call(guarded(["*"]), headers=headers)
 

@@ -1,4 +1,4 @@
-"""The short ways for what streams send, behind the real server."""
+"""Direct writes of body chunks, with the real server."""
 
 import asyncio
 import os
@@ -36,8 +36,8 @@ async def answered(app: Any, *sent: bytes) -> bytes:
         return await exchange(address, *(sent or (request(),)))
 
 
-async def test_pieces_of_a_body():
-    """Those before the start and the empty ones are left to `send`, the others go at once."""
+async def test_chunks_are_written_directly():
+    """Except before the response starts, and empty ones."""
     written: list[bool] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,9 +54,7 @@ async def test_pieces_of_a_body():
     assert body(response) == b"a" + b"b" * 100 + b"c"
 
 
-async def test_body_of_known_length():
-    """Such a body has no chunks."""
-
+async def test_body_of_known_length_has_no_chunks():
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-length", b"1")]
         await send({**START, "headers": headers})
@@ -66,8 +64,8 @@ async def test_body_of_known_length():
     assert body(await answered(app)) == b"a"
 
 
-async def test_socket():
-    """It may be written to once the transport has written what it had."""
+async def test_socket_is_ready_after_the_transport():
+    """When the transport has written its buffer."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         write = scope["state"]["direct_writer"]
@@ -87,8 +85,8 @@ async def test_socket():
     assert body(await answered(app)) == b"abc"
 
 
-async def test_socket_of_a_lost_connection():
-    """Nobody writes to a descriptor that may be another connection's."""
+async def test_closed_socket_is_not_written_to():
+    """Its descriptor may belong to another connection."""
     closed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,7 +138,7 @@ async def test_lost_connection_has_no_socket():
 
 
 async def test_http_1_0_has_no_chunks():
-    """A body of unknown length ends with the connection for a client that knows no chunks."""
+    """The end of the connection ends a body of unknown length."""
     written: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -158,9 +156,7 @@ async def test_http_1_0_has_no_chunks():
     assert written == [None]
 
 
-async def test_http_1_0_has_lengths():
-    """A body of known length has its length for such a client too."""
-
+async def test_http_1_0_has_content_length():
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({**START, "headers": [(b"content-length", b"1")]})
         await send({"type": "http.response.body", "body": b"a"})
@@ -171,9 +167,7 @@ async def test_http_1_0_has_lengths():
     assert response.endswith(b"\r\n\r\na")
 
 
-async def test_other_servers():
-    """What is not uvicorn's own has no short way."""
-
+async def test_other_send_has_no_direct_writer():
     async def send(message: Any) -> None:
         raise AssertionError(message)
 

@@ -1,4 +1,4 @@
-"""Whom a request is from, behind proxies and without them."""
+"""Client address and scheme, with and without proxies."""
 
 import pytest
 
@@ -46,8 +46,7 @@ BELIEVED = [
 
 
 @pytest.mark.parametrize(("headers", "expected"), BELIEVED)
-async def test_trusted_proxy(headers, expected):
-    """The nearest address that is no trusted proxy's is the client's."""
+async def test_client_is_the_nearest_untrusted_address(headers, expected):
     assert await told(headers) == expected
 
 
@@ -72,28 +71,26 @@ NOT_BELIEVED = [
 
 
 @pytest.mark.parametrize("headers", NOT_BELIEVED)
-async def test_nothing_to_believe(headers):
-    """What is no address, or told in two ways, leaves the proxy's own."""
+async def test_invalid_or_contradicting_headers_are_ignored(headers):
+    """The proxy's own address stays."""
     assert await told(headers) == (PROXY[0], "http")
 
 
 @pytest.mark.parametrize("client", [("198.51.100.1", 1), ("11.0.0.1", 1), ("192.0.2.8", 1), None])
-async def test_strangers(client):
-    """Who is no proxy of ours is not listened to."""
+async def test_headers_of_other_peers_are_ignored(client):
     headers = [(XFF, "203.0.113.1"), (XFP, "https"), (FWD, "for=203.0.113.1;proto=https")]
 
     assert await told(headers[:2], client=client) == (client and client[0], "http")
     assert await told(headers[2:], client=client) == (client and client[0], "http")
 
 
-async def test_unix_socket():
-    """Its peer has no address, and is trusted by that name."""
+async def test_unix_socket_peer():
+    """It has no address, and is trusted as `unix`."""
     headers = [(XFF, "203.0.113.1")]
 
     assert await told(headers, trusted=["unix"], client=None) == ("203.0.113.1", "http")
     assert await told(headers, trusted=["unix"]) == (PROXY[0], "http")
 
 
-async def test_scheme_of_another_kind():
-    """Only those of HTTP are schemes."""
+async def test_other_schemes_are_ignored():
     assert await told([(XFF, "203.0.113.1"), (XFP, "javascript")]) == ("203.0.113.1", "http")

@@ -75,8 +75,8 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("pieces", HARMLESS, ids=range(len(HARMLESS)))
-async def test_harmless(pieces):
-    """Heads within the limits pass, however they are cut, and bodies are no heads."""
+async def test_heads_within_the_limits_pass(pieces):
+    """At every split; bodies do not count."""
     async with served() as address:
         response = await exchange(address, *pieces, pause_s=0.02)
 
@@ -96,8 +96,8 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize("pieces", TOO_LARGE, ids=range(len(TOO_LARGE)))
-async def test_too_large(pieces):
-    """A head over the limit, in one header or in many, is answered 431 and cut off."""
+async def test_head_over_the_limit_is_431(pieces):
+    """In one header or in many."""
     async with served() as address:
         response = await exchange(address, *pieces)
 
@@ -105,8 +105,7 @@ async def test_too_large(pieces):
     assert error(refusal) == (431, "request_headers_too_large")
 
 
-async def test_answer_in_the_making():
-    """A refused head ends the connection, and with it the answer to the request before."""
+async def test_rejected_head_cancels_the_running_response():
     seen = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,8 +119,7 @@ async def test_answer_in_the_making():
     assert error(response) == (400, "invalid_http")
 
 
-async def test_client_that_pipelines_and_leaves_ends_the_answer_in_the_making():
-    """A request behind the one that is being answered does not hide that the client has gone."""
+async def test_disconnect_behind_a_pipelined_request_is_noticed():
     ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     begun = asyncio.Event()
 
@@ -177,8 +175,8 @@ async def test_a_refusal_behind_requests_that_wait(begun, status):
         b"transfer-encoding: chunked\r\ncontent-length: 5",
     ],
 )
-async def test_a_body_that_is_framed_in_two_ways(headers):
-    """It is refused, for a proxy in front may have read its end elsewhere."""
+async def test_ambiguous_body_framing_is_rejected(headers):
+    """A proxy in front may have seen another end of the body."""
     async with served() as address:
         response = await exchange(
             address, b"POST /x HTTP/1.1\r\nhost: a\r\n" + headers + b"\r\n\r\n0\r\n\r\n"
@@ -187,16 +185,15 @@ async def test_a_body_that_is_framed_in_two_ways(headers):
     assert error(response) == (400, "invalid_http")
 
 
-async def test_malformed():
-    """What is not HTTP gets the error envelope too."""
+async def test_malformed_http_gets_the_error_envelope():
     async with served() as address:
         response = await exchange(address, b"hello\r\n\r\n")
 
     assert error(response) == (400, "invalid_http")
 
 
-async def test_an_address_that_is_none_behind_an_answered_request():
-    """It is told as the first one of a connection is: the answer that has ended was another's."""
+async def test_pipelined_invalid_url_is_400():
+    """As for the first request of a connection."""
     async with served() as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(request(close=False))
@@ -214,8 +211,8 @@ UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-setting
 
 
 @pytest.mark.parametrize("cut", [1, 40, 120, -20, -3])
-async def test_wish_for_another_protocol(cut):
-    """A request that would rather be HTTP/2 is answered with its body, however it is cut."""
+async def test_upgrade_is_ignored(cut):
+    """The request is answered with its body, at every split."""
     wish = request(UPGRADE, body=b"hello", close=False)
     both = wish + request(body=b"world")
 
@@ -226,8 +223,7 @@ async def test_wish_for_another_protocol(cut):
     assert 0 < response.find(b"hello") < response.find(b"world")
 
 
-async def test_wish_with_a_chunked_body():
-    """A body of chunks is read in the same way."""
+async def test_upgrade_with_a_chunked_body():
     chunks = b"5\r\nhello\r\n0\r\n\r\n"
     lines = [b"POST /x HTTP/1.1", b"host: a", b"transfer-encoding: chunked", UPGRADE]
 
@@ -240,8 +236,8 @@ async def test_wish_with_a_chunked_body():
     assert b"hello" in response
 
 
-async def test_wish_and_end():
-    """The connection ends after the answer where the request says so beside its wish."""
+async def test_upgrade_with_connection_close():
+    """The connection closes after the response."""
     wish = request(b"connection: upgrade", b"upgrade: websocket", body=b"hello")
 
     async with served() as address:
@@ -251,8 +247,8 @@ async def test_wish_and_end():
     assert b"hello" in response
 
 
-async def test_wish_of_an_older_version():
-    """HTTP/1.0 stays HTTP/1.0: the connection ends with the answer, though nobody says so."""
+async def test_upgrade_in_http_1_0():
+    """The connection closes after the response, even without `Connection: close`."""
     versions = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -269,8 +265,8 @@ async def test_wish_of_an_older_version():
 
 
 @pytest.mark.parametrize("version", [b"", b" HTTP/0.9", b" HTTP/2.0", b" HTTP/1.2"])
-async def test_another_version_of_http(version):
-    """Lines that claim to be anything but HTTP/1.1 and 1.0 are a 400, and the end."""
+async def test_other_http_versions_are_400(version):
+    """The connection closes."""
     async with served() as address:
         response = await exchange(address, request().replace(b" HTTP/1.1", version) * 2)
 
@@ -278,8 +274,8 @@ async def test_another_version_of_http(version):
     assert response.count(b"HTTP/1.1 ") == 1
 
 
-async def test_many_wishes():
-    """A thousand such requests in one write are a thousand answers."""
+async def test_many_upgrades_in_one_write():
+    """A thousand requests get a thousand responses."""
     wish = request(UPGRADE, body=b"x", close=False)
 
     async with served() as address:
@@ -288,8 +284,8 @@ async def test_many_wishes():
     assert response.count(b"HTTP/1.1 200 OK") == 1001
 
 
-async def test_refusals_have_an_id(caplog):
-    """A request that is no HTTP has an id too, which the log knows."""
+async def test_malformed_requests_have_an_id(caplog):
+    """It is in the log too."""
     with caplog.at_level("INFO"):
         async with served() as address:
             response = await exchange(address, b"hello\r\n\r\n")
@@ -315,8 +311,8 @@ class Counts:
         self.told.append(f"{model}{reason}")
 
 
-async def test_silence():
-    """A connection on which nothing comes is closed, and nobody is told."""
+async def test_idle_connection_is_closed():
+    """Without a response."""
     counts = Counts()
 
     async with served(counts=counts, header_timeout_s=0.05) as address:
@@ -325,8 +321,8 @@ async def test_silence():
     assert counts.told == []
 
 
-async def test_slow_head():
-    """A head that does not come to its end in time is a 408, however steadily it drips."""
+async def test_slow_head_is_408():
+    """Even if it arrives at a steady rate."""
     counts = Counts()
     drops = [b"POST /x HTTP/1.1\r\nx-a: ", *[b"a"] * 15]
 
@@ -338,8 +334,8 @@ async def test_slow_head():
 
 
 @pytest.mark.parametrize("form", [b"content-length: 1000", b"transfer-encoding: chunked"])
-async def test_slow_body(form):
-    """A body that does not come to its end in time is a 408; its request ends."""
+async def test_slow_body_is_408(form):
+    """The request is cancelled."""
     seen: list[str] = []
     counts = Counts()
 
@@ -356,8 +352,8 @@ async def test_slow_body(form):
     assert (seen[-1], counts.told) == ("http.disconnect", ["body"])
 
 
-async def test_slow_body_that_is_answered_already():
-    """One more answer would be taken for that to the next request: the connection just ends."""
+async def test_slow_body_after_the_response():
+    """The connection closes: a second response would seem to answer the next request."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -371,17 +367,14 @@ async def test_slow_body_that_is_answered_already():
     assert response.count(b"HTTP/1.1 ") == 1
 
 
-async def test_empty_lines_between_requests():
-    """They are no request: a connection on which nothing else comes is closed."""
-
+async def test_connection_with_only_empty_lines_is_closed():
     async with served(header_timeout_s=0.1) as address:
         response = await exchange(address, request(close=False), b"\r\n", pause_s=0.05)
 
     assert response.startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_slow_answer():
-    """The time limit of the head is not that of the body or the answer."""
+async def test_slow_response_has_no_head_timeout():
     whole = request(body=b"b" * 10)
 
     async with served(header_timeout_s=0.05) as address:
@@ -396,8 +389,8 @@ def chunked(count: int, *after: bytes) -> bytes:
     return head + b"1\r\na\r\n" * count + b"\r\n".join([b"0", *after, b"", b""])
 
 
-async def test_chunks():
-    """As many as there may be make a body; one more is a 413."""
+async def test_chunk_limit():
+    """One chunk more than the limit is a 413."""
     async with served(max_body_chunks=50) as address:
         answered = await exchange(address, chunked(49))
         refused = await exchange(address, chunked(51))
@@ -406,8 +399,8 @@ async def test_chunks():
     assert error(refused) == (413, "request_too_large")
 
 
-async def test_what_follows_a_body():
-    """Lines behind a body in chunks are no headers of the request: nobody has checked them."""
+async def test_trailers_are_not_headers():
+    """A proxy does not check them."""
     seen: list[bytes] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -421,16 +414,15 @@ async def test_what_follows_a_body():
     assert seen == [b"host", b"connection", b"transfer-encoding"]
 
 
-async def test_many_lines_behind_a_body():
-    """They count as headers do."""
+async def test_trailers_count_as_headers():
     async with served() as address:
         response = await exchange(address, chunked(1, *[b"x: " + b"a" * 90] * 100))
 
     assert error(response) == (431, "request_headers_too_large")
 
 
-async def test_request_line():
-    """An address of more than 8 KiB is refused where headers may be larger."""
+async def test_long_url_is_414():
+    """Over 8 KiB, even if headers may be larger."""
     async with served(max_header_bytes=65536) as address:
         response = await exchange(address, b"GET /" + b"x" * 8192 + b" HTTP/1.1\r\n\r\n")
 
@@ -508,15 +500,15 @@ async def huge(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("app", [endless, huge])
 @pytest.mark.parametrize("close", [True, False])
-async def test_client_that_does_not_read(app, close):
-    """It is dropped while its answer is made, and where the answer is complete but for the way."""
+async def test_client_that_does_not_read_is_disconnected(app, close):
+    """During the response, and after it was complete."""
     counts = await dropped(app, request(close=close), read=50_000)
 
     assert counts.told == ["reader"]
 
 
-async def test_client_that_reads_slowly():
-    """One that takes a little now and then stays, though all of it takes longer than it may."""
+async def test_slow_reader_stays_connected():
+    """If it reads anything, the timeout starts again."""
     counts = Counts()
     async with served(huge, counts=counts, send_timeout_s=0.2) as address:
         reader, writer = await asyncio.open_connection(*address, limit=4096)

@@ -1,4 +1,4 @@
-"""What a request may bring, to the byte, the header and the piece."""
+"""Request limits, to the byte, the header and the chunk."""
 
 from collections.abc import Callable
 
@@ -60,8 +60,8 @@ AT_THE_LIMIT: dict[str, tuple[Told, Told, int]] = {
 
 
 @pytest.mark.parametrize("what", AT_THE_LIMIT)
-def test_as_much_as_there_may_be(what):
-    """All of it passes; one more does not, and it is known why."""
+def test_limit_is_inclusive(what):
+    """One more is rejected with the right error."""
     most, one_more, status = AT_THE_LIMIT[what]
     incoming = RequestLimits(LIMITS)
 
@@ -74,8 +74,8 @@ def test_as_much_as_there_may_be(what):
 
 
 @pytest.mark.parametrize("what", AT_THE_LIMIT)
-def test_the_next_request(what):
-    """It has all of it anew, by the limits of then."""
+def test_next_request_starts_from_zero(what):
+    """With the current limits."""
     most, _, _ = AT_THE_LIMIT[what]
     incoming = RequestLimits(LIMITS)
 
@@ -98,8 +98,7 @@ MESSAGES: dict[str, tuple[Told, str]] = {
 
 
 @pytest.mark.parametrize("what", MESSAGES)
-def test_which_limit(what):
-    """The message names the limit that was reached."""
+def test_message_names_the_limit(what):
     tell, message = MESSAGES[what]
     incoming = RequestLimits(LIMITS)
     incoming.url(b"x" * (MAX_REQUEST_LINE_BYTES if what == "url" else 1))

@@ -148,8 +148,8 @@ def name_in(certificate: bytes | None) -> str:
     return str(name.value)
 
 
-def test_clients_certificates(tmp_path, models, authority):
-    """With authorities for clients, only a client whose certificate one of them signed is heard."""
+def test_client_certificates(tmp_path, models, authority):
+    """Only certificates signed by a configured authority are accepted."""
     server, client = authority.certificate("server"), authority.certificate("client")
     strange = Authority(tmp_path, "strange").certificate("stranger")
     options = (f"--tls-certificate={server}", f"--tls-client-ca={authority.file}")
@@ -163,7 +163,7 @@ def test_clients_certificates(tmp_path, models, authority):
 
 
 def test_unix_socket(tmp_path, models):
-    """It serves on the socket, for its owner and group alone, and prints how to ask it."""
+    """Only its owner and group can connect; the banner shows how."""
     path = tmp_path / "socket"
     left_over = socket.socket(socket.AF_UNIX)
     left_over.bind(str(path))
@@ -189,8 +189,7 @@ def answers(client: httpx.Client) -> bool:
         return False
 
 
-def test_a_unix_socket_in_use(tmp_path, models, capsys):
-    """Another server's socket is left alone."""
+def test_unix_socket_in_use_is_kept(tmp_path, models, capsys):
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -213,8 +212,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_no_certificate(tmp_path, models, capsys, name):
-    """What is no certificate with a matching key is refused in one line that names the file."""
+def test_invalid_certificate_is_an_error(tmp_path, models, capsys, name):
+    """One line that names the file."""
     file = tmp_path / "server.pem"
     content, reason = BROKEN[name]
     if content is not None:
@@ -229,8 +228,8 @@ def test_no_certificate(tmp_path, models, capsys, name):
     assert error.count("\n") == 1
 
 
-def test_a_key_with_a_password(tmp_path, authority):
-    """Nobody is asked for it: it is refused."""
+def test_encrypted_key_is_rejected(tmp_path, authority):
+    """Without a prompt."""
     file = authority.certificate("server")
     key = tmp_path / "key.pem"
     key.write_bytes(private(ec.generate_private_key(ec.SECP256R1()), b"secret"))
@@ -239,8 +238,8 @@ def test_a_key_with_a_password(tmp_path, authority):
         Certificate(file, key)
 
 
-def test_a_renewal_with_a_password(tmp_path, authority, caplog):
-    """Nobody is asked for it either: what was in force stays."""
+def test_encrypted_renewal_keeps_the_old_certificate(tmp_path, authority, caplog):
+    """Without a prompt."""
     file, key = authority.certificate("server"), tmp_path / "key.pem"
     key.write_bytes(file.read_bytes())
     certificate = Certificate(file, key)
@@ -253,12 +252,12 @@ def test_a_renewal_with_a_password(tmp_path, authority, caplog):
     assert shaken_hands(certificate, trusting(authority)) == "server"
 
 
-def test_settings_without_a_certificate(tmp_path, models, capsys):
-    """A key, or authorities, without a certificate would leave the port open: refused."""
+def test_tls_settings_require_a_certificate(tmp_path, models, capsys):
+    """Otherwise the port would be open without TLS."""
     code = main(["serve", f"--model-repository={models}", f"--tls-key={tmp_path / 'key.pem'}"])
 
     assert code == 2
-    assert "tls_certificate: it is not set" in capsys.readouterr().err
+    assert "tls_certificate: required by tls_key" in capsys.readouterr().err
 
 
 def shaken_hands(certificate: Certificate, client: ssl.SSLContext) -> str:
@@ -272,10 +271,8 @@ def shaken_hands(certificate: Certificate, client: ssl.SSLContext) -> str:
     return name_in(theirs.getpeercert(binary_form=True))
 
 
-def test_a_broken_renewal(tmp_path, authority, caplog):
-    """Files that are half written leave the old certificate in force; once they are whole, the new
-    one is.
-    """
+def test_incomplete_renewal_keeps_the_old_certificate(tmp_path, authority, caplog):
+    """The new one is used when its files are complete."""
     file = authority.certificate("server")
     certificate = Certificate(file)
     for content in (file.read_bytes()[:100], None):
@@ -292,8 +289,7 @@ def test_a_broken_renewal(tmp_path, authority, caplog):
     assert caplog.text.count("stays in force") == 2
 
 
-def test_other_authorities_of_clients(tmp_path, authority):
-    """Who was trusted until then is not, and who is from now on is."""
+def test_changed_client_ca_applies_to_new_connections(tmp_path, authority):
     other = Authority(tmp_path, "other")
     file, accepted = authority.certificate("server"), tmp_path / "accepted.pem"
     accepted.write_bytes(authority.file.read_bytes())

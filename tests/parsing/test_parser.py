@@ -242,8 +242,8 @@ def test_reasoning_between_calls() -> None:
     assert (answer.reasoning, answer.content, len(answer.calls)) == ("ab", "c", 2)
 
 
-def test_a_call_in_reasoning_that_calls_end() -> None:
-    """Where the row says so, a call ends the reasoning; what only looks like one does not."""
+def test_call_that_ends_reasoning() -> None:
+    """If the family says so, a call ends the reasoning; what only looks like a call does not."""
 
     section = "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:0"
     whole = f"<think>a {section} b{section}<|tool_call_argument_begin|>{{}}<|tool_call_end|>c"
@@ -261,13 +261,13 @@ def test_a_call_in_reasoning_that_calls_end() -> None:
         ("kimi_k2", r"functions\.now:0"),
     ],
 )
-def test_forms_of_ids(family: str, form: str) -> None:
-    """A call without an id of the model's gets one that the family's template takes."""
+def test_id_formats(family: str, form: str) -> None:
+    """A call without an id gets one in the format of the family's template."""
 
     assert re.fullmatch(form, family_named(family).id_form("now", 0))
 
 
-def test_ids_differ() -> None:
+def test_ids_are_unique() -> None:
     """Two calls never share an id."""
 
     for family in ("hermes", "mistral"):
@@ -275,8 +275,8 @@ def test_ids_differ() -> None:
         assert len({form("now", 0) for _ in range(100)}) == 100
 
 
-def test_a_reasoning_prompt_without_reasoning_in_the_row() -> None:
-    """A family that does not reason takes no notice of a prompt that opens it."""
+def test_family_without_reasoning() -> None:
+    """It ignores a prompt that opens reasoning."""
 
     reading = FamilyParser(family_named("hermes"), TOOLS, reasoning_open=True)
 
@@ -291,7 +291,7 @@ def test_a_reasoning_prompt_without_reasoning_in_the_row() -> None:
     ],
 )
 def test_reasoning_can_be_counted(family: str, pieces: list[str]) -> None:
-    """The parser says whether it is in the reasoning, so that tokens are counted as such."""
+    """The parser reports whether it is in reasoning, so that reasoning tokens can be counted."""
 
     reading = parser(family)
     states = []
@@ -303,22 +303,22 @@ def test_reasoning_can_be_counted(family: str, pieces: list[str]) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_the_prompt_says_where_it_begins(is_open: bool) -> None:
-    """Before the first token the parser is where the prompt has left it."""
+def test_prompt_decides_the_initial_state(is_open: bool) -> None:
+    """Before the first token, the parser is in the state that the prompt ends in."""
 
     reading = FamilyParser(family_named("qwen3"), TOOLS, reasoning_open=is_open)
 
     assert is_open == reading.in_reasoning
 
 
-def test_token_ids_change_nothing() -> None:
-    """Ids may come with the text; families read the text."""
+def test_token_ids_make_no_difference() -> None:
+    """Ids may come with the text; families parse the text."""
 
     assert [ReasoningText("a")] == complete(parser("think"), "a", [1, 2])
 
 
-def test_the_first_of_overlapping_markers() -> None:
-    """Markers that begin alike, or within one another, wait until it is clear which one came."""
+def test_overlapping_markers() -> None:
+    """Markers with a common start wait until it is clear which one came."""
 
     markers = Markers("</a>", "\n</a>", "<", "</a>!")
 
@@ -329,8 +329,8 @@ def test_the_first_of_overlapping_markers() -> None:
     assert markers.find("x</a>!", 0, False) == (1, "</a>!")
 
 
-def test_special_tokens_are_said_to_be() -> None:
-    """Rows whose markers look like special tokens ask for them to stay in the text."""
+def test_special_tokens_are_declared() -> None:
+    """Families whose markers look like special tokens keep them in the text."""
 
     for family in FAMILIES:
         starts = family.tools.starts if family.tools else ()
@@ -338,7 +338,7 @@ def test_special_tokens_are_said_to_be() -> None:
             assert family.special_tokens, family.name
 
 
-def test_the_page_of_tools_is_current() -> None:
+def test_tools_page_is_current() -> None:
     """`python -m scripts.generate_tools_docs` would change nothing."""
 
     assert PAGE.read_text(encoding="utf-8") == page()

@@ -56,15 +56,15 @@ EXCERPTS = [
 
 
 @pytest.mark.parametrize(("family", "template"), EXCERPTS)
-def test_the_template_decides(family: str, template: str) -> None:
-    """A family's own markers in the chat template choose it."""
+def test_template_decides(family: str, template: str) -> None:
+    """A family's own markers in the chat template select it."""
 
     assert family == family_for(template).family.name
 
 
 @pytest.mark.parametrize("template", [template for _, template in EXCERPTS[:-3]])
 def test_the_evidence_is_in_the_template(template: str) -> None:
-    """The reasons name texts that stand in the template."""
+    """The evidence quotes text of the template."""
 
     for reason in family_for(template).because:
         assert reason.removeprefix("The chat template contains '").removesuffix("'.") in template
@@ -75,25 +75,25 @@ def test_the_evidence_is_in_the_template(template: str) -> None:
     [("llama3_json", "llama"), ("kimi_k2", "kimi_k2"), ("gpt_oss", "gpt_oss"), ("text", "gpt2")],
 )
 def test_the_model_type_decides_without_a_template(family: str, model_type: str) -> None:
-    """Where there is no chat template, the config's model_type chooses."""
+    """Without a chat template, the config's model_type decides."""
 
     assert family == family_for(None, model_type).family.name
 
 
 def test_the_template_wins_over_the_model_type() -> None:
-    """A Llama that was taught Hermes' form is a Hermes."""
+    """A Llama that was trained on Hermes' format is a Hermes."""
 
     assert family_for("{% if tools %}<tool_call>", "llama").family.name == "hermes"
 
 
-def test_a_template_without_tools_wins_as_well() -> None:
-    """A model that is not told of tools calls none, whatever its type."""
+def test_template_without_tools() -> None:
+    """A model that is not shown tools calls none, whatever its type."""
 
     assert family_for("{{ messages[0].content }}", "llama").family.name == "text"
 
 
-def test_model_types_name_one_family() -> None:
-    """No model_type stands in two rows."""
+def test_model_types_are_unique() -> None:
+    """No model_type belongs to two families."""
 
     types = [model_type for family in FAMILIES for model_type in family.model_types]
 
@@ -101,27 +101,27 @@ def test_model_types_name_one_family() -> None:
 
 
 def test_names_are_unique() -> None:
-    """No name or alias stands in two rows."""
+    """No name or alias belongs to two families."""
 
     assert len(BY_NAME) == sum(1 + len(family.aliases) for family in FAMILIES)
 
 
-def test_an_alias_names_its_family() -> None:
+def test_aliases() -> None:
     """Names that other servers use are known."""
 
     assert family_named("qwen3_coder") is family_named("qwen3_coder")
     assert family_named("hermes") is family_named("qwen2.5")
 
 
-def test_an_unknown_name() -> None:
-    """A name that no row has is a KeyError."""
+def test_unknown_name() -> None:
+    """An unknown name raises KeyError."""
 
     with pytest.raises(KeyError):
         family_named("gpt5")
 
 
 def test_combined() -> None:
-    """One family's calls can go with another's reasoning."""
+    """One family's calls can be combined with another's reasoning."""
 
     family = combined(family_named("hermes"), family_named("deepseek_r1"))
     text = 'Hm.</think><tool_call>{"name": "now", "arguments": {}}</tool_call>'
@@ -131,8 +131,8 @@ def test_combined() -> None:
     assert (answer.reasoning, [call.name for call in answer.calls]) == ("Hm.", ["now"])
 
 
-def test_held_to_a_function() -> None:
-    """Where the request leaves only one function's arguments, the answer is those arguments."""
+def test_constrained_to_function() -> None:
+    """If the request allows only one function's arguments, the output is those arguments."""
 
     family = constrained_to_function(family_named("qwen3"), "now")
 
@@ -144,8 +144,8 @@ def test_held_to_a_function() -> None:
     assert len(events) == 4
 
 
-def test_held_to_calls() -> None:
-    """Where the request leaves only calls, a call in the family's own form is text."""
+def test_constrained_to_calls() -> None:
+    """If the request allows only calls, a call in the family's own format is text."""
 
     own = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     family = constrained_to_calls(family_named("hermes"))
@@ -159,14 +159,14 @@ def test_held_to_calls() -> None:
     ("prompt", "is_open"),
     [("<|im_start|>assistant\n<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", False)],
 )
-def test_the_prompt_opens_the_reasoning(prompt: str, is_open: bool) -> None:
-    """Whether the output begins inside the reasoning is read off the prompt's end."""
+def test_prompt_opens_reasoning(prompt: str, is_open: bool) -> None:
+    """The prompt's end shows whether the output starts within reasoning."""
 
     assert is_open == family_named("qwen3").reasoning.is_open_after(prompt)
 
 
-def test_reasoning_that_always_begins_inside() -> None:
-    """Some models go on as if the prompt had opened it, unless it has closed it."""
+def test_reasoning_that_starts_open() -> None:
+    """Some models continue as if the prompt had opened reasoning, unless it has closed it."""
 
     reasoning = family_named("deepseek_r1").reasoning
 

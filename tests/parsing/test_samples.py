@@ -27,8 +27,8 @@ def parsed(family: str, output: dict[str, Any], *pieces: str) -> Answer:
 
 
 @every_output
-def test_the_text_is_found(family: str, output: dict[str, Any]) -> None:
-    """Content and reasoning are what the sample says, to the character."""
+def test_text(family: str, output: dict[str, Any]) -> None:
+    """Content and reasoning match the sample to the character."""
 
     answer = parsed(family, output)
 
@@ -36,8 +36,8 @@ def test_the_text_is_found(family: str, output: dict[str, Any]) -> None:
 
 
 @every_output
-def test_the_calls_are_found(family: str, output: dict[str, Any]) -> None:
-    """Calls have the names and arguments of the sample; those of a whole call are valid JSON."""
+def test_calls(family: str, output: dict[str, Any]) -> None:
+    """Calls have the sample's names and arguments; those of a complete call are valid JSON."""
 
     calls = parsed(family, output).calls
 
@@ -50,8 +50,8 @@ def test_the_calls_are_found(family: str, output: dict[str, Any]) -> None:
 
 
 @every_output
-def test_a_broken_call_keeps_what_was_written(family: str, output: dict[str, Any]) -> None:
-    """The arguments of a call that was cut off are the beginning of the JSON it would have had."""
+def test_truncated_call(family: str, output: dict[str, Any]) -> None:
+    """The arguments of a truncated call are the beginning of the complete JSON."""
 
     calls = parsed(family, output).calls
 
@@ -78,7 +78,7 @@ def test_at_token_boundaries(family: str, output: dict[str, Any]) -> None:
 
 @every_family
 def test_every_split_into_two(path: Path) -> None:
-    """Cut once, anywhere, each output gives the same events."""
+    """Every split into two pieces gives the same events."""
 
     for output in outputs(path):
         text, whole = output["text"], parsed(path.stem, output)
@@ -118,7 +118,7 @@ def _common(one: str, other: str) -> str:
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_random_pieces(data: st.DataObject) -> None:
-    """Cut anywhere and often, an output gives the same events; empty pieces give none."""
+    """Any split gives the same events; empty pieces give none."""
 
     family, output = data.draw(st.sampled_from(ALL))
     text = output["text"]
@@ -129,6 +129,6 @@ def test_random_pieces(data: st.DataObject) -> None:
 
 
 def test_every_family_has_samples() -> None:
-    """Each row of the tables has a file of its own."""
+    """Each family has its own file of samples."""
 
     assert {family.name for family in FAMILIES} == {path.stem for path in FILES}

@@ -48,21 +48,21 @@ ROOT: dict[str, Any] = {
         ("absent", set()),
     ],
 )
-def test_the_types_of_a_property(name: str, types: set[str]) -> None:
-    """Types are found through lists, alternatives, enumerations and references."""
+def test_types_of_a_property(name: str, types: set[str]) -> None:
+    """Types are found in lists, alternatives, enumerations and references."""
 
     assert types == argument_types(ROOT, name)
 
 
 @pytest.mark.parametrize("schema", [None, {}, {"properties": []}, {"properties": {"a": 1}}])
-def test_schemas_that_say_nothing(schema: Any) -> None:
-    """Where the schema is none, nothing is known."""
+def test_schemas_without_types(schema: Any) -> None:
+    """Without a valid schema, no type is known."""
 
     assert not argument_types(schema, "a")
 
 
-def test_alternatives_of_alternatives() -> None:
-    """They do not multiply: a schema of a few kilobytes does not hold up who reads an argument."""
+def test_nested_alternatives() -> None:
+    """They do not multiply: a schema of a few kilobytes does not delay parsing."""
     levels = {str(at): {"anyOf": [{"$ref": f"#/$defs/{at + 1}"}] * 100} for at in range(3)}
     schema = {
         "properties": {"a": {"$ref": "#/$defs/0"}, "b": {"anyOf": [{"type": "string"}] * 1000}},
@@ -102,7 +102,7 @@ def test_alternatives_of_alternatives() -> None:
         ("  two ", set(), '"  two "'),
     ],
 )
-def test_the_json_of_a_text(text: str, types: set[str], expected: str) -> None:
-    """A value of an allowed type where the text is one, else a string."""
+def test_typed_json(text: str, types: set[str], expected: str) -> None:
+    """A value of an allowed type if the text is one, otherwise a string."""
 
     assert expected == typed_json(text, frozenset(types))

@@ -30,8 +30,8 @@ values = st.recursive(
 
 
 @given(values)
-def test_json_is_kept(value: Any) -> None:
-    """JSON comes out to the character, however it is written."""
+def test_json_is_unchanged(value: Any) -> None:
+    """JSON is passed on to the character, in any style."""
 
     for text in (json.dumps(value), json.dumps(value, ensure_ascii=False, indent=1)):
         assert text == converted(text, JSON)
@@ -40,7 +40,7 @@ def test_json_is_kept(value: Any) -> None:
 @given(values)
 @example({"a": ["it's", 'a "b"', "\\n", "\x00\x7f", "\U0001f600"]})
 def test_python_becomes_json(value: Any) -> None:
-    """What Python would print of a value is that value."""
+    """What Python prints for a value parses to that value."""
 
     assert value == json.loads(in_json(repr(value), PYTHON))
 
@@ -59,7 +59,7 @@ PYTHON_TEXTS = [
 
 @pytest.mark.parametrize("text", PYTHON_TEXTS)
 def test_python_spellings(text: str) -> None:
-    """Escapes, quotes, tuples and short floats mean what Python means."""
+    """Escapes, quotes, tuples and short floats mean what they mean in Python."""
 
     expected = json.loads(json.dumps(ast.literal_eval(text)))
 
@@ -67,8 +67,8 @@ def test_python_spellings(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [r"'\ud83d'", r"'\xZZ'", r"'\U99999999'", r"'\q'"])
-def test_escapes_that_are_none(text: str) -> None:
-    """A backslash that escapes nothing stands for itself, half a surrogate pair stays escaped."""
+def test_invalid_escapes(text: str) -> None:
+    """A backslash that escapes nothing is literal; a lone surrogate stays escaped."""
 
     json.loads(in_json(text, PYTHON)).encode("utf-8", "surrogatepass")
     assert converted(text, PYTHON).isascii()
@@ -79,7 +79,7 @@ SLOPPY = [('"a\nb"', "a\nb"), ('"\\x"', "\\x"), ('"\\u12"', "\\u12"), ('"it\\\'s
 
 @pytest.mark.parametrize(("text", "value"), SLOPPY)
 def test_sloppy_json_strings(text: str, value: str) -> None:
-    """Strings with raw line breaks or unknown escapes become valid ones."""
+    """Strings with raw line breaks or unknown escapes become valid."""
 
     assert json.loads(in_json(text, JSON)) == value
 
@@ -89,7 +89,7 @@ BAD_JSON += ["[1 2]", '{"a" 1}', '{"a": }', "[", "1 2", "}", "-", "1e", "tru" * 
 
 
 @pytest.mark.parametrize("text", BAD_JSON)
-def test_what_is_no_json(text: str) -> None:
+def test_invalid_json(text: str) -> None:
     """Anything else is refused."""
 
     assert converted(text, JSON) is None
@@ -99,14 +99,14 @@ def test_what_is_no_json(text: str) -> None:
     "text",
     ["f(x)", "1 + 1", "__import__('os')", "a.b", "{1: 2}", "{1, 2}", "'a' 'b'", "1_000", "1j"],
 )
-def test_what_python_may_not_be(text: str) -> None:
-    """Only literals are values: no names, no calls, no sums, no keys but strings."""
+def test_python_expressions(text: str) -> None:
+    """Only literals are values: no names, calls or sums, and only string keys."""
 
     assert converted(text, PYTHON) is None
 
 
-def test_a_spelling_of_gemma() -> None:
-    """Bare keys, and strings between tokens, with whatever is in them."""
+def test_gemma_spelling() -> None:
+    """Bare keys, and strings between tokens, with any content."""
 
     text = '{city:<|"|>São "Paulo"\\n<|"|>,n:-1.5,<|"|>a b<|"|>:[true,null,{}]}'
 
@@ -118,8 +118,8 @@ def test_a_spelling_of_gemma() -> None:
 
 
 @pytest.mark.parametrize("dialect", [JSON, PYTHON])
-def test_depth_is_bounded(dialect: Any) -> None:
-    """Values nest as deep as the limit and no deeper."""
+def test_depth_limit(dialect: Any) -> None:
+    """Values nest up to the limit and no deeper."""
 
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
 

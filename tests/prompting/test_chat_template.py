@@ -63,16 +63,16 @@ def called(arguments: Any, content: str | None = None) -> dict[str, Any]:
         ("{{ bos_token }}", {"role": "user", "content": "a"}, "<s>"),
     ],
 )
-def test_messages_take_the_shape_that_the_template_wants(
+def test_messages_are_adapted_to_the_template(
     source: str, message: dict[str, Any], text: str
 ) -> None:
-    """Content, role and arguments are turned into the one form that a template knows."""
+    """Content, role and arguments are converted to the form that the template supports."""
 
     assert text == render(source, message)
 
 
-def test_the_clients_messages_stay_as_they_are() -> None:
-    """Shaping makes new messages; the caller's are not touched."""
+def test_client_messages_are_not_modified() -> None:
+    """Adapting creates new messages."""
 
     message = called('{"x": 1}')
     render(ARGUMENTS_AS_MAPPING, message)
@@ -90,17 +90,17 @@ def test_the_clients_messages_stay_as_they_are() -> None:
         ("{{ ''.__class__.__mro__ }}", {"role": "user", "content": "a"}, "unsafe"),
     ],
 )
-def test_what_a_template_cannot_render_is_the_callers_error(
+def test_template_error_is_an_invalid_request(
     source: str, message: dict[str, Any], reason: str
 ) -> None:
-    """The answer names `messages` and gives the template's own words."""
+    """The error names `messages` and quotes the template's message."""
 
     with pytest.raises(InvalidRequest, match=reason) as refused:
         render(source, message)
     assert refused.value.param == "messages"
 
 
-def test_a_part_that_is_not_text_is_refused_by_its_path() -> None:
+def test_non_text_part_is_refused() -> None:
     """`param` is the path of the part."""
 
     image = {"type": "image_url", "image_url": {"url": "x"}}
@@ -111,7 +111,7 @@ def test_a_part_that_is_not_text_is_refused_by_its_path() -> None:
 
 @pytest.mark.parametrize("content", [None, []])
 @pytest.mark.parametrize("source", [PLAIN, PARTS])
-def test_an_assistant_that_said_nothing(source: str, content: Any) -> None:
+def test_assistant_without_content(source: str, content: Any) -> None:
     """Its content is empty for every template, and never the word None."""
 
     text = render(source, {"role": "assistant", "content": content})
@@ -125,20 +125,20 @@ NOT_OBJECTS = ['{"location', "oops", "[]", "1", "[" * 100_000, "", None]
 @pytest.mark.parametrize("source", SHAPES)
 @pytest.mark.parametrize("arguments", NOT_OBJECTS, ids=lambda given: str(given)[:10])
 def test_arguments_that_are_not_a_json_object(source: str, arguments: str | None) -> None:
-    """The template gets an empty object, so that the conversation can go on."""
+    """The template gets an empty object, so that the conversation can continue."""
 
     assert render(source, called(arguments)) == "({})"
 
 
 @pytest.mark.parametrize("source", SHAPES)
-def test_arguments_may_be_an_object(source: str) -> None:
-    """Some clients send the object that they parsed."""
+def test_parsed_arguments(source: str) -> None:
+    """Some clients send the parsed object."""
 
     assert json.loads(render(source, called({"x": 1}))[1:-1]) == {"x": 1}
 
 
 def test_malformed_arguments_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The warning has the path, and nothing of the arguments."""
+    """The warning has the path, but not the arguments."""
 
     template = ChatTemplate(ARGUMENTS_AS_MAPPING, {})
     for _ in range(2):
@@ -154,21 +154,21 @@ EFFORTS = "{% if effort not in ['low', none] %}{{ raise_exception('no') }}{% end
 
 
 @pytest.mark.parametrize(("value", "accepted"), [("low", True), ("minimal", False)])
-def test_a_template_accepts_the_values_that_it_renders_with(value: str, accepted: bool) -> None:
-    """A template that raises for a value of a variable does not accept it."""
+def test_accepts(value: str, accepted: bool) -> None:
+    """A template that raises for a variable's value does not accept it."""
 
     source = "{% set effort = effort | default(none) %}" + EFFORTS + PLAIN
     assert ChatTemplate(source, {}).accepts("effort", value) is accepted
 
 
-def test_a_template_that_refuses_any_small_chat_accepts_every_value() -> None:
-    """Trying it out says nothing of the value."""
+def test_accepts_without_a_renderable_chat() -> None:
+    """A failure then says nothing about the value."""
 
     assert ChatTemplate("{{ raise_exception('no') }}{{ effort }}", {}).accepts("effort", "low")
 
 
-def test_objects_that_a_template_shows_are_not_told() -> None:
-    """A failure whose words show an object of the process is told in general words."""
+def test_internal_objects_are_not_shown() -> None:
+    """An error whose message shows an internal object gets a general message."""
     source = "{{ raise_exception(namespace | string) }}"
 
     with pytest.raises(InvalidRequest, match="<class") as refused:
@@ -177,8 +177,8 @@ def test_objects_that_a_template_shows_are_not_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "bos_token"])
-def test_template_arguments_cannot_replace_the_gateways(name: str) -> None:
-    """A request may not smuggle in what the gateway gives to the template."""
+def test_reserved_variables(name: str) -> None:
+    """A request cannot override the gateway's variables."""
 
     with pytest.raises(InvalidRequest, match=f"'{name}'") as refused:
         render(PLAIN, template_kwargs={name: "x"})
@@ -186,27 +186,27 @@ def test_template_arguments_cannot_replace_the_gateways(name: str) -> None:
 
 
 def test_template_arguments_reach_the_template() -> None:
-    """A template's own switches are the request's to set."""
+    """A request can set a template's own variables."""
 
     assert render("{{ thinking }}", template_kwargs={"thinking": False}) == "False"
 
 
-def test_the_generation_prompt_can_be_left_out() -> None:
-    """Without it the text ends with the last message."""
+def test_without_generation_prompt() -> None:
+    """The text then ends with the last message."""
 
     text = render(CHATML, {"role": "user", "content": "a"}, add_generation_prompt=False)
     assert text == "<|im_start|>user\na<|im_end|>\n"
 
 
-def test_a_syntax_error_is_found_at_load() -> None:
-    """A template that cannot be compiled makes its model unavailable, with the line."""
+def test_syntax_error() -> None:
+    """A template that does not compile makes its model unavailable; the error has the line."""
 
     with pytest.raises(ModelUnavailable, match="line 2 of the chat template"):
         ChatTemplate("a\n{% if %}", {})
 
 
-def test_a_template_is_read_by_name_or_from_a_file(tmp_path: Path) -> None:
-    """What is no built-in name is a path."""
+def test_template_by_name_or_path(tmp_path: Path) -> None:
+    """Anything but a built-in name is a path."""
 
     path = tmp_path / "own.jinja"
     path.write_text("own", encoding="utf-8")
@@ -240,8 +240,8 @@ done
 """
 
 
-def test_chatml_offers_tools_and_shows_their_calls() -> None:
-    """The built-in template writes a whole tool conversation in Hermes form."""
+def test_chatml_with_tools() -> None:
+    """The built-in template renders a complete tool conversation in Hermes' format."""
 
     text = render(
         chat_templates.read("chatml"),
@@ -254,15 +254,15 @@ def test_chatml_offers_tools_and_shows_their_calls() -> None:
     assert text == CHATML_OFFER
 
 
-def test_chatml_is_plain_without_tools() -> None:
-    """Without system message and tools only the turns are written."""
+def test_chatml_without_tools() -> None:
+    """Without a system message and tools, only the turns are rendered."""
 
     text = render(chat_templates.read("chatml"), {"role": "user", "content": "a"})
     assert text == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_an_unknown_template_name_is_a_key_error() -> None:
-    """Names are those of the files in the package, and nothing else."""
+def test_unknown_template_name() -> None:
+    """Only the files in the package are names."""
 
     with pytest.raises(KeyError):
         chat_templates.read("../chat_templates/chatml")

@@ -16,28 +16,28 @@ PROMPTS = {
 
 
 @pytest.mark.parametrize(("name", "prompt"), PROMPTS.items())
-def test_a_familys_prompt(name: str, prompt: str) -> None:
-    """Tokens and order are those that the family was trained with."""
+def test_prompt(name: str, prompt: str) -> None:
+    """Tokens and order are those of the model's training."""
 
     [found] = [each for each in FORMATS if each.names.split(", ")[0].startswith(name)]
     assert prompt == found.prompt("a", "b")
 
 
 @pytest.mark.parametrize("expected", FORMATS, ids=lambda each: each.names)
-def test_a_family_is_known_by_its_tokens(expected: InfillFormat) -> None:
-    """A vocabulary that holds them all, and no other family's, is of that family."""
+def test_format_is_detected_by_its_tokens(expected: InfillFormat) -> None:
+    """A vocabulary with all tokens of one format, and of no other, has that format."""
 
     assert detect(expected.tokens.__contains__) is expected
 
 
-def test_a_vocabulary_without_all_tokens_is_of_no_family() -> None:
-    """One token alone says nothing."""
+def test_incomplete_tokens() -> None:
+    """A single token is not enough."""
 
     assert detect(["<fim_prefix>", "<fim_suffix>", "[PREFIX]"].__contains__) is None
 
 
-def test_the_texts_are_taken_as_they_are() -> None:
-    """A text that reads like a part of the form is a text."""
+def test_texts_are_literal() -> None:
+    """Text that looks like a part of the format stays text."""
 
     assert FORMATS[1].prompt("suffix", "{prefix}") == (
         "<fim_prefix>suffix<fim_suffix>{prefix}<fim_middle>"

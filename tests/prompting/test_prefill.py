@@ -28,7 +28,7 @@ def rendered(source: str, content: Any) -> str:
 @pytest.mark.parametrize("source", [AS_IT_IS, TRIMS])
 @pytest.mark.parametrize("content", ["b", "b ", " b\n\n", "", "[a]", "left-open-5e1c b"])
 def test_the_prompt_ends_as_in_transformers(source: str, content: str) -> None:
-    """Whether the template trims or not, and whatever the text looks like."""
+    """Whether or not the template trims, and whatever the text looks like."""
 
     messages = [USER, {"role": "assistant", "content": content}]
     theirs, _ = render_jinja_template([messages], chat_template=source, continue_final_message=True)
@@ -36,14 +36,14 @@ def test_the_prompt_ends_as_in_transformers(source: str, content: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "text"), [(ONE_PART, "<a><b"), (TWO_PARTS, "<a><b><c ")])
-def test_the_last_text_part_is_left_open(content: list[dict[str, str]], text: str) -> None:
-    """Parts behind it are not what the model goes on from."""
+def test_last_text_part_stays_open(content: list[dict[str, str]], text: str) -> None:
+    """Parts after it are not continued."""
 
     assert text == rendered(PARTS, content)
 
 
-def test_the_clients_message_stays_as_it_is() -> None:
-    """The mark is set in a copy."""
+def test_client_message_is_not_modified() -> None:
+    """The mark is added to a copy."""
 
     content = [{"type": "text", "text": "b"}]
     rendered(PARTS, content)
@@ -51,8 +51,8 @@ def test_the_clients_message_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("source", [DROPS, "{{ messages[-1].role }}"])
-def test_a_message_that_the_template_drops_cannot_be_continued(source: str) -> None:
-    """Some templates cut what they take for reasoning; then there is no end to go on from."""
+def test_dropped_message(source: str) -> None:
+    """Some templates remove what looks like reasoning; then there is nothing to continue."""
 
     with pytest.raises(InvalidRequest, match="drops the last message") as refused:
         rendered(source, "b")
@@ -60,16 +60,16 @@ def test_a_message_that_the_template_drops_cannot_be_continued(source: str) -> N
 
 
 @pytest.mark.parametrize("content", [[{"type": "refusal", "refusal": "no"}], [{"type": "image"}]])
-def test_a_message_without_text_cannot_be_continued(content: list[dict[str, str]]) -> None:
-    """There is nothing to go on from."""
+def test_message_without_text(content: list[dict[str, str]]) -> None:
+    """There is nothing to continue."""
 
     with pytest.raises(InvalidRequest, match="no text") as refused:
         rendered(PARTS, content)
     assert refused.value.param == "continue_final_message"
 
 
-def test_no_message_cannot_be_continued() -> None:
-    """The list of messages may be empty where a caller allows it."""
+def test_no_message() -> None:
+    """The list of messages may be empty."""
 
     with pytest.raises(InvalidRequest, match="no text"):
         ChatTemplate(AS_IT_IS, {}).render([], continue_final_message=True)

@@ -20,30 +20,30 @@ from tests.prompting import vocabularies
 USER = {"role": "user", "content": "Hello"}
 
 
-def test_a_chat_gets_no_special_tokens_but_its_templates(tiny: Tokenizer) -> None:
-    """The template writes BOS where the model wants it; the tokenizer must not add another."""
+def test_chat_uses_the_templates_special_tokens(tiny: Tokenizer) -> None:
+    """The template writes BOS if the model needs it; the tokenizer must not add another."""
 
     prompt = PromptBuilder(tiny).chat([USER])
     decoded = tiny.fast.decode(prompt.token_ids, skip_special_tokens=False)
     assert decoded == prompt.text
 
 
-def test_a_completion_gets_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
-    """A raw prompt starts with BOS where the tokenizer adds it."""
+def test_completion_uses_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
+    """A raw prompt starts with BOS if the tokenizer adds it."""
 
     prompt = PromptBuilder(tiny).completion("Hello")
     decoded = tiny.fast.decode(prompt.token_ids, skip_special_tokens=False)
     assert decoded == "<|endoftext|>Hello"
 
 
-def test_a_given_template_replaces_the_models_own(tiny: Tokenizer) -> None:
-    """The setting wins over the folder."""
+def test_configured_template(tiny: Tokenizer) -> None:
+    """The setting overrides the folder's template."""
 
     assert PromptBuilder(tiny, chat_template="mine").chat([USER]).text == "mine"
 
 
-def test_a_model_without_template_cannot_chat(tiny: Tokenizer) -> None:
-    """A base model refuses chats and says why."""
+def test_no_chat_template(tiny: Tokenizer) -> None:
+    """A base model refuses chats with the reason."""
 
     base = dataclasses.replace(tiny, chat_templates={})
     with pytest.raises(InvalidRequest, match="has no chat template") as refused:
@@ -64,10 +64,8 @@ DOCUMENT = {"text": "x"}
         ({"tools": [TOOL], "documents": [DOCUMENT]}, "tool_use"),
     ],
 )
-def test_a_purpose_chooses_its_template(
-    tiny: Tokenizer, options: dict[str, Any], purpose: str
-) -> None:
-    """A tokenizer with templates by purpose uses the one for what the chat brings."""
+def test_template_by_purpose(tiny: Tokenizer, options: dict[str, Any], purpose: str) -> None:
+    """With templates by purpose, the content of the chat decides."""
 
     named = {
         name: f"{name}{{{{ documents and '' or '' }}}}" for name in ("default", "tool_use", "rag")
@@ -76,8 +74,8 @@ def test_a_purpose_chooses_its_template(
     assert builder.chat([USER], **options).text == purpose
 
 
-def test_documents_that_the_template_does_not_know_are_refused(tiny: Tokenizer) -> None:
-    """They would be dropped without a word."""
+def test_unsupported_documents(tiny: Tokenizer) -> None:
+    """Otherwise they would be dropped silently."""
 
     with pytest.raises(InvalidRequest) as refused:
         PromptBuilder(tiny).chat([USER], documents=[DOCUMENT])
@@ -85,14 +83,14 @@ def test_documents_that_the_template_does_not_know_are_refused(tiny: Tokenizer) 
 
 
 def test_documents_reach_the_template(tiny: Tokenizer) -> None:
-    """A template that mentions them gets them as they came."""
+    """A template that uses them gets them unchanged."""
 
     builder = PromptBuilder(tiny, chat_template="{{ documents[0].text }}")
     assert builder.chat([USER], documents=[DOCUMENT]).text == "x"
 
 
-def test_the_builder_says_what_its_templates_know(tiny: Tokenizer) -> None:
-    """Any of them: which one renders depends on the chat."""
+def test_template_knows(tiny: Tokenizer) -> None:
+    """Any template counts: which one renders depends on the chat."""
 
     named = {"default": "{{ effort }}", "rag": "{{ documents }}"}
     builder = PromptBuilder(dataclasses.replace(tiny, chat_templates=named))
@@ -100,8 +98,8 @@ def test_the_builder_says_what_its_templates_know(tiny: Tokenizer) -> None:
     assert known == [True, True, False]
 
 
-def test_a_prefill_is_left_open(tiny: Tokenizer) -> None:
-    """The model goes on in the assistant's last message."""
+def test_prefill(tiny: Tokenizer) -> None:
+    """The model continues the assistant's last message."""
 
     prefill = {"role": "assistant", "content": "I am"}
     builder = PromptBuilder(tiny)
@@ -109,8 +107,8 @@ def test_a_prefill_is_left_open(tiny: Tokenizer) -> None:
     assert prompt.text.endswith("<|im_start|>assistant\nI am")
 
 
-def test_a_chat_may_take_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
-    """A template that leaves BOS to the tokenizer."""
+def test_chat_with_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
+    """For a template that leaves BOS to the tokenizer."""
 
     builder = PromptBuilder(tiny)
     plain, special = (
@@ -125,10 +123,8 @@ def test_a_chat_may_take_the_tokenizers_special_tokens(tiny: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("side", "kept"), [("left", "<|endoftext|> you?"), ("right", "<|endoftext|>Hello")]
 )
-def test_a_prompt_is_cut_where_it_is_wanted(
-    tiny: Tokenizer, side: Literal["left", "right"], kept: str
-) -> None:
-    """From the wanted side, and the special tokens stay."""
+def test_truncation(tiny: Tokenizer, side: Literal["left", "right"], kept: str) -> None:
+    """On the requested side, and the special tokens stay."""
 
     text = "Hello! Hello you?" if side == "right" else "Hello! Hello! you?"
     whole = tiny.encode(kept, add_special_tokens=False)
@@ -139,7 +135,7 @@ def test_a_prompt_is_cut_where_it_is_wanted(
     assert (prompt.text, prompt.token_ids) == (None, whole.ids)
 
 
-def test_a_short_prompt_is_not_cut(tiny: Tokenizer) -> None:
+def test_short_prompt_is_not_truncated(tiny: Tokenizer) -> None:
     """It keeps its text."""
 
     reading = TokenizeOptions(
@@ -148,16 +144,16 @@ def test_a_short_prompt_is_not_cut(tiny: Tokenizer) -> None:
     assert PromptBuilder(tiny).completion("Hello", reading).text == "Hello"
 
 
-def test_tokens_beyond_the_context_can_be_counted(tiny: Tokenizer) -> None:
-    """Who only counts is told how many there are."""
+def test_counting_beyond_the_context(tiny: Tokenizer) -> None:
+    """Counting requests get the number of tokens."""
 
     reading = TokenizeOptions(add_special_tokens=False, param="prompt", within_context=False)
     prompt = PromptBuilder(tiny, max_model_len=8).completion("!" * 50, reading)
     assert len(prompt.token_ids) > 8
 
 
-def test_counting_ends_somewhere(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of ids without end would hold the event loop."""
+def test_counting_limit(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unlimited list of ids would block the event loop."""
 
     monkeypatch.setattr(prompt_module, "MAX_COUNTED_TOKENS", 49)
     reading = TokenizeOptions(add_special_tokens=False, param="prompt", within_context=False)
@@ -166,16 +162,16 @@ def test_counting_ends_somewhere(tiny: Tokenizer, monkeypatch: pytest.MonkeyPatc
     assert refused.value.param == "prompt"
 
 
-def test_a_pair_is_one_sequence_of_two_parts() -> None:
-    """A cross-encoder reads both texts at once, and which token is of which."""
+def test_pair() -> None:
+    """A cross-encoder gets both texts in one sequence, with each token's type."""
 
     fast = vocabularies.word_piece()
     builder = PromptBuilder(Tokenizer(fast, {}, {}))
     assert builder.pair("play", "playing chess", param="documents") == ([1, 1, 2, 3], [0, 1, 1, 1])
 
 
-def test_a_pair_beyond_the_context_is_refused() -> None:
-    """The error names the field that the caller gave."""
+def test_pair_beyond_the_context() -> None:
+    """The error names the caller's field."""
 
     builder = PromptBuilder(Tokenizer(vocabularies.word_piece(), {}, {}), max_model_len=2)
     with pytest.raises(ContextLengthExceeded) as refused:
@@ -184,24 +180,24 @@ def test_a_pair_beyond_the_context_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("skip", "text"), [(True, "Hello"), (False, "<|endoftext|>Hello")])
-def test_tokens_become_text_again(tiny: Tokenizer, skip: bool, text: str) -> None:
-    """With or without the special ones."""
+def test_decode(tiny: Tokenizer, skip: bool, text: str) -> None:
+    """With or without special tokens."""
 
     builder = PromptBuilder(tiny)
     token_ids = builder.completion("Hello").token_ids
     assert text == builder.decode(token_ids, skip_special_tokens=skip)
 
 
-def test_a_code_model_fills_a_gap() -> None:
-    """The form of the family whose tokens the vocabulary holds."""
+def test_fill_in_the_middle() -> None:
+    """Uses the format whose tokens the vocabulary has."""
 
     fast = vocabularies.of_words("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
     builder = PromptBuilder(Tokenizer(fast, {}, {}))
     assert builder.fill_in_the_middle("a", "b") == "<fim_prefix>a<fim_suffix>b<fim_middle>"
 
 
-def test_a_model_that_fills_no_gaps_refuses_a_suffix(tiny: Tokenizer) -> None:
-    """The error is OpenAI's for a parameter that a model does not know."""
+def test_unsupported_suffix(tiny: Tokenizer) -> None:
+    """The error is OpenAI's for a parameter that the model does not support."""
 
     with pytest.raises(InvalidRequest) as refused:
         PromptBuilder(tiny).fill_in_the_middle("a", "b")
@@ -217,10 +213,10 @@ def _completion(builder: PromptBuilder) -> object:
 
 
 @pytest.mark.parametrize(("build", "param"), [(_chat, "messages"), (_completion, "prompt")])
-def test_a_prompt_beyond_the_context_is_refused_with_the_numbers(
+def test_prompt_beyond_the_context(
     tiny: Tokenizer, build: Callable[[PromptBuilder], object], param: str
 ) -> None:
-    """The message names the limit and what was asked."""
+    """The message has the limit and the number of tokens."""
 
     wanted = r"maximum context length is 8 tokens\. However, your \w+ resulted in \d+ tokens"
     with pytest.raises(ContextLengthExceeded, match=wanted) as refused:
@@ -238,8 +234,8 @@ async def _worst_lag_s(work: asyncio.Future[object] | asyncio.Task[object]) -> f
     return worst
 
 
-def test_a_prompt_of_a_megabyte_leaves_the_loop_free(tiny: Tokenizer) -> None:
-    """1 MB is rendered and tokenized elsewhere; the budget is 10 ms, 50 on a busy machine."""
+def test_large_prompt_does_not_block_the_event_loop(tiny: Tokenizer) -> None:
+    """1 MB is rendered and tokenized on a thread; the budget is 10 ms, 50 on a busy machine."""
 
     builder = PromptBuilder(tiny, max_model_len=128_000)
     message = {"role": "user", "content": "Hello there, how are you? " * 40_000}
@@ -272,8 +268,8 @@ class Counting:
 
 
 @pytest.mark.parametrize("limit", [8, 4096])
-def test_a_limit_needs_no_second_tokenization(tiny: Tokenizer, limit: int) -> None:
-    """The tokens are counted where they are made, whether they fit or not."""
+def test_prompt_is_tokenized_once(tiny: Tokenizer, limit: int) -> None:
+    """The same encoding gives the count and the ids, whether they fit or not."""
 
     fast: Any = Counting(tiny.fast)
     builder = PromptBuilder(dataclasses.replace(tiny, fast=fast), max_model_len=limit)
@@ -283,7 +279,7 @@ def test_a_limit_needs_no_second_tokenization(tiny: Tokenizer, limit: int) -> No
 
 
 def test_many_ids_are_packed(tiny: Tokenizer) -> None:
-    """They are the same numbers, in the form that a tensor has."""
+    """They are the same numbers, in the format of a tensor."""
 
     text = "Hello there " * 8000
     prompt = PromptBuilder(tiny).completion(text)
@@ -291,8 +287,8 @@ def test_many_ids_are_packed(tiny: Tokenizer) -> None:
     assert list(prompt.token_ids) == tiny.encode(text, add_special_tokens=True).ids
 
 
-def test_texts_together_are_the_texts_one_by_one(tiny: Tokenizer) -> None:
-    """More than are tokenized at a time, and some of them are cut."""
+def test_batch_equals_single_texts(tiny: Tokenizer) -> None:
+    """More texts than one batch, some of them truncated."""
 
     texts = [f"Hello {'!' * (number % 7)} {number}" for number in range(300)]
     readings = [
@@ -307,8 +303,8 @@ def test_texts_together_are_the_texts_one_by_one(tiny: Tokenizer) -> None:
     assert {prompt.text is None for prompt in one_by_one} == {True, False}
 
 
-def test_of_many_texts_the_one_that_is_too_long_is_named(tiny: Tokenizer) -> None:
-    """By its own place."""
+def test_text_that_is_too_long_in_a_batch(tiny: Tokenizer) -> None:
+    """The error names its own index."""
 
     texts = ["Hello"] * 200 + ["!" * 50] + ["Hello"]
     readings = [
@@ -319,8 +315,8 @@ def test_of_many_texts_the_one_that_is_too_long_is_named(tiny: Tokenizer) -> Non
     assert refused.value.param == "input[200]"
 
 
-def test_a_builder_is_a_contracts_vocabulary(tiny: Tokenizer) -> None:
-    """Ids without special tokens, the text of one token, a text without a BOS that comes anyway."""
+def test_vocabulary(tiny: Tokenizer) -> None:
+    """Ids without special tokens, the text of one token, a text without the automatic BOS."""
 
     prompts = PromptBuilder(tiny)
     ids = prompts.ids("Hello")

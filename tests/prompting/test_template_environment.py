@@ -58,15 +58,15 @@ DIALECT = {
 
 
 @pytest.mark.parametrize("source", DIALECT.values(), ids=DIALECT.keys())
-def test_a_template_renders_as_in_transformers(source: str) -> None:
-    """The limits and the fast look-up change no result."""
+def test_renders_like_transformers(source: str) -> None:
+    """Limits and the fast attribute lookup change no result."""
 
     theirs, _ = render_jinja_template([MESSAGES], chat_template=source)
     assert theirs[0] == render(source, {"messages": MESSAGES})
 
 
-def test_the_time_is_now() -> None:
-    """Templates that name the day have the one of the machine."""
+def test_strftime_now() -> None:
+    """Templates that name the date get the machine's."""
 
     assert datetime.now().strftime("%Y") == render("{{ strftime_now('%Y') }}", {})
 
@@ -90,8 +90,8 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("source", ESCAPES)
-def test_an_escape_is_a_400(source: str) -> None:
-    """A template from a stranger reaches nothing but what it is given."""
+def test_sandbox_escape(source: str) -> None:
+    """An untrusted template reaches only its own variables."""
 
     with pytest.raises(InvalidRequest) as refused:
         ChatTemplate(source, {}).render([{"role": "user", "content": "a"}])
@@ -106,7 +106,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
-def test_an_endless_template_ends(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_endless_template(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """After its second of CPU time the request is refused, and the thread is free."""
 
     monkeypatch.setattr(template_environment, "MAX_CPU_S", 0.05)
@@ -133,15 +133,15 @@ DOUBLING = (
 
 
 @pytest.mark.parametrize("source", GROWING.values(), ids=GROWING.keys())
-def test_a_growing_value_is_refused(source: str) -> None:
-    """Before it takes the machine's memory."""
+def test_growing_value(source: str) -> None:
+    """It is refused before it fills the memory."""
 
     with pytest.raises(TemplateLimit, match=r"longer than|larger than"):
         render(source if "{" in source else DOUBLING % source, {})
 
 
-def test_a_prompt_of_eight_million_characters_is_rendered() -> None:
-    """The limit is on what is more."""
+def test_text_at_the_limit() -> None:
+    """The limit itself is allowed."""
 
     content = "a" * template_environment.MAX_CHARACTERS
     assert render("{{ x }}", {"x": content}) == content
@@ -150,7 +150,7 @@ def test_a_prompt_of_eight_million_characters_is_rendered() -> None:
 
 
 def test_each_rendering_has_its_own_budget() -> None:
-    """Threads render at the same time, each with the time of its own."""
+    """Threads render concurrently, each with its own time."""
 
     steps: list[str] = []
     work = threading.Thread(
@@ -162,8 +162,8 @@ def test_each_rendering_has_its_own_budget() -> None:
     assert steps == ["x"]
 
 
-def test_a_templates_own_refusal_is_a_template_error() -> None:
-    """`raise_exception` says what the template's author wrote."""
+def test_raise_exception() -> None:
+    """The error has the template author's message."""
 
     with pytest.raises(TemplateError, match="no such role"):
         render("{{ raise_exception('no such role') }}", {})
@@ -179,8 +179,8 @@ def test_a_templates_own_refusal_is_a_template_error() -> None:
         ("{{ strftime_now('x') }}{{ raise_exception('y') }}{{ 'documents' }}", set()),
     ],
 )
-def test_the_variables_of_a_template(source: str, known: set[str]) -> None:
-    """Those that it takes from outside, not its own and not the environment's."""
+def test_variables_of(source: str, known: set[str]) -> None:
+    """Only undeclared ones, not its own and not the environment's."""
 
     assert known == variables_of(source)
 
@@ -209,8 +209,8 @@ _SCHEMA = {
     "arguments",
     ["", "indent=2", "sort_keys=true", "separators=(',', ':')", "separators=[',', ':']"],
 )
-def test_a_kept_schema_is_what_json_writes(change: dict[Any, Any], arguments: str) -> None:
-    """The first time and again, also beside one that differs in its values' types alone."""
+def test_cached_json_equals_json(change: dict[Any, Any], arguments: str) -> None:
+    """The first time and cached, also next to a value that differs only in types."""
 
     def expected(value: Any) -> str:
         options = {"indent=2": {"indent": 2}, "": {}, "sort_keys=true": {"sort_keys": True}}

@@ -19,19 +19,19 @@ def vocabulary(tmp_path: Path) -> Path:
 
 
 def test_text(vocabulary):
-    """The bytes of the tokens are put together before they are read as characters."""
+    """The bytes of all tokens are joined before they are decoded."""
     text = tiktoken_decode.read(vocabulary).decode([0, 1, 2, 3], param="input")
 
     assert text == "Hello wörld"
 
 
 def test_cut_character(vocabulary):
-    """A client that cuts a long text into chunks may cut a character: it is replaced."""
+    """A character that the client cut is replaced."""
     assert tiktoken_decode.read(vocabulary).decode([0, 2], param="input") == "Hel w\ufffd"
 
 
 def test_unknown_token(vocabulary):
-    """An id that OpenAI's tokenizer does not have is refused by its place."""
+    """An id that OpenAI's tokenizer does not have is refused; the error names its index."""
     with pytest.raises(InvalidRequest, match="unknown token 4") as refused:
         tiktoken_decode.read(vocabulary).decode([0, 4], param="input[1]")
 
@@ -39,8 +39,8 @@ def test_unknown_token(vocabulary):
 
 
 @pytest.mark.parametrize("content", [b"", b"SGVs 0\nnonsense\n", b"SGVs zero\n", b"*** 0\n"])
-def test_no_vocabulary(tmp_path, content):
-    """A file of another kind is told from a vocabulary."""
+def test_invalid_file(tmp_path, content):
+    """A file of another kind is refused."""
     path = tmp_path / "other"
     path.write_bytes(content)
 

@@ -16,10 +16,10 @@ TEXT = "Hello <|im_start|>über \U0001f600\n\n  you"
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_ids_are_those_of_transformers(
+def test_ids_equal_transformers(
     tiny: tokenizer.Tokenizer, tokenizer_folder: Path, special: bool
 ) -> None:
-    """The engine's tokenizer and ours give the same ids."""
+    """Transformers' tokenizer and ours return the same ids."""
 
     expected = AutoTokenizer.from_pretrained(tokenizer_folder).encode(
         TEXT, add_special_tokens=special
@@ -27,29 +27,29 @@ def test_ids_are_those_of_transformers(
     assert expected == tiny.encode(TEXT, add_special_tokens=special).ids
 
 
-def test_special_tokens_are_named(tiny: tokenizer.Tokenizer) -> None:
-    """Templates may name the tokens that the folder's configuration names."""
+def test_special_tokens(tiny: tokenizer.Tokenizer) -> None:
+    """Templates get the special tokens of the folder's configuration."""
 
     expected = {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
     assert expected == tiny.special_tokens
 
 
-def test_a_template_is_the_default_one(tiny: tokenizer.Tokenizer) -> None:
-    """A single template serves every chat."""
+def test_single_template(tiny: tokenizer.Tokenizer) -> None:
+    """A single template is the default."""
 
     assert tiny.chat_templates == {"default": tiny_tokenizer.CHATML}
 
 
-def test_a_folder_without_a_template_has_none(tmp_path: Path) -> None:
-    """A base model's tokenizer loads, without a chat template."""
+def test_no_template(tmp_path: Path) -> None:
+    """A base model's tokenizer loads without a chat template."""
 
     folder = tiny_tokenizer.write(tmp_path, chat_template=None)
     assert tokenizer.load(folder).chat_templates == {}
 
 
 @pytest.mark.parametrize("content", ["not json", "{}", '{"model": {"type": "Nope"}}'])
-def test_a_corrupt_tokenizer_is_the_models_fault(tmp_path: Path, content: str) -> None:
-    """A bad file makes the model unavailable and says that the tokenizer is why."""
+def test_corrupt_tokenizer(tmp_path: Path, content: str) -> None:
+    """The model is unavailable, and the error names the tokenizer."""
 
     tiny_tokenizer.write(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
@@ -57,8 +57,8 @@ def test_a_corrupt_tokenizer_is_the_models_fault(tmp_path: Path, content: str) -
         tokenizer.load(tmp_path)
 
 
-def test_a_missing_folder_is_the_models_fault(tmp_path: Path) -> None:
-    """A folder that is not there is said in words, and nothing is downloaded."""
+def test_missing_folder(tmp_path: Path) -> None:
+    """A missing folder has a clear error, and nothing is downloaded."""
 
     with pytest.raises(ModelUnavailable, match="its tokenizer cannot be loaded: "):
         tokenizer.load(tmp_path / "missing")
@@ -83,25 +83,23 @@ def _in_a_list(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [_in_files, _in_a_list])
-def test_a_folder_may_have_templates_by_purpose(
-    tmp_path: Path, write: Callable[[Path], None]
-) -> None:
-    """As files of their own, or as a list in the configuration."""
+def test_templates_by_purpose(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    """As separate files, or as a list in the configuration."""
 
     write(tiny_tokenizer.write(tmp_path, chat_template=None))
     assert tokenizer.load(tmp_path).chat_templates == NAMED
 
 
-def test_a_template_may_be_a_file(tmp_path: Path) -> None:
-    """`chat_template.jinja` stands for the one in the configuration."""
+def test_template_file(tmp_path: Path) -> None:
+    """`chat_template.jinja` overrides the configuration."""
 
     tiny_tokenizer.write(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("file")
     assert tokenizer.load(tmp_path).chat_templates == {"default": "file"}
 
 
-def test_a_tokenizer_neither_cuts_nor_pads(tmp_path: Path) -> None:
-    """Files of encoders do both by themselves, which would hide the true length."""
+def test_no_truncation_or_padding(tmp_path: Path) -> None:
+    """Encoder models configure both, which would hide the true length."""
 
     fast = FastTokenizer.from_file(str(tiny_tokenizer.write(tmp_path) / "tokenizer.json"))
     fast.enable_truncation(4)

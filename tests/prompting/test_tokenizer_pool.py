@@ -10,7 +10,7 @@ from openai_frontend.errors import ServerOverloaded
 from openai_frontend.prompting.tokenizer_pool import TokenizerPool
 
 
-def test_work_runs_off_the_loop() -> None:
+def test_work_runs_on_a_thread() -> None:
     """The work's thread is not the loop's."""
 
     async def thread_name() -> str:
@@ -20,7 +20,7 @@ def test_work_runs_off_the_loop() -> None:
 
 
 def test_work_beyond_the_queue_is_refused() -> None:
-    """With one at work and one waiting, a third is refused at once."""
+    """With one task running and one waiting, a third is refused at once."""
 
     async def third() -> None:
         pool, go = TokenizerPool(threads=1, queue=1), threading.Event()
@@ -36,8 +36,8 @@ def test_work_beyond_the_queue_is_refused() -> None:
         asyncio.run(third())
 
 
-def test_a_caller_that_leaves_frees_its_place() -> None:
-    """Cancelled work no longer counts against the queue."""
+def test_cancelled_work_leaves_the_queue() -> None:
+    """Cancelled work no longer counts."""
 
     async def last() -> str:
         pool, go = TokenizerPool(threads=1, queue=1), threading.Event()
@@ -56,7 +56,7 @@ def test_a_caller_that_leaves_frees_its_place() -> None:
 
 
 def test_an_error_reaches_the_caller() -> None:
-    """What the work raises is what the caller sees."""
+    """The caller gets the exception of the work."""
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(TokenizerPool(threads=1, queue=0).run(lambda: 1 // 0))

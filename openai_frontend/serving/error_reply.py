@@ -1,4 +1,4 @@
-"""What a client and the log are told of a failure: the one place that decides it. No HTTP."""
+"""Decides what a client and the log learn about a failure, for every endpoint."""
 
 import logging
 import math
@@ -25,8 +25,8 @@ _GENERIC = "The server had an error while processing your request."
 _REFUSED = "The model refuses the request; the reason is for the server's operator to see."
 _FAILED = "The model cannot serve now; the reason is for the server's operator to see."
 
-# What a message of Triton's, an engine's or a library's may hold, and no client is to learn: an
-# address in memory, a file of the server's, a traceback, an object as Python shows it.
+# What messages of Triton, an engine or a library may contain and clients must not see: a memory
+# address, a path on the server, a traceback, the repr of an object.
 _INSIDES = re.compile(
     r"0x[0-9a-f]{4}|Traceback|File \"|<[\w.]+ object|<class |triton_python_backend_shm"
     r"|(?<![\w.:/#])/(?!(?:properties|items|\$?defs|definitions|v[12])/)[\w.@+-]+/[\w.@+-]",
@@ -37,30 +37,30 @@ _LONGEST_FOREIGN = 2000  # characters
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """A failure as it is sent."""
+    """An error response."""
 
     status: int
     body: bytes  # the error envelope
     headers: dict[str, str]
     message: str
-    rejection: Rejection | None = None  # what it is counted as
+    rejection: Rejection | None = None  # its label in metrics
 
     def in_kserve_form(self) -> "ErrorReply":
-        """The same under the addresses of KServe's protocol, whose envelope has one member."""
+        """The reply in KServe's envelope, which has a single member."""
         return replace(self, body=orjson.dumps({"error": self.message}))
 
 
 def reply_for(error: BaseException) -> ErrorReply:
-    """A 500 is told in general words, and so is what shows the insides of the server: the text of
-    an exception may name an address or a file.
+    """The reply for an exception. A 500 gets a generic message, as does one that would reveal the
+    server's internals: the text of an exception may have a memory address or a path.
     """
-    if isinstance(error, CancelledError):  # nobody else cancels a request from outside
+    if isinstance(error, CancelledError):  # only shutdown cancels requests from outside
         error = ServerDraining()
-    if isinstance(error, MemoryError):  # others may leave some
+    if isinstance(error, MemoryError):  # other requests may free memory
         error = ServerOverloaded("The server has no memory for this request now.")
     if not isinstance(error, GatewayError):
         return _failure(500, _GENERIC, GatewayError.type, None, None)
-    message = _told(error)
+    message = _public_message(error)
     failure = _failure(error.status, message, error.type, error.param, error.code)
     if error.retry_after_s is not None:
         failure.headers.update(_retry_after(error.retry_after_s))
@@ -68,23 +68,25 @@ def reply_for(error: BaseException) -> ErrorReply:
 
 
 def http_error(status: int, message: str, code: str) -> ErrorReply:
-    """A request that HTTP itself refuses: no such address, wrong method, wrong kind of body."""
+    """The reply for an HTTP error: unknown path, wrong method, wrong content type."""
     return _failure(status, message, InvalidRequest.type, None, code)
 
 
 def log_failure(error: BaseException, request_id: str) -> None:
-    """The client is told little of a 500, so the log tells all; a 4xx is the caller's to read."""
+    """Log what the client is not told. A 4xx is complete for its client, and not logged."""
     if (record := request_record.current.get()) is not None:
         record.failed(error)
     if isinstance(error, (RequestCancelled, CancelledError)):
         logger.debug("request %s: %s", request_id, error)
     elif not isinstance(error, GatewayError):
         logger.error("request %s failed", request_id, exc_info=error)
-    elif _told(error) != error.message:  # its message says all; its traceback is our own layers'
+    elif (
+        _public_message(error) != error.message
+    ):  # the message is enough: the traceback has only our layers
         logger.error("request %s failed: %s", request_id, error)
 
 
-def _told(error: GatewayError) -> str:
+def _public_message(error: GatewayError) -> str:
     if error.status == 500:
         return _GENERIC
     if not error.foreign:
@@ -103,7 +105,7 @@ def _failure(
 
 
 def _headers(status: int, code: str | None) -> dict[str, str]:
-    """OpenAI's clients retry every 5xx unless told not to, which doubles the load of a failure."""
+    """OpenAI's clients retry every 5xx without `x-should-retry`, which doubles the load."""
     if status == 503:
         return _retry_after(1.0)
     if status == 401:
@@ -114,7 +116,7 @@ def _headers(status: int, code: str | None) -> dict[str, str]:
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """The second is for who reads the milliseconds, and wants no more wait than there need be."""
+    """Clients that read milliseconds wait no longer than necessary."""
     return {
         "retry-after": str(math.ceil(seconds)),
         "retry-after-ms": str(math.ceil(seconds * 1000)),

@@ -1,4 +1,4 @@
-"""Finds the model of a request: by its name, or the only one for it if the request names none."""
+"""Finds a request's model: by name, or the only suitable one if the request names none."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -13,21 +13,21 @@ from openai_frontend.serving.admission.model import ServingModel
 
 MAX_LISTED = 10  # names in one message
 _MAX_NAME = 128  # characters of a name in a message
-# difflib takes 0.2 ms for two similar names, so it sees few, and the beginnings of those
+# difflib takes 0.2 ms for two similar names, so it compares few names, and only their beginnings
 _MAX_LOOKED_AT, _MAX_COMPARED, _MAX_COMPARED_CHARACTERS = 200, 5, 64
 
 
-# What an address asks of a model, by the name of the capability; None: nothing that not all can
+# The capability that a path needs; None if every model has it.
 Task = Literal["chat", "completions", "embeddings", "rerank"] | None
 
 
 async def find_model(
     models: ModelProvider, name: str | None, task: Task, *, may_list: bool
 ) -> ServingModel:
-    """The model, loaded first where models are loaded on demand. An empty name is none: that is
-    the only model, or else the only one for the task.
+    """The model, loaded if models are loaded on demand. Without a name, the only model, or else
+    the only one for the task.
 
-    `may_list`: errors may say which models there are.
+    `may_list`: errors may list the models.
     """
     name = name or _only_name(models, task, may_list=may_list)
     try:
@@ -38,7 +38,7 @@ async def find_model(
 
 
 def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> ModelNotFound:
-    """The same error with the closest name and some that the caller may use."""
+    """The error with the closest name and some of the available names."""
     known = [card.name for card in models.cards()]
     message = error.message
     if (closest := _closest(name, known)) is not None:
@@ -48,8 +48,8 @@ def with_known_names(error: ModelNotFound, models: ModelProvider, name: str) -> 
 
 
 def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
-    """The name of the one model there is: aliases and versions are that model's, and an adapter
-    counts only where its base may not be used.
+    """The name of the only model. Aliases and versions belong to their model; an adapter counts
+    only if the caller may not use its base model.
     """
     cards = models.cards()
     cards = _able([card for card in cards if card.parent is None] or cards, task)
@@ -62,8 +62,8 @@ def _only_name(models: ModelProvider, task: Task, *, may_list: bool) -> str:
 
 
 def _able(cards: Sequence[ModelCard], task: Task) -> Sequence[ModelCard]:
-    """Those that can do the task, or may: of a model that is not loaded nothing is known. All of
-    them if none can. Documents are ranked by cross-encoders before models of embeddings.
+    """The models that support the task or are not loaded, so that it is unknown; all if none does.
+    For reranking, cross-encoders take precedence over embedding models.
     """
     if task is None:
         return cards
@@ -89,7 +89,7 @@ def _which_model(names: Sequence[str], *, may_list: bool) -> InvalidRequest:
 
 
 def _closest(name: str, known: Sequence[str]) -> str | None:
-    """None if no name is similar."""
+    """The most similar name, or None."""
     name = name[:_MAX_COMPARED_CHARACTERS]
     pairs = set(pairwise(name))
     beginnings = {each[:_MAX_COMPARED_CHARACTERS]: each for each in known[:_MAX_LOOKED_AT]}

@@ -1,4 +1,4 @@
-"""What one function's arguments must be, in each style in which families write them."""
+"""Constraints on the arguments of functions, in each style in which families write them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,20 +14,19 @@ from openai_frontend.serving.request.tools import CustomFormat, Tools
 
 
 class Arguments(Protocol):
-    """What the arguments of one function must be."""
+    """The constraint on one function's arguments."""
 
     def form(self, style: Style) -> Format:
-        """Their grammar. Raises Unconstrainable."""
+        """The grammar. Raises Unconstrainable if the style cannot express it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaArguments:
-    """A JSON object of this schema."""
+    """A JSON object that matches the schema."""
 
     schema: Mapping[str, Any]
 
     def form(self, style: Style) -> Format:
-        """See `Arguments`."""
         if style == "python":
             return keywords(self.schema)
         if isinstance(style, Tagged):
@@ -37,21 +36,20 @@ class SchemaArguments:
 
 @dataclass(frozen=True, slots=True)
 class TextArguments:
-    """An object whose one member `input` is a text; the format matches it as JSON spells it."""
+    """An object with the single member `input`; the format matches its text as spelled in JSON."""
 
     text: Format
 
     def form(self, style: Style) -> Format:
-        """See `Arguments`."""
-        if isinstance(style, Tagged):  # there a text is spelled as it is, and a tag may end it
+        if isinstance(style, Tagged):  # text is verbatim there, and a tag could end it
             raise Unconstrainable
         before, after = ('input="', '"') if style == "python" else ('{"input": "', '"}')
         return formats.sequence(formats.const(before), self.text, formats.const(after))
 
 
 def allowed_functions(tools: Tools) -> dict[str, Arguments]:
-    """Those that may be called, in the order of the request. Raises for a schema or a grammar
-    that an answer cannot be held to, by its place.
+    """The functions that may be called, in the request's order. Raises InvalidRequest, with the
+    field, for a schema or grammar that cannot constrain output.
     """
     functions: dict[str, Arguments] = {}
     parts = 0
@@ -81,7 +79,7 @@ def _of_function(name: str, tools: Tools) -> SchemaArguments:
 
 
 def _of_custom(custom: CustomFormat, place: str) -> Arguments:
-    """The input is text, and models write calls: so it is a JSON string."""
+    """The input is a JSON string, since models write calls."""
     if custom.syntax == "lark":
         try:
             return TextArguments(formats.grammar(lark.within_json(custom.definition or "")))

@@ -1,6 +1,4 @@
-"""Tool calls as parts of a grammar: in a family's own syntax, or as JSON for which the parser is
-told to wait.
-"""
+"""Tool calls as parts of a grammar: in a family's syntax, or as JSON that the parser expects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from openai_frontend.serving.constraints.family_tags import CallForm
 from openai_frontend.serving.constraints.formats import Format
 from openai_frontend.serving.constraints.json_schema import references
 
-Functions = Mapping[str, Arguments]  # name -> what its arguments must be
+Functions = Mapping[str, Arguments]  # name -> its arguments' constraint
 
 _ANY_CALL = CallForm(
     begin='{"name": "%s", "parameters": ',
@@ -25,8 +23,8 @@ _ANY_CALL = CallForm(
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Calls of these functions in one family's forms. Raises Unconstrainable where a function's
-    arguments cannot be written so.
+    """Calls of these functions in one family's forms. Raises Unconstrainable for arguments that
+    the forms cannot express.
     """
 
     forms: Sequence[CallForm]
@@ -38,7 +36,7 @@ class Calls:
         return formats.either(*(_section(form, self.functions, self.one) for form in self.forms))
 
     def within_text(self) -> Format:
-        """Any text, with calls in it or behind it."""
+        """Any text, with calls in it or after it."""
         triggers: list[str] = []
         tags: list[Format] = []
         for form in self.forms:
@@ -50,14 +48,14 @@ class Calls:
 
 
 def any_call(functions: Functions, *, one: bool) -> Format:
-    """A JSON array of calls, for models whose own syntax no grammar here writes down."""
+    """A JSON array of calls, for models whose own syntax is not in `family_tags`."""
     return _section(_ANY_CALL, functions, one)
 
 
 def any_call_schema(
     functions: Mapping[str, SchemaArguments], *, one: bool
 ) -> dict[str, Any] | None:
-    """The same as a JSON schema; None where references would not be found in it."""
+    """As `any_call`, but a JSON schema; None if references in the schemas would break."""
     if any(True for each in functions.values() for _ in references(each.schema)):
         return None
     calls = [
@@ -98,8 +96,8 @@ def _triggered(form: CallForm, functions: Functions, one: bool) -> list[tuple[st
 
 
 def _by_name(form: CallForm, functions: Functions, one: bool) -> list[tuple[str, Format]]:
-    """A section that only a function's name tells from text: the first call stands in its
-    begin.
+    """A section that only a function's name distinguishes from text: its begin includes that of
+    the first call.
     """
     calls = [_call(form, name, arguments) for name, arguments in functions.items()]
     more = formats.sequence(formats.const(form.separator), formats.either(*calls))

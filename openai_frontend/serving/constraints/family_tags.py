@@ -1,5 +1,6 @@
-"""How each family writes calls, as grammars write them down. Data: a family that is not in the
-table is held to calls as JSON, which the parser is told to read.
+"""How each model family writes tool calls, as data for grammars.
+
+A family that is not in the table is constrained to calls as JSON, which the parser then expects.
 """
 # ruff: noqa: RUF001  # DeepSeek's bars are meant
 
@@ -10,29 +11,29 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """One by one between tags, a text as it is, any other value as JSON. `%s` is the name."""
+    """Arguments between tags: text verbatim, other values as JSON. `%s` is the name."""
 
-    text: str  # what stands before a text
-    value: str  # what stands before any other value
-    end: str  # what stands behind either; no text can hold `mark`
+    text: str  # before a text
+    value: str  # before any other value
+    end: str  # after either; no text can contain `mark`
     mark: str
 
 
-# As one JSON object, as Python's keywords, or one by one.
+# One JSON object, Python keyword arguments, or tags.
 Style = Literal["json", "python"] | Tagged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallForm:
-    """One way of writing calls. `%s` stands for the function's name."""
+    """One way to write calls. `%s` is the function's name."""
 
     begin: str
     end: str = ""
-    trigger: str  # what begins calls within text; nothing else does
+    trigger: str  # starts calls within text, and nothing else
     style: Style = "json"
     section: tuple[str, str] = ("", "")  # around all calls
     separator: str = ""
-    numbered: str = ""  # the calls' number stands before this text, and this before the arguments
+    numbered: str = ""  # separates a call's number from its arguments
 
 
 def _objects(
@@ -160,7 +161,7 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "command_r7b": (
         _objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
     ),
-    # Its newer models write the first, its older ones the second: each goes on as it was taught.
+    # Newer models write the first form, older ones the second.
     "mistral": (
         CallForm(begin="[TOOL_CALLS]%s[ARGS]", trigger="[TOOL_CALLS]"),
         CallForm(
@@ -248,8 +249,8 @@ TAGS: Mapping[str, tuple[CallForm, ...]] = {
     ),
 }
 
-# What is read in the same place, for arguments that cannot be held to their schema in the style
-# above: a text with a pattern, where texts are spelled as they are.
+# Alternatives that the parser also reads, for arguments that the style above cannot constrain, such
+# as a text with a pattern between tags.
 JSON_TAGS: Mapping[str, tuple[CallForm, ...]] = {
     "qwen3_coder": (_HERMES,),
     "qwen3_xml": (_HERMES,),

@@ -1,4 +1,4 @@
-"""The parts of a structural tag, xgrammar's form of a grammar, as plain dicts. Knows no family."""
+"""The parts of a structural tag, xgrammar's form of a grammar, as plain dicts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ class Unconstrainable(Exception):
     """No grammar can express this constraint; the message says why."""
 
 
-# Reasoning and calls end with a line break or two before what follows.
+# Up to two line breaks or spaces follow reasoning and calls.
 GAP: Format = {"type": "regex", "pattern": r"[ \n]{0,2}"}
 
 
@@ -22,7 +22,7 @@ def const(text: str) -> Format:
 
 
 def any_text(*excludes: str, most: int | None = None) -> Format:
-    """Any text that holds none of `excludes`, of no more than `most` characters."""
+    """Text without any of `excludes`, at most `most` characters."""
     form: Format = {"type": "any_text"}
     if excludes:
         form["excludes"] = list(excludes)
@@ -30,37 +30,34 @@ def any_text(*excludes: str, most: int | None = None) -> Format:
 
 
 def regex(pattern: str) -> Format:
-    """What the whole pattern matches."""
+    """Text that the pattern matches in full."""
     return {"type": "regex", "pattern": pattern}
 
 
 def grammar(text: str) -> Format:
-    """What the grammar's first rule matches: EBNF, or Lark where the engine reads it."""
+    """Text that the first rule matches: EBNF, or Lark if the engine supports it."""
     return {"type": "grammar", "grammar": text}
 
 
 def json_value(schema: Mapping[str, Any] | bool) -> Format:
-    """JSON of this schema, with one space at most between its parts (decision 9)."""
+    """JSON that matches the schema, with at most one space between its parts (decision 9)."""
     return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
 
 
 def sequence(*parts: Format) -> Format:
-    """One after the other."""
     return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": list(parts)}
 
 
 def either(*choices: Format) -> Format:
-    """One of them."""
     return choices[0] if len(choices) == 1 else {"type": "or", "elements": list(choices)}
 
 
 def optional(part: Format) -> Format:
-    """It, or nothing."""
     return {"type": "optional", "content": part}
 
 
 def star(part: Format) -> Format:
-    """It, any number of times."""
+    """Zero or more repetitions."""
     return {"type": "star", "content": part}
 
 
@@ -70,7 +67,7 @@ def tag(begin: str, content: Format, end: str = "") -> Format:
 
 
 def listed(tags: Sequence[Format], separator: str, *, one: bool) -> Format:
-    """One tag or more, with nothing else between them than the separator."""
+    """One tag or more, with only the separator between them."""
     return {
         "type": "tags_with_separator",
         "tags": list(tags),
@@ -81,7 +78,7 @@ def listed(tags: Sequence[Format], separator: str, *, one: bool) -> Format:
 
 
 def within_text(triggers: Sequence[str], tags: Sequence[Format], *, one: bool) -> Format:
-    """Any text, in which a trigger begins one of the tags."""
+    """Any text, in which a trigger starts one of the tags."""
     return {
         "type": "triggered_tags",
         "triggers": list(triggers),
@@ -92,16 +89,18 @@ def within_text(triggers: Sequence[str], tags: Sequence[Format], *, one: bool) -
 
 
 def structural_tag(form: Format) -> str:
-    """The whole as the JSON text that engines take."""
+    """The JSON text for engines."""
     return orjson.dumps({"type": "structural_tag", "format": form}).decode()
 
 
 def field_names(whole: Format, schemas: Mapping[str, Any], otherwise: str) -> dict[str, str]:
-    """The engine counts the schemas of a structural tag in the order of its text, and names the
-    one that it refuses `structured_outputs.schemas[2]`. `schemas` are the request's by place; of
-    one that is a part of those, `otherwise` is told.
+    """The engine's names of schemas -> request fields, for its errors.
+
+    The engine numbers the schemas of a structural tag in the order of its text:
+    `structured_outputs.schemas[2]`. `schemas` maps request fields to schemas; a schema that is only
+    a part of one of those gets `otherwise`.
     """
-    places: dict[int, str] = {}  # by identity: the grammar holds the request's own
+    places: dict[int, str] = {}  # by identity: the grammar contains the request's objects
     for at, schema in schemas.items():
         places.setdefault(id(schema), at)
     return {

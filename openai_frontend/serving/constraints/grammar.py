@@ -1,5 +1,6 @@
-"""One grammar for one answer: reasoning where the model may think, then calls, text, or the form
-that the request asks for. Pure: nothing is compiled here.
+"""One grammar for one output: optional reasoning, then tool calls, text or the requested format.
+
+Builds the grammar's description; the engine compiles it.
 """
 
 import contextlib
@@ -40,8 +41,8 @@ def constraint(
     reasoning_open: bool | None,
     takes_tags: bool = True,
 ) -> Constraint:
-    """What the request holds its answer to. `reasoning_open` is what the reading says of the
-    prompt; `takes_tags`: the model takes structural tags, and with them more than a schema.
+    """The request's constraint. `reasoning_open` says whether the prompt ends within reasoning;
+    `takes_tags`, whether the model accepts structural tags and not only schemas.
     """
     asks = not _FORM_FIELDS.isdisjoint(request.model_fields_set)
     if not asks and not tools.in_use and not plugin.installed():
@@ -55,7 +56,7 @@ def constraint(
 
 
 def _form(request: SamplingFields | None, plugged: PluginConstraint) -> RequestedFormat | None:
-    """The form of the answer: the request's own, or a plug-in's."""
+    """The output format: the request's own, or a plug-in's."""
     own = None if request is None else requested_format(request)
     if plugged.structured is None:
         return own
@@ -64,7 +65,7 @@ def _form(request: SamplingFields | None, plugged: PluginConstraint) -> Requeste
             f"'{own.param}' cannot be used: the server's '{plugged.by}' constrains the answer."
         )
         raise InvalidRequest(message, param=own.param)
-    # No field of the request asks for it; a model that cannot do it is the server's own mistake.
+    # No request field asks for it: a model that does not support it is a configuration error.
     return RequestedFormat(structured=plugged.structured, param="model", place="model")
 
 
@@ -79,7 +80,7 @@ def _held_to(
 
 
 class _GrammarBuilder:
-    """Grammars for the answers of one model to one prompt."""
+    """Builds grammars for one model's output to one prompt."""
 
     def __init__(
         self, reading: OutputFormat, reasoning_open: bool | None, takes_tags: bool
@@ -91,7 +92,7 @@ class _GrammarBuilder:
         self._tags = _tags(reading)
 
     def of(self, form: RequestedFormat) -> Constraint:
-        """The form alone, perhaps after thinking."""
+        """The format alone, after optional reasoning."""
         if not self._frames and self._thinking(form.param) is None:
             names = {"structured_outputs": form.place}
             return Constraint(structured=form.structured, param=form.param, field_names=names)
@@ -104,16 +105,16 @@ class _GrammarBuilder:
         functions = allowed_functions(tools)
         if self._frames:
             return self._held_calls(harmony.calls(functions), functions, tools)
-        one = not tools.parallel or len(functions) == 1  # a named function is called once
+        one = not tools.parallel or len(functions) == 1  # a named function is called only once
         if not self._takes_tags and (schema := self._as_schema(tools, functions, one=one)):
             return schema
         for forms in self._tags:
             with contextlib.suppress(Unconstrainable):
                 return self._held_calls(Calls(forms, functions, one).only(), functions, tools)
-        return self._as_json(tools, functions, one=one)  # whatever the model was taught
+        return self._as_json(tools, functions, one=one)  # whatever the model was trained on
 
     def of_calls_or(self, form: RequestedFormat | None, tools: Tools) -> Constraint:
-        """Calls, or else the form; without a form any text, in which there may be calls."""
+        """Calls, or else the format; without a format any text, which may have calls in it."""
         held = _held_functions(tools)
         if form is None and not held and not (self._tags and _narrowed(tools)):
             return NO_CONSTRAINT
@@ -127,7 +128,7 @@ class _GrammarBuilder:
     def _calls_or(
         self, content: Format | None, functions: Functions, tools: Tools
     ) -> Format | None:
-        """None where the family's calls cannot be told from content."""
+        """None if the family's calls cannot be distinguished from content."""
         if self._frames:
             return harmony.calls_or(functions, content or formats.any_text())
         for forms in self._tags:
@@ -148,7 +149,7 @@ class _GrammarBuilder:
         return replace(held, forced=told.forced, any_call=told.any_call)
 
     def _as_schema(self, tools: Tools, functions: Functions, *, one: bool) -> Constraint | None:
-        """For a model that is told a schema and nothing more; None where that does not say it."""
+        """For a model that accepts only a schema; None if a schema cannot express it."""
         known = {
             name: each for name, each in functions.items() if isinstance(each, SchemaArguments)
         }
@@ -202,7 +203,7 @@ class _GrammarBuilder:
 def _tag(whole: Format, param: str, place: str) -> str:
     try:
         tag = formats.structural_tag(whole)
-    except orjson.JSONEncodeError as error:  # JSON that came as text may be nested without end
+    except orjson.JSONEncodeError as error:  # JSON sent as text may be nested too deeply
         message = f"Invalid '{place}': no grammar can be made of it: {error}."
         raise InvalidRequest(message, param=place) from None
     if len(tag) > MAX_TAG_CHARACTERS:
@@ -212,26 +213,26 @@ def _tag(whole: Format, param: str, place: str) -> str:
 
 
 def _tags(reading: OutputFormat) -> list[tuple[CallForm, ...]]:
-    """The forms in which the model was taught to write calls, and then those that are read as
-    well; none where nobody knows them.
+    """The forms in which the model was trained to write calls, then others that the parser reads;
+    none if unknown.
     """
     name = reading.family.name.partition("+")[0] if reading.family.tools is not None else ""
     return [table[name] for table in (TAGS, JSON_TAGS) if name in table]
 
 
 def _held_functions(tools: Tools) -> frozenset[str]:
-    """Those whose calls the request insists on, also where it leaves the choice to the model."""
+    """Functions whose arguments must match, even if the model chooses whether to call."""
     grammars = (name for name, custom in tools.custom.items() if custom.type == "grammar")
     return (tools.strict | frozenset(grammars)) & tools.allowed
 
 
 def _narrowed(tools: Tools) -> bool:
-    """Whether calls are limited in a way that a model does not know of by itself."""
+    """Whether calls are limited in a way that the prompt does not tell the model."""
     return not tools.parallel or tools.allowed != tools.functions.keys()
 
 
 def _asked_by(tools: Tools) -> str:
-    """The field for which calls are held to their grammar."""
+    """The request field that requires the grammar for calls."""
     if tools.choice == "required":
         return "function_call" if tools.legacy else "tool_choice"
     held = _held_functions(tools)
@@ -241,7 +242,7 @@ def _asked_by(tools: Tools) -> str:
 
 
 def _insists(tools: Tools, name: str) -> str:
-    """Where a request says that this function's calls are to be held to its form."""
+    """The request field that makes this function's arguments strict."""
     place = tools.places[name].removesuffix(".parameters")
     return f"{place}.strict" if name in tools.strict else place
 
@@ -257,10 +258,10 @@ def _not_with(form: RequestedFormat | None, tools: Tools) -> InvalidRequest:
 
 
 def _reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Format | None:
-    """What the model may think, up to the marker after which it answers; None where it does not.
+    """Reasoning up to its end marker; None for a model without reasoning.
 
-    A prompt that ends within reasoning has the model go on in it. After any other, a model that
-    writes the start marker by itself may do so, or answer at once.
+    If the prompt ends within reasoning, the model continues it. Otherwise a model that writes the
+    start marker itself may do so, or answer directly.
     """
     reasoning = reading.family.reasoning
     if reasoning is None:
@@ -271,7 +272,7 @@ def _reasoning_grammar(reading: OutputFormat, reasoning_open: bool | None) -> Fo
         reasoning_open = reasoning.starts_inside
     if reasoning_open:
         begin = ""
-    elif reasoning.starts_inside:  # and the prompt has ended it
+    elif reasoning.starts_inside:  # and the prompt has closed it
         return None
     else:
         begin = reasoning.start

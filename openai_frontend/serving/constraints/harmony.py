@@ -1,5 +1,7 @@
-"""Harmony, the format of gpt-oss, as a grammar: all output is messages, so what an answer is held
-to stands in one of them. The engine's stop token ends the last one.
+"""Grammars for Harmony, the format of gpt-oss.
+
+All output is messages, and the constrained part is in one of them. The engine's stop token ends the
+last message.
 """
 
 from openai_frontend.parsing.output_format import OutputFormat
@@ -9,7 +11,7 @@ from openai_frontend.serving.constraints.formats import Format
 
 _NEXT = "<|end|><|start|>assistant"
 _FINAL = "<|channel|>final<|message|>"
-# Thoughts, and what is said before a call.
+# Reasoning, and text before a call.
 _BEFORE = formats.star(
     formats.either(
         *(
@@ -18,7 +20,7 @@ _BEFORE = formats.star(
         )
     )
 )
-# The recipient stands behind the channel or, as the model was taught too, behind the role.
+# The recipient follows the channel or, as the model was also trained, the role.
 _CALLS = (
     "<|channel|>commentary to=functions.%s <|constrain|>json<|message|>",
     " to=functions.%s<|channel|>commentary <|constrain|>json<|message|>",
@@ -26,23 +28,23 @@ _CALLS = (
 
 
 def frames(reading: OutputFormat) -> bool:
-    """Whether this model writes all its output in messages."""
+    """Whether the model writes all its output as messages."""
     syntax = reading.family.tools
     return syntax is not None and syntax.frames_output
 
 
 def message(content: Format) -> Format:
-    """The answer itself."""
+    """The final message."""
     return formats.sequence(_BEFORE, formats.tag(_FINAL, content))
 
 
 def calls(functions: Functions) -> Format:
-    """One call: the token that ends it ends the turn, so there is never a second."""
+    """One call: its end token ends the turn, so a second cannot follow."""
     return formats.sequence(_BEFORE, _call(functions))
 
 
 def calls_or(functions: Functions, content: Format) -> Format:
-    """One call, or else the answer."""
+    """One call, or else the final message."""
     last = formats.either(_call(functions), formats.tag(_FINAL, content))
     return formats.sequence(_BEFORE, last)
 

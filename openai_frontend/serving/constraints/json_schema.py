@@ -1,5 +1,6 @@
-"""Whether a JSON schema can be held to at all: its shape, its references, its size, each failing
-part named by its place. What an engine's grammar can take of it is for the engine to say.
+"""Validates JSON schemas before they reach an engine: shape, references and size.
+
+Errors name the path of the invalid part. The engine decides which keywords its grammars support.
 """
 
 import re
@@ -8,9 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 
 from openai_frontend.errors import InvalidRequest
 
-MAX_PROPERTIES = 5000  # in the whole schema: OpenAI's number; compiling takes their square in time
+MAX_PROPERTIES = 5000  # in the whole schema: OpenAI's limit; compiling takes quadratic time
 MAX_NESTING = 48  # objects and arrays within one another, in the schema's own JSON
-MAX_PARTS = 16_384  # schemas within schemas, of one request: 40 ms of the event loop
+MAX_PARTS = 16_384  # nested schemas in one request: 40 ms of the event loop
 
 Schema = Mapping[str, Any]
 
@@ -21,10 +22,9 @@ _ONE = frozenset((
 ))  # fmt: skip
 _LISTS = frozenset(("prefixItems", "allOf", "anyOf", "oneOf"))
 _TYPES = frozenset(("string", "number", "integer", "boolean", "object", "array", "null"))
-_PLACE = re.compile(r"[0-9]{1,9}")  # in an array; Python reads no number of 5,000 digits
+_PLACE = re.compile(r"[0-9]{1,9}")  # array index; Python does not parse 5,000 digits
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef")
-# What no grammar holds an answer to. Where a request does not insist (a function that is not
-# strict), it is left out.
+# Keywords that grammars cannot express. Ignored in functions that are not strict.
 _BEYOND_GRAMMARS = frozenset((
     "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
     "unevaluatedProperties", "unevaluatedItems", "uniqueItems", "contains", "minContains",
@@ -32,25 +32,25 @@ _BEYOND_GRAMMARS = frozenset((
 ))  # fmt: skip
 
 
-class _Place(NamedTuple):
-    """Where in the request a part of a schema stands. Spelled only where it is told: of thousands
-    of parts under one long name, each place would hold that name.
+class _SchemaPath(NamedTuple):
+    """The path of a part of a schema. Spelled only for errors: thousands of parts below one long
+    name would each repeat that name.
     """
 
-    within: "_Place | str"
+    within: "_SchemaPath | str"
     step: str
 
     def __str__(self) -> str:
-        place: _Place | str = self
+        place: _SchemaPath | str = self
         steps = []
-        while isinstance(place, _Place):
+        while isinstance(place, _SchemaPath):
             steps.append(place.step)
             place = place.within
         return "".join([place, *reversed(steps)])
 
 
 def check_schema(schema: Any, place: str) -> int:
-    """How many parts the schema has. Raises for the first that cannot be held to, by its place."""
+    """The number of parts. Raises InvalidRequest, with the path, for the first invalid part."""
     nodes = list(_nodes(schema, place))
     for where, node in nodes:
         _check_node(node, where)
@@ -62,14 +62,14 @@ def check_schema(schema: Any, place: str) -> int:
 
 
 def relaxed(schema: Any) -> Any:
-    """The schema without what no grammar can hold an answer to."""
+    """The schema without keywords that grammars cannot express."""
     if isinstance(schema, list):
         return [relaxed(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     node = {key: _relaxed_member(key, value) for key, value in schema.items() if _kept(key, value)}
     if "oneOf" in node and "anyOf" not in node:
-        node["anyOf"] = node.pop("oneOf")  # that no other alternative matches is left out
+        node["anyOf"] = node.pop("oneOf")  # without the rule that only one may match
     return node
 
 
@@ -78,7 +78,7 @@ def _kept(key: str, value: Any) -> bool:
 
 
 def _relaxed_member(key: str, value: Any) -> Any:
-    """What stands under a keyword; the names of a map of schemas are no keywords."""
+    """A keyword's value. The names in a map of schemas are not keywords."""
     if key in _MAPS and isinstance(value, Mapping):
         return {name: relaxed(each) for name, each in value.items()}
     return relaxed(value) if key in _ONE or key in _LISTS else value
@@ -91,11 +91,9 @@ def references(schema: Any) -> Iterator[str]:
             yield node["$ref"]
 
 
-def _nodes(schema: Any, place: str) -> Iterator[tuple[_Place, Schema]]:
-    """Every schema within the schema by its place, itself first; those that are a boolean have
-    nothing to look at.
-    """
-    waiting: list[tuple[_Place, Any, int]] = [(_Place(place, ""), schema, 1)]
+def _nodes(schema: Any, place: str) -> Iterator[tuple[_SchemaPath, Schema]]:
+    """Every schema within the schema with its path, itself first, without booleans."""
+    waiting: list[tuple[_SchemaPath, Any, int]] = [(_SchemaPath(place, ""), schema, 1)]
     seen = 0
     while waiting:
         where, node, depth = waiting.pop()
@@ -110,20 +108,21 @@ def _nodes(schema: Any, place: str) -> Iterator[tuple[_Place, Schema]]:
             _refuse(where, "a schema is an object or a boolean")
         yield where, node
         waiting += [
-            (_Place(where, step), each, depth + more) for step, each, more in _parts(node, where)
+            (_SchemaPath(where, step), each, depth + more)
+            for step, each, more in _parts(node, where)
         ]
 
 
-def _parts(node: Schema, where: _Place) -> Iterator[tuple[str, Any, int]]:
-    """The schemas in it, by the step that leads there and the levels that it crosses."""
+def _parts(node: Schema, where: _SchemaPath) -> Iterator[tuple[str, Any, int]]:
+    """Directly nested schemas: step of the path, schema, levels of nesting."""
     for key, value in node.items():
         if key in _MAPS:
             if not isinstance(value, Mapping):
-                _refuse(_Place(where, f".{key}"), "expected an object")
+                _refuse(_SchemaPath(where, f".{key}"), "expected an object")
             yield from ((f".{key}.{name}", each, 2) for name, each in value.items())
         elif key in _LISTS:
             if not isinstance(value, list) or not value:
-                _refuse(_Place(where, f".{key}"), "expected an array with at least one schema")
+                _refuse(_SchemaPath(where, f".{key}"), "expected an array with at least one schema")
             yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
         elif key in _ONE and isinstance(value, list):  # the older form of prefixItems
             yield from ((f".{key}[{i}]", each, 2) for i, each in enumerate(value))
@@ -131,48 +130,48 @@ def _parts(node: Schema, where: _Place) -> Iterator[tuple[str, Any, int]]:
             yield f".{key}", value, 1
 
 
-def _check_node(node: Schema, where: _Place) -> None:
+def _check_node(node: Schema, where: _SchemaPath) -> None:
     types = node.get("type", [])
     for kind in types if isinstance(types, list) else [types]:
         if not isinstance(kind, str) or kind not in _TYPES:
-            _refuse(_Place(where, ".type"), f"there is no type {str(kind)[:64]!r}")
+            _refuse(_SchemaPath(where, ".type"), f"there is no type {str(kind)[:64]!r}")
     required = node.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        _refuse(_Place(where, ".required"), "expected an array of names")
+        _refuse(_SchemaPath(where, ".required"), "expected an array of names")
     if "enum" in node and (not isinstance(node["enum"], list) or not node["enum"]):
-        _refuse(_Place(where, ".enum"), "expected an array with at least one value")
+        _refuse(_SchemaPath(where, ".enum"), "expected an array with at least one value")
     for key in _ELSEWHERE:
         if key in node:
-            _refuse(_Place(where, f".{key}"), "only '$ref' can point to another schema")
+            _refuse(_SchemaPath(where, f".{key}"), "only '$ref' can point to another schema")
 
 
-def _check_references(schema: Any, nodes: Sequence[tuple[_Place, Schema]]) -> None:
+def _check_references(schema: Any, nodes: Sequence[tuple[_SchemaPath, Schema]]) -> None:
     followed: set[str] = set()
     referring = _around_references(nodes)
     for where, node in nodes:
         if "$ref" in node:
-            _follow(schema, node, _Place(where, ".$ref"), followed)
+            _follow(schema, node, _SchemaPath(where, ".$ref"), followed)
         if node is not schema and "$id" in node and id(where) in referring:
             _refuse(
-                _Place(where, ".$id"),
+                _SchemaPath(where, ".$id"),
                 "references start from the whole schema, not from a part of it",
             )
 
 
-def _around_references(nodes: Sequence[tuple[_Place, Schema]]) -> set[int]:
-    """The ids of the places of all parts that have a `$ref` in them, each found once."""
+def _around_references(nodes: Sequence[tuple[_SchemaPath, Schema]]) -> set[int]:
+    """The ids of the paths of all parts that contain a `$ref`."""
     found: set[int] = set()
     for where, node in nodes:
-        place: _Place | str = where if "$ref" in node else ""
-        while isinstance(place, _Place) and id(place) not in found:
+        place: _SchemaPath | str = where if "$ref" in node else ""
+        while isinstance(place, _SchemaPath) and id(place) not in found:
             found.add(id(place))
             place = place.within
     return found
 
 
-def _follow(schema: Any, node: Schema, where: _Place, followed: set[str]) -> None:
-    """References that lead to one another, and to nothing else, match no value at all. What was
-    `followed` to its end leads to a schema.
+def _follow(schema: Any, node: Schema, where: _SchemaPath, followed: set[str]) -> None:
+    """Reject references that lead only to each other, since they match no value. Those in
+    `followed` are known to lead to a schema.
     """
     passed: set[str] = set()
     target: Any = node
@@ -189,7 +188,7 @@ def _follow(schema: Any, node: Schema, where: _Place, followed: set[str]) -> Non
     followed |= passed
 
 
-def _resolved(schema: Any, reference: str, where: _Place) -> Any:
+def _resolved(schema: Any, reference: str, where: _SchemaPath) -> Any:
     found = schema
     for step in reference[1:].split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
@@ -204,7 +203,7 @@ def _resolved(schema: Any, reference: str, where: _Place) -> Any:
     return found
 
 
-def _refuse(where: _Place | str, reason: str) -> NoReturn:
+def _refuse(where: _SchemaPath | str, reason: str) -> NoReturn:
     place = str(where)
     place = place if len(place) <= 256 else f"{place[:256]}..."
     raise InvalidRequest(f"Invalid schema for '{place}': {reason}.", param=place)

@@ -1,5 +1,6 @@
-"""Arguments that are written one by one, as grammars: Python's keywords, and values between tags.
-In the schema's order; those that need not be there may be left out.
+"""Grammars for arguments written one by one: Python keyword arguments, and values between tags.
+
+Arguments have the schema's order; optional ones may be missing.
 """
 
 from collections.abc import Mapping
@@ -14,22 +15,22 @@ from openai_frontend.serving.constraints.family_tags import Tagged
 from openai_frontend.serving.constraints.formats import Format, Unconstrainable
 from openai_frontend.serving.constraints.json_schema import references
 
-# Those that may be left out make a grammar grow by their square where commas are between them.
+# With commas between them, optional arguments make a grammar grow quadratically.
 _MAX_PAIRS = 64
-_MAX_COPIED = 1024 * 1024  # bytes of JSON that stand in one function's grammar more than once
-_MAX_COUNT = 127  # what an engine takes in a regular expression within a structural tag
+_MAX_COPIED = 1024 * 1024  # bytes of JSON repeated in one function's grammar
+_MAX_COUNT = 127  # what engines accept in a regular expression within a structural tag
 _DEFINITIONS = ("$defs", "definitions")
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "patternProperties", "minProperties")
 _OF_TEXT = frozenset(("type", "title", "description", "default", "examples", "format"))
 
-# Of a text with a length: neither what begins its end, nor spaces, which may be the tag's own.
+# For text with a length: not what starts its end tag, nor spaces, which may belong to the tag.
 _CHARACTER = "[!-;=-~\u00a1-\ud7ff\ue000-\U0010ffff]"
 
-Pair = tuple[Format, bool]  # and whether it must be there
+Pair = tuple[Format, bool]  # argument, required
 
 
 def keywords(schema: Mapping[str, Any]) -> Format:
-    """`a=1, b="x"`: JSON's spelling of values is read as Python's."""
+    """`a=1, b="x"`, with values in JSON, which the parser reads like Python's."""
     properties = _properties(schema)
     if len(properties) > _MAX_PAIRS or not all(map(str.isidentifier, properties)):
         raise Unconstrainable
@@ -38,12 +39,14 @@ def keywords(schema: Mapping[str, Any]) -> Format:
         for name, each, needed in _described(schema, properties)
     ]
     left_out = sum(1 for _ in takewhile(lambda pair: not pair[1], pairs))
-    _check_copied([pair for pair, _ in pairs], left_out)  # all that may follow, after each
+    _check_copied(
+        [pair for pair, _ in pairs], left_out
+    )  # everything that may follow is repeated after each
     return _from_first(pairs)
 
 
 def tagged(schema: Mapping[str, Any], style: Tagged) -> Format:
-    """Values between tags that hold their names."""
+    """Values between tags that contain their names."""
     pairs = []
     for name, each, needed in _described(schema, _properties(schema)):
         if any(mark in name for mark in '<>"'):
@@ -54,12 +57,12 @@ def tagged(schema: Mapping[str, Any], style: Tagged) -> Format:
 
 
 def _tagged_pair(schema: Mapping[str, Any], name: str, each: Any, style: Tagged) -> Format:
-    types = argument_types(schema, name)  # as the parser that will read it
+    types = argument_types(schema, name)  # as the parser sees them
     if "string" not in types and types:
         before, value = style.value, _value(schema, each)
     elif types == {"string"}:
         before, value = style.text, _text(each, style)
-    else:  # its text may be read as one type or the other
+    else:  # the parser could read its text as either type
         raise Unconstrainable
     return formats.sequence(
         formats.const(before.replace("%s", name)), value, formats.const(style.end)
@@ -110,7 +113,7 @@ def _described(
 
 
 def _value(schema: Mapping[str, Any], each: Any) -> Format:
-    """A value of one property, with the definitions where it refers to one."""
+    """A property's value, with the schema's definitions if it refers to them."""
     return formats.json_value({**each, **_definitions(schema)} if _refers(each) else each)
 
 
@@ -123,7 +126,7 @@ def _refers(schema: Any) -> bool:
 
 
 def _from_first(pairs: list[Pair]) -> Format:
-    """The first that is there has no comma before it."""
+    """The first argument that is present has no comma before it."""
     if not pairs:
         return formats.const("")
     (pair, needed), *rest = pairs

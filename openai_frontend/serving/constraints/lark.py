@@ -1,6 +1,6 @@
-"""A Lark grammar of a text, made into one of the same text as JSON spells it between quotes.
+"""Translates a Lark grammar of a text into one of the same text inside a JSON string.
 
-JSON spells a text character by character, so it is enough to respell the grammar's terminals.
+JSON escapes text character by character, so only the grammar's terminals must change.
 """
 
 import re
@@ -9,8 +9,8 @@ import orjson
 
 from openai_frontend.serving.constraints.formats import Unconstrainable
 
-# A string or an expression that nothing closes is a token too: to look for its end again from each
-# quote within it would take the square of its length.
+# An unclosed string or expression is a token too: searching its end again from each quote within it
+# would take quadratic time.
 _TOKEN = re.compile(
     r'(?P<string>"(?:\\.|[^"\\\n])*+(?P<closed>"?))(?P<fold>i?)'
     r"|(?P<comment>//[^\n]*)"
@@ -21,7 +21,7 @@ _RESPELLED = re.compile(r'["\x00-\x1f]|\\[^\w\s]?(?<=\\\\)|\\[sSWDnrtfvbBxuU0]|\
 
 
 def within_json(grammar: str) -> str:
-    """The grammar respelled. Raises Unconstrainable."""
+    """The translated grammar. Raises Unconstrainable."""
     if "%" in _TOKEN.sub("", grammar).replace("%ignore", ""):
         raise Unconstrainable("of Lark's directives a custom tool can only have '%ignore'")
     return _TOKEN.sub(_respelled, grammar)

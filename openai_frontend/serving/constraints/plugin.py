@@ -1,9 +1,9 @@
-"""Constraints of your own. A package offers one by an entry point:
+"""Custom constraints. A package provides one through an entry point:
 
     [project.entry-points."openai_frontend.constraints"]
     digits = "my_package.digits:Digits"
 
-The class is installed by whoever runs the gateway; nothing of a request names code.
+The operator installs the class; requests cannot name code.
 """
 
 from abc import ABC, abstractmethod
@@ -16,15 +16,15 @@ from openai_frontend.generation import StructuredOutputs
 from schemas.sampling import SamplingFields
 
 GROUP = "openai_frontend.constraints"
-PROCESSOR = "logits_processor"  # the member of extra_args that says which one is meant
+PROCESSOR = "logits_processor"  # the member of extra_args that names the processor
 
 Scalar = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessor:
-    """A logits processor that the engine has loaded. It finds its name in the request's
-    `extra_args["logits_processor"]` and its arguments beside it.
+    """A logits processor that the engine has loaded. The request's `extra_args` have its name under
+    "logits_processor" and its arguments beside it.
     """
 
     name: str
@@ -32,25 +32,25 @@ class LogitsProcessor:
 
 
 class ConstraintPlugin(ABC):
-    """Looks at each request for text. Made once, without arguments, when the server starts."""
+    """Sees each request for text. Created once, without arguments, when the server starts."""
 
     name = ""  # the entry point's, set when it is loaded
 
     @abstractmethod
     def constraint(self, request: SamplingFields) -> StructuredOutputs | LogitsProcessor | None:
-        """What the answer is held to; None leaves the request alone. Runs on the event loop, so
-        it must be quick.
+        """The constraint on the output; None leaves the request alone. Runs on the event loop, so
+        it must be fast.
 
-        StructuredOutputs stand in the place of the request's own form of its answer: they compose
-        with tools and reasoning, and a request that asks for another form is refused. To refuse a
-        request, raise `openai_frontend.errors.InvalidRequest`.
+        StructuredOutputs replace the request's own output format: they combine with tools and
+        reasoning, and a request with another format is rejected. To reject a request, raise
+        `openai_frontend.errors.InvalidRequest`.
         """
 
 
 @cache
 def installed() -> tuple[ConstraintPlugin, ...]:
-    """Every plug-in of this environment, in the order of their names. Raises where one cannot be
-    loaded, so that a server does not start without it.
+    """Every plug-in of this environment, sorted by name. Raises if one cannot be loaded, so that
+    the server does not start without it.
     """
     plugins = []
     for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
@@ -64,7 +64,7 @@ def installed() -> tuple[ConstraintPlugin, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginConstraint:
-    """What the plug-ins say of one request, and which of them asks for structure."""
+    """The plug-ins' result for one request, and the plug-in that constrains it."""
 
     structured: StructuredOutputs | None = None
     by: str = ""
@@ -75,7 +75,7 @@ NOTHING = PluginConstraint()
 
 
 def plugin_constraint(request: SamplingFields) -> PluginConstraint:
-    """The first plug-in that has something to say decides."""
+    """The result of the first plug-in that returns one."""
     for plugin in installed():
         held = plugin.constraint(request)
         if isinstance(held, StructuredOutputs):

@@ -1,7 +1,7 @@
-"""What an answer must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`,
-SGLang's `regex` and `ebnf`, as one form.
+"""The requested output format: OpenAI's `response_format`, vLLM's `structured_outputs` and
+`guided_*`, SGLang's `regex` and `ebnf`.
 
-Looks into a schema only as far as `check_schema` does: the engine compiles what is left.
+Validates a schema only as far as `check_schema` does; the engine compiles it.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,28 +20,28 @@ from schemas.sampling import SamplingFields
 
 _OPTIONS = ("disable_any_whitespace", "whitespace_pattern")
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-# Names of vLLM's that say how, not what: the engine's own settings choose.
+# vLLM's names of backends: accepted, but the engine's settings choose.
 _BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFormat:
-    """The one form that a request asks of its answer."""
+    """The output format of one request."""
 
     structured: StructuredOutputs
-    param: str  # the field that asks
-    place: str  # where in it the schema or grammar stands
+    param: str  # the request field
+    place: str  # the path of the schema or grammar
 
 
 def structured_outputs(request: SamplingFields) -> StructuredOutputs | None:
-    """The one constraint on the answer; None where any text will do."""
+    """The request's structured outputs; None if any text is allowed."""
     form = requested_format(request)
     return None if form is None else form.structured
 
 
 def requested_format(request: SamplingFields) -> RequestedFormat | None:
-    """The one form that the request asks for; None where any text will do. Raises where it asks
-    for two.
+    """The request's output format; None if any text is allowed. Raises InvalidRequest for two
+    formats.
     """
     asked: RequestedFormat | None = None
     for field in FORM_FIELDS:
@@ -70,7 +70,7 @@ def _with_guided_options(
         message = "'guided_whitespace_pattern' can only be used with 'guided_json'."
         raise InvalidRequest(message, param="guided_whitespace_pattern")
     structured = StructuredOutputs(json=asked.structured.json, whitespace_pattern=pattern)
-    param = "guided_whitespace_pattern"  # of the two, what an engine may not be able to do
+    param = "guided_whitespace_pattern"  # of the two, the one that an engine may not support
     return RequestedFormat(structured=structured, param=param, place=param)
 
 
@@ -104,7 +104,7 @@ def _of_structured_outputs(field: str, members: Mapping[str, Any]) -> RequestedF
 
 
 def _of_kind(kind: str) -> Callable[[str, Any], RequestedFormat]:
-    """For a field that holds one kind of constraint and nothing else."""
+    """Reads a field that has only one kind of constraint."""
 
     def read(field: str, value: Any) -> RequestedFormat:
         _check_size(value, field)
@@ -115,7 +115,7 @@ def _of_kind(kind: str) -> Callable[[str, Any], RequestedFormat]:
 
 
 def _given(structured_outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The known members that say something; the others are the policy for unknown fields'."""
+    """The known members that are set. `FieldPolicy` handles unknown ones."""
     values = {name: structured_outputs.get(name) for name in (*_KINDS, *_OPTIONS)}
     return {
         name: value for name, value in values.items() if value is not None and value is not False
@@ -135,7 +135,7 @@ def _schema(given: Any, place: str) -> Any:
 
 
 def _check_size(constraint: Any, param: str) -> None:
-    """The engine gets a copy for each choice, and compiles it."""
+    # the engine compiles a copy for each choice
     try:
         size = len(orjson.dumps(constraint))
     except TypeError:
@@ -169,7 +169,7 @@ _FORMATS: Mapping[str, Callable[[Mapping[str, Any]], StructuredOutputs | None]] 
     "structural_tag": lambda form: StructuredOutputs(structural_tag=orjson.dumps(form).decode()),
 }
 
-# The fields that ask for a form of the answer; of two in one request the later one is refused.
+# Fields that request a format. Of two in one request, the later one is rejected.
 _FIELDS: Mapping[str, Callable[[str, Any], RequestedFormat | None]] = {
     "response_format": _of_response_format,
     "structured_outputs": _of_structured_outputs,
@@ -184,12 +184,12 @@ FORM_FIELDS = tuple(_FIELDS)
 
 
 def format_grammar(form: RequestedFormat) -> Format:
-    """The form within a structural tag."""
+    """The requested format as part of a structural tag."""
     asked = form.structured
     if asked.disable_any_whitespace or asked.whitespace_pattern is not None:
         raise _not_composed(form, "a rule for whitespace")
     if asked.json is not None:
-        # answer_form has read what came as text
+        # requested_format has parsed JSON text
         return formats.json_value(cast("Mapping[str, Any] | bool", asked.json))
     if asked.json_object:
         return formats.json_value({"type": "object"})

@@ -1,4 +1,4 @@
-"""Request fields that are variables of a chat template: effort, verbosity, the request's own."""
+"""Request fields that become chat template variables: effort, verbosity, and custom ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ _SCALES: Mapping[str, Sequence[str]] = {
     "reasoning_effort": ("none", "minimal", "low", "medium", "high", "xhigh", "max"),
     "verbosity": ("low", "medium", "high"),
 }
-# What a model does anyway whose template does not know the field
+# The behaviour of a model whose template does not know the field.
 _NEUTRAL = {"reasoning_effort": "none", "verbosity": "medium"}
 
-# What templates call the switch that OpenAI's effort "none" turns off.
+# Templates' names of the switch that OpenAI's effort "none" turns off.
 _THINKING = ("enable_thinking", "thinking")
 IGNORED = "ignored"
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateVariables:
-    """What the template gets, and what it gets in place of the request's own values."""
+    """Variables for the template, and the values that replace the request's own."""
 
     values: Mapping[str, Any]
     adjusted: Mapping[str, str] = field(default_factory=dict)  # field -> value, or IGNORED
@@ -32,9 +32,9 @@ class TemplateVariables:
 def template_variables(
     request: ChatCompletionRequest, model: ServingModel, policy: FieldPolicy
 ) -> TemplateVariables:
-    """Clamps effort and verbosity to what the template supports, unless the policy refuses that.
+    """Clamp effort and verbosity to what the template supports, unless the policy rejects that.
 
-    They are hints that clients set once for all models, and promise nothing about an answer.
+    Clients set these hints once for all models, and they guarantee nothing about the output.
     """
     values: dict[str, Any] = {}
     adjusted: dict[str, str] = {}
@@ -61,7 +61,7 @@ def _variables(name: str, asked: str, model: ServingModel) -> dict[str, Any]:
 
 
 def _nearest(name: str, asked: str, model: ServingModel) -> str:
-    """The value that the template renders with and that is nearest to the one asked for."""
+    """The supported value nearest to the requested one."""
     scale = _SCALES[name]
     by_distance = sorted(scale, key=lambda each: abs(scale.index(each) - scale.index(asked)))
     return next((each for each in by_distance if model.template_accepts(name, each)), asked)

@@ -1,5 +1,6 @@
-"""What a request says of tools: which are offered, which may be called, and how. Never looks into
-the schemas of their arguments: that is for whoever holds an answer to them.
+"""A request's tools: which are offered, which may be called, and how.
+
+`constraints/` validates the schemas of their arguments.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +26,11 @@ Schema = Mapping[str, Any]
 
 _FIELDS = {"tools", "functions", "tool_choice", "function_call"}
 _ANY_OBJECT: Schema = {"type": "object"}
-_NO_PARAMETERS: Schema = {"type": "object", "properties": {}}  # templates go through the properties
-# A custom tool takes text alone, and models call functions: this is the function that they see.
+_NO_PARAMETERS: Schema = {
+    "type": "object",
+    "properties": {},
+}  # templates iterate over the properties
+# Models call functions, so they see a custom tool as a function of one text.
 _TEXT_INPUT: Schema = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -37,7 +41,7 @@ _TEXT_INPUT: Schema = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomFormat:
-    """What the input of a custom tool must be."""
+    """The format of a custom tool's input."""
 
     type: Literal["text", "grammar"] = "text"
     syntax: Literal["regex", "lark"] | None = None
@@ -46,27 +50,27 @@ class CustomFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What a request says of tools, checked."""
+    """A request's tools, validated."""
 
     # name -> the JSON schema of its arguments; custom tools too, as functions of one text
     functions: Mapping[str, Schema] = field(default_factory=dict)
-    custom: Mapping[str, CustomFormat] = field(default_factory=dict)  # which of them are custom
+    custom: Mapping[str, CustomFormat] = field(default_factory=dict)  # the custom tools among them
     choice: Literal["none", "auto", "required"] = "none"
-    allowed: frozenset[str] = frozenset()  # those that may be called
+    allowed: frozenset[str] = frozenset()  # the tools that may be called
     parallel: bool = True  # False: at most one call
-    strict: frozenset[str] = frozenset()  # whose arguments match their schemas under auto too
-    legacy: bool = False  # asked for by `functions`, answered by `function_call`
-    places: Mapping[str, str] = field(default_factory=dict)  # name -> where its schema stands
-    for_template: Sequence[Mapping[str, Any]] = ()  # what the chat template is given
+    strict: frozenset[str] = frozenset()  # arguments must match their schemas even with "auto"
+    legacy: bool = False  # `functions` in the request, `function_call` in the response
+    places: Mapping[str, str] = field(default_factory=dict)  # name -> request field of its schema
+    for_template: Sequence[Mapping[str, Any]] = ()  # for the chat template
 
     @property
     def in_use(self) -> bool:
-        """Whether an answer may hold calls."""
+        """Whether the output may have calls."""
         return self.choice != "none"
 
     @property
     def param(self) -> str:
-        """The field that offers them."""
+        """The request field that offers the tools."""
         return "functions" if self.legacy else "tools"
 
 
@@ -74,7 +78,7 @@ NO_TOOLS = Tools()
 
 
 def parse_tools(request: ChatCompletionRequest, policy: FieldPolicy) -> Tools:
-    """The request's tools; raises for what cannot be."""
+    """The request's tools. Raises InvalidRequest for invalid combinations."""
     if not request.model_fields_set & _FIELDS:
         return NO_TOOLS
     if request.tools and request.functions:
@@ -89,7 +93,7 @@ def parse_tools(request: ChatCompletionRequest, policy: FieldPolicy) -> Tools:
 
 
 def require_tool_support(tools: Tools, reading: OutputFormat, *, shown: bool) -> None:
-    """Raises where the model cannot be offered tools; `shown`: its chat template takes them."""
+    """Raise InvalidRequest for a model without tool calling. `shown`: its template takes tools."""
     if not tools.in_use or (shown and reading.tools):
         return
     reason = (
@@ -128,7 +132,7 @@ def _legacy(
 def _chosen(
     choice: Any, offered: "_Offered", policy: FieldPolicy
 ) -> tuple[Literal["none", "auto", "required"], frozenset[str]]:
-    """Whether there is to be a call, and of which tools."""
+    """The mode of `tool_choice`, and the tools that may be called."""
     if choice is None:
         return "auto", offered.names
     if isinstance(choice, str):
@@ -147,7 +151,7 @@ _ALLOWED = {"mode", "tools"}
 
 
 class _Offered:
-    """The tools of one request, gathered one by one."""
+    """Gathers the tools of one request."""
 
     def __init__(self, policy: FieldPolicy) -> None:
         self._policy = policy
@@ -196,9 +200,9 @@ class _Offered:
         self._show(name, _described(custom.get("description") or "", form), _TEXT_INPUT)
 
     def _show(self, name: str, description: str | None, parameters: Schema) -> None:
-        """What the model sees: `strict` is for the engine, and models were not trained on it."""
-        told = {} if description is None else {"description": description}
-        function = {"name": name, **told, "parameters": parameters}
+        """Add what the model sees, without `strict`, on which models are not trained."""
+        described = {} if description is None else {"description": description}
+        function = {"name": name, **described, "parameters": parameters}
         self._shown[name] = {"type": "function", "function": function}
 
     def _add(self, name: str, schema: Schema, place: str) -> None:
@@ -211,7 +215,7 @@ class _Offered:
         self._policy.unknown(f"{place}.{key}" for key in given.keys() - known)
 
     def named(self, tool: NamedTool, place: str) -> str:
-        """The name of a tool that is offered as one of this kind."""
+        """The name of an offered tool. Raises InvalidRequest for an unknown name or wrong kind."""
         kind = tool["type"]
         name = str(cast("Mapping[str, Any]", tool)[kind]["name"])
         param = f"{place}.{kind}.name"
@@ -247,10 +251,9 @@ class _Offered:
         )
 
     def _for_template(self, choice: str, allowed: frozenset[str]) -> Iterator[Mapping[str, Any]]:
-        """Those that may be called. A model calls what it is shown, and nothing but its prompt
-        holds it back where the engine's grammar does not: so under "none" it is shown no tool
-        (as with vLLM's --exclude-tools-when-tool-choice-none), or the text of a call would be
-        the answer.
+        """The tools that may be called. Without a grammar only the prompt keeps a model from
+        calling a tool, so "none" shows it no tools (like vLLM's
+        --exclude-tools-when-tool-choice-none); otherwise the text of a call could be the content.
         """
         if choice == "none":
             return
@@ -260,18 +263,20 @@ class _Offered:
 
 
 def _described(description: str, form: CustomFormat) -> str:
-    """What the model is told of a custom tool, whose grammar no schema says."""
+    """The description of a custom tool for the model, with its grammar."""
     if form.type == "text":
         return description
     kind = "regular expression" if form.syntax == "regex" else "Lark grammar"
-    told = f"The input must match this {kind}: {form.definition}"
-    return f"{description}\n{told}" if description else told
+    rule = f"The input must match this {kind}: {form.definition}"
+    return f"{description}\n{rule}" if description else rule
 
 
 def _check_size(tools: Any, param: str) -> None:
     try:
         size = len(orjson.dumps(tools))
-    except orjson.JSONEncodeError as error:  # of numbers: the engine's JSON takes 64 bits too
+    except (
+        orjson.JSONEncodeError
+    ) as error:  # a number of more than 64 bits, which the engine's JSON does not have either
         raise InvalidRequest(f"Invalid '{param}': {error}.", param=param) from None
     if size > MAX_TOOLS_BYTES:
         message = f"Invalid '{param}': at most {MAX_TOOLS_BYTES} bytes of JSON, not {size}."
@@ -279,7 +284,7 @@ def _check_size(tools: Any, param: str) -> None:
 
 
 def _check_choice(choice: Any, param: str, field: str) -> None:
-    """A choice among no tools, for a request that offers none; "none" and "auto" demand nothing."""
+    """Reject a choice without tools. "none" and "auto" are allowed, since they require nothing."""
     if choice is None or choice in ("none", "auto"):
         return
     message = (

@@ -1,7 +1,7 @@
-"""pydantic's validation errors in OpenAI's words. The wordings are a table; the place is a path.
+"""pydantic's validation errors in OpenAI's words, from a table, with the path of the field.
 
-https://platform.openai.com/docs/guides/error-codes says little of these; clients match on `code`
-and `param`, people read `message`.
+https://platform.openai.com/docs/guides/error-codes has few details. Clients match on `code` and
+`param`; people read `message`.
 """
 
 import re
@@ -28,18 +28,18 @@ _EXPECTED = {
 
 
 def invalid_request(problems: Sequence[Problem]) -> InvalidRequest:
-    """The first problem, as OpenAI would say it."""
-    same_place = _most_telling(problems)
+    """The error for the first problem."""
+    same_place = _most_relevant(problems)
     path = _place(same_place[0])
     message, code = _wording(same_place, path)
     return InvalidRequest(message, param=path or None, code=code)
 
 
-def _most_telling(problems: Sequence[Problem]) -> Sequence[Problem]:
+def _most_relevant(problems: Sequence[Problem]) -> Sequence[Problem]:
     """The first problem; of a union's, those of the member that the value fits best.
 
-    Each member of a union tells what it dislikes. The one that got furthest into the value is the
-    one that the caller meant; where all stop at the same place, all are returned.
+    Each member of a union reports its own problem. The caller meant the member that got furthest
+    into the value; if all stop at the same path, all are returned.
     """
     first = problems[0]
     prefix = _before_tag(first["loc"])
@@ -53,7 +53,7 @@ def _most_telling(problems: Sequence[Problem]) -> Sequence[Problem]:
 
 
 def _before_tag(loc: Sequence[str | int]) -> Sequence[str | int] | None:
-    """The path to the union; None where the path meets no union."""
+    """The path to the union; None without a union."""
     return next((loc[:at] for at, step in enumerate(loc) if _is_tag(step)), None)
 
 
@@ -67,7 +67,7 @@ def _depth(problem: Problem) -> tuple[int, int]:
 
 
 def _place(problem: Problem) -> str:
-    """The path to what is wrong; the kind of an object is told apart by its `type`."""
+    """The path of the problem. Objects of a union are distinguished by their `type`."""
     path = _path(problem["loc"])
     about_type = problem["type"] in _TAG_PROBLEMS and isinstance(problem["input"], dict)
     return f"{path}.type" if about_type else path
@@ -96,7 +96,7 @@ def _wording(same_place: Sequence[Problem], path: str) -> Wording:
 
 
 def _expected(problem: Problem) -> str:
-    """A union's tag says it best, for pydantic says of each array the same."""
+    """A union's tag is more specific than pydantic's message, which is the same for all arrays."""
     last = problem["loc"][-1] if problem["loc"] else ""
     return str(last)[1:-1] if _is_tag(last) else _EXPECTED[problem["type"]]
 
@@ -113,7 +113,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 def _kind(value: Any) -> str:
-    """A JSON value's type as OpenAI names it."""
+    """A JSON value's type in OpenAI's words."""
     if value is None:
         return "null"
     names = {bool: "a boolean", int: "an integer", float: "a decimal", str: "a string"}

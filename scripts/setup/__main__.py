@@ -1,4 +1,4 @@
-"""`python -m scripts.setup`: refuses a Python that the other modules cannot be read by."""
+"""`python -m scripts.setup`: refuses a Python that cannot parse the other modules."""
 
 import sys
 

@@ -60,7 +60,7 @@ def client_step(lock: Path) -> Step:
 
 
 def make_client(progress: Progress, lock: Path) -> None:
-    """A client's environment, and the library that its programs link to."""
+    """A client's environment and its shared libraries."""
     venv = CLIENTS / lock.stem
     make_environment(progress, venv, lock)
     if lock.stem in LIBRARIES:
@@ -68,7 +68,7 @@ def make_client(progress: Progress, lock: Path) -> None:
 
 
 def make_environment(progress: Progress, venv: Path, lock: Path) -> None:
-    """An environment with what its lock names; pip is that of `.venv`."""
+    """Installs a lock into an environment, with the pip of `.venv`."""
     python = venv / "bin" / "python"
     progress.run([BASE_PYTHON, "-m", "venv", "--clear", "--without-pip", venv])
     progress.run([*pip("install", python), *locked([lock])])

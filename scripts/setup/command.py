@@ -1,4 +1,4 @@
-"""Runs the steps whose stamps are stale; says nothing and changes nothing when none is."""
+"""Runs the steps whose stamps are stale. Without stale steps, prints and changes nothing."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Takes a shared library out of a Debian package, without root and without installing it."""
+"""Extracts a shared library from a Debian package without root and without installing it."""
 
 import ctypes
 import shutil
@@ -9,7 +9,7 @@ from scripts.setup.progress import CommandFailed, Progress
 
 
 def fetch_library(progress: Progress, package: str, library: str, folder: Path) -> None:
-    """Put `library` into `folder`, unless the machine has it already."""
+    """Put `library` into `folder` unless it is installed."""
     if is_installed(library):
         return
     if not shutil.which("apt-get"):
@@ -28,7 +28,7 @@ def is_installed(library: str) -> bool:
 
 
 def download(progress: Progress, package: str, scratch: Path) -> Path:
-    """Unpack the newest `package`; by lists of our own, for the machine's may be missing."""
+    """Unpack the newest `package`; with our own package lists: the machine's may be missing."""
     for name in ("state/lists/partial", "cache/archives/partial"):
         (scratch / name).mkdir(parents=True)
     folders = [f"Dir::State={scratch}/state", f"Dir::Cache={scratch}/cache"]

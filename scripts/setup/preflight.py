@@ -1,4 +1,4 @@
-"""Looks at the machine before anything is installed: one line for what is missing."""
+"""Checks the machine before anything is installed, and reports what is missing on one line."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ CXX20_PROBE = "#include <concepts>\n#include <span>\nstatic_assert(__cplusplus >
 
 
 class Machine(NamedTuple):
-    """What the checks look at, read once."""
+    """The facts that the checks need, read once."""
 
     system: str
     processor: str
@@ -119,7 +119,7 @@ def glibc_version() -> tuple[int, ...] | None:
 
 
 def find_compiler() -> str | None:
-    """The compiler that CMake will take."""
+    """The compiler that CMake will choose."""
     names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
     return next((name for name in names if name and shutil.which(name.split()[0])), None)
 

@@ -1,4 +1,4 @@
-"""Shows that a long command moves: one living line on a terminal, one now and then in a log."""
+"""Shows progress of long commands: a changing line on a terminal, occasional lines in a log."""
 
 import subprocess
 import sys

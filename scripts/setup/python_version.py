@@ -1,11 +1,11 @@
-"""Which Pythons will do; written so that Pythons which will not can read it, too."""
+"""Checks the Python version; unsupported versions must be able to parse this file."""
 
 OLDEST = (3, 11)
 TOO_NEW = (3, 14)
 
 
 def python_problem(version: tuple) -> str:  # type: ignore[type-arg]  # 3.6 takes no tuple[...]
-    """The one line about a Python that will not do; empty for one that will."""
+    """An error on one line for an unsupported Python; empty for a supported one."""
     if OLDEST <= tuple(version[:2]) < TOO_NEW:
         return ""
     found = ".".join(map(str, version[:3]))

@@ -1,4 +1,4 @@
-"""What each step of the set-up was made from, as a digest of contents; never of times."""
+"""Records what each set-up step was built from: a digest of contents, not of times."""
 
 import hashlib
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def files_of(paths: Iterable[Path]) -> list[Path]:
 
 
 class Stamp:
-    """A file that holds the digest which a step was last finished for."""
+    """A file with the digest for which a step last finished."""
 
     def __init__(self, path: Path, wanted: str) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class Stamp:
         return self.path.is_file() and self.path.read_text() == self.wanted
 
     def clear(self) -> None:
-        """Forget, before the step starts: a step cut short must run again."""
+        """Called before the step starts: an interrupted step must run again."""
         self.path.unlink(missing_ok=True)
 
     def write(self) -> None:

@@ -1,4 +1,4 @@
-"""Empty wheels, metadata only, for distributions that a CPU set-up names but must not contain."""
+"""Empty wheels, metadata only, for packages that a CPU set-up requires but must not contain."""
 
 import base64
 import hashlib

@@ -1,5 +1,5 @@
-"""TensorRT-LLM's engine behind its five models. Those around it keep NVIDIA's names, by which its
-BLS program calls them; the ensemble has the name that requests use.
+"""A TensorRT-LLM engine with NVIDIA's five models. All but the ensemble keep NVIDIA's names,
+which its BLS program uses; the ensemble has the name that requests use.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,17 @@ _TOKENIZER_INFO = "1/xgrammar_tokenizer_info.json"
 _LORA_FILES = ("model.lora_weights.npy", "model.lora_config.npy")
 PARTS = (_PREPROCESSING, _ENGINE, _POSTPROCESSING, _BLS)
 
-_MAX_BATCH_SIZE = 8  # where an engine does not say: what NVIDIA's own examples take
+_MAX_BATCH_SIZE = 8  # default for engines without a limit, as in NVIDIA's examples
 
-# A request waits no time for others to come, and is refused by no length of the queue
+# Requests do not wait for others, and the queue is unbounded
 _QUEUE = {
     "max_queue_delay_microseconds": 0,
     "default_queue_policy": {"max_queue_size": 0},
 }
 
 # The engine model's parameters that are not set by options: the defaults of the backend and of
-# docs/model_config.md (triton-inference-server/tensorrtllm_backend). An empty one is not set. Two
-# are not the defaults: an answer is without its prompt, and its log probabilities are as they are.
+# docs/model_config.md (triton-inference-server/tensorrtllm_backend). Empty values are unset. Two
+# differ from the defaults: outputs exclude the prompt, and log probabilities are not normalized.
 _DEFAULTS: Mapping[str, str] = {
     "max_beam_width": "1",
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
@@ -84,7 +84,7 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 def models(options: RepositoryOptions) -> list[RepositoryModel]:
-    """What needs no name of NVIDIA's comes first: it is what requests ask for."""
+    """The ensemble comes first: requests name it."""
     if options.name in PARTS:
         raise InvalidOption(
             "--name", f"'{options.name}' is the name of one of the ensemble's parts"
@@ -114,7 +114,7 @@ def _max_batch_size(options: RepositoryOptions, engine: EngineConfig) -> int:
 
 
 def _check_loras(options: RepositoryOptions, engine: EngineConfig) -> None:
-    """They lie as TensorRT-LLM's own conversion writes them."""
+    """Adapters must have the files that TensorRT-LLM's conversion writes."""
     if options.loras and engine.max_lora_rank() is None:
         raise InvalidOption("--lora", f"the engine in {options.engine()} was built without LoRA")
     for name, path in options.loras.items():
@@ -153,7 +153,7 @@ def _step(model: str, maps: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _pair(line: str) -> tuple[str, str]:
-    """The part's name of a tensor and the ensemble's, one word where they are the same."""
+    """A tensor's name in the step and in the ensemble; one word if they are equal."""
     inner, _, outer = line.partition(" ")
     return inner, outer or inner
 
@@ -174,7 +174,7 @@ def _bls(options: RepositoryOptions, engine: EngineConfig, size: int) -> Reposit
                 "multimodal_encoders_name": "",
             }
         ),
-        # an instance of it has one request at a time
+        # an instance handles one request at a time
         "instance_group": [{"count": max(size, options.instances), "kind": "KIND_CPU"}],
     }
     return RepositoryModel(
@@ -197,7 +197,7 @@ def _preprocessing(options: RepositoryOptions, size: int) -> RepositoryModel:
         "parameters": parameters(
             {
                 "tokenizer_dir": options.tokenizer,
-                # the gateway leaves out of a chat what the tokenizer will put before it
+                # the gateway omits the special tokens that the tokenizer adds to a chat
                 "add_special_tokens": "true",
                 "multimodal_model_path": "",
                 "gpt_model_path": str(options.engine()),
@@ -264,7 +264,7 @@ def _engine_model(options: RepositoryOptions, engine: EngineConfig, size: int) -
 
 
 def _guided_decoding(options: RepositoryOptions) -> dict[str, str]:
-    """What structured outputs need beside the engine; nothing where the tokenizer is on a hub."""
+    """The tokenizer file for structured outputs; none for a tokenizer on a hub."""
     folder = options.tokenizer_folder()
     info = None if folder is None else tokenizer_info(Path(folder))
     return {} if info is None else {_TOKENIZER_INFO: info}

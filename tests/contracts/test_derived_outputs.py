@@ -66,16 +66,16 @@ def text(deltas: list[CompletionDelta]) -> list[str]:
 
 
 @pytest.mark.parametrize("empty_end", [False, True])
-def test_deltas_come_of_whole_texts(empty_end: bool) -> None:
-    """Each response tells the text so far; a character that has not ended waits for the rest."""
+def test_deltas_from_complete_texts(empty_end: bool) -> None:
+    """Each response has the text so far. An incomplete character waits for its other bytes."""
 
     whole = [CompletionDelta(each) for each in ("a", "a\ufffd", "a✓", "a✓ b")]
     deltas = answers({"deltas"}, whole, empty_end=empty_end)
     assert text(deltas)[:4] == ["a", "", "✓", " b"]
 
 
-def test_a_broken_character_is_told_at_the_end() -> None:
-    """Where no more bytes come, it stays what it is."""
+def test_incomplete_character_is_sent_at_the_end() -> None:
+    """If no more bytes come, it stays incomplete."""
 
     assert text(answers({"deltas"}, [CompletionDelta("a"), CompletionDelta("a\ufffd")])) == [
         "a",
@@ -93,10 +93,10 @@ def test_a_broken_character_is_told_at_the_end() -> None:
     ],
 )
 @pytest.mark.parametrize("empty_end", [False, True])
-def test_the_finish_reason_comes_of_the_counts(
+def test_finish_reason_from_counts(
     params: dict[str, Any], pieces: list[str], expected: tuple[str, str | None], empty_end: bool
 ) -> None:
-    """As many tokens as were allowed is `length`; a stop text is `stop`."""
+    """`length` at the token limit, `stop` at a stop string."""
 
     told = [CompletionDelta(piece, counts=TokenCounts(0, 1)) for piece in pieces]
     derives = {"finish_reason", "stop", "prompt_tokens"}
@@ -107,16 +107,16 @@ def test_the_finish_reason_comes_of_the_counts(
     assert counts == [TokenCounts(3, 1), TokenCounts(3, 1)]
 
 
-def test_a_reported_finish_reason_stays() -> None:
-    """Only what is not said is worked out."""
+def test_reported_finish_reason_is_kept() -> None:
+    """Only what is not reported is derived."""
 
     told = [CompletionDelta("ab", finish_reason="length")]
     (delta,) = answers({"completion_tokens", "prompt_tokens"}, told)
     assert (delta.finish_reason, delta.counts) == ("length", TokenCounts(3, 2))
 
 
-def test_nothing_follows_a_stop_text() -> None:
-    """The delta with the stop text ends the answer, whatever the model goes on to say."""
+def test_nothing_follows_a_stop_string() -> None:
+    """The delta with the stop string ends the answer, even if the model continues."""
 
     told = [CompletionDelta(piece) for piece in ("one E", "ND two", " three")]
     deltas = answers({"stop", "finish_reason", "completion_tokens"}, told, stop=["END"])
@@ -125,8 +125,8 @@ def test_nothing_follows_a_stop_text() -> None:
     assert deltas[1].counts == TokenCounts(3, 4)
 
 
-def test_the_prompt_is_cut_off() -> None:
-    """Where it stands before the answer, and only once."""
+def test_prompt_is_removed() -> None:
+    """If it precedes the answer, and only once."""
 
     assert text(answers({"prompt"}, [CompletionDelta("Hi there"), CompletionDelta("Hi")])) == [
         " there",
@@ -154,15 +154,15 @@ def entry(value: float, decoded: str) -> dict[str, Any]:
     ],
     ids=["as many", "one token of two letters", "no text", "the end's own"],
 )  # fmt: skip
-def test_numbers_get_their_tokens(piece: str, values: Any, expected: Any) -> None:
-    """By the tokenizer, or by the text that came with a single one."""
+def test_log_probabilities_get_tokens(piece: str, values: Any, expected: Any) -> None:
+    """From the tokenizer, or from the text that came with a single one."""
 
     (delta,) = answers({"logprobs"}, [CompletionDelta(piece, logprobs=numbers(*values))])
     assert delta.logprobs == expected
 
 
-def test_numbers_that_fit_no_tokens_fail() -> None:
-    """Nobody knows which token is whose: never guessed."""
+def test_log_probabilities_must_match_tokens() -> None:
+    """Tokens are never guessed."""
 
     told = [CompletionDelta("abc", logprobs=numbers(-1.0, -2.0))]
     with pytest.raises(InferenceFailed, match="2 log probabilities for a text of 3 tokens"):
@@ -170,6 +170,6 @@ def test_numbers_that_fit_no_tokens_fail() -> None:
 
 
 def test_each_derivation_is_described() -> None:
-    """The table that the documentation prints has a sentence for each."""
+    """The table in the documentation has a sentence for each."""
 
     assert all(sentence.endswith(".") for sentence in DERIVED.values())

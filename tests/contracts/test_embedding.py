@@ -33,10 +33,10 @@ def config(inputs: str, outputs: str, *, batch: int = 0, length: int = 3) -> dic
         ("tokens:INT32", {"prompt_token_ids": "tokens"}, {"tokens": [5, 6]}),
     ],
 )
-def test_a_prompt_goes_in_as_the_model_takes_it(
+def test_prompt_has_the_models_form(
     inputs: str, named: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    """As text, or as token ids with what encoders take beside them."""
+    """As text, or as token ids with the further inputs of encoders."""
 
     options = ContractOptions(name="embeddings", tensors=named)
     chosen = select_contracts(config(inputs, "v:FP32"), options=options)
@@ -45,24 +45,22 @@ def test_a_prompt_goes_in_as_the_model_takes_it(
     assert {name: values(tensor) for name, tensor in sent.items()} == expected
 
 
-def test_a_model_that_batches_gets_one_row() -> None:
-    """As Triton declares its shapes without the batch."""
+def test_batching_model_gets_one_row() -> None:
+    """Triton declares its shapes without the batch dimension."""
 
     sent = GenericEmbeddingContract(config("input_ids:INT64", "v:FP32", batch=8)).encode(REQUEST)
     assert sent["input_ids"][1] == (1, 2)
 
 
-def test_names_that_say_it_are_chosen() -> None:
-    """No setting is needed for them."""
-
+def test_default_names_need_no_option() -> None:
     chosen = select_contracts(config("text_input:STRING", "embedding:FP32 other:FP32"))
     assert (chosen.name, chosen.generation) == ("embeddings", None)
     assert isinstance(chosen.embedding, GenericEmbeddingContract)
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 3)])
-def test_the_vector_is_the_responses_own_memory(shape: tuple[int, ...]) -> None:
-    """With or without the batch's dimension; nothing is copied."""
+def test_vector_is_not_copied(shape: tuple[int, ...]) -> None:
+    """With or without a batch dimension, it is the response's own memory."""
 
     vector = np.array([1.0, 2.0, 0.5], dtype="<f4").reshape(shape)
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
@@ -73,8 +71,8 @@ def test_the_vector_is_the_responses_own_memory(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("length", [3, -1])
-def test_several_vectors_are_no_answer(length: int) -> None:
-    """A model that gives one for each token must pool them itself."""
+def test_several_vectors_are_rejected(length: int) -> None:
+    """A model that returns one vector per token must pool them itself."""
 
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32", length=length))
     vectors = np.zeros((1, 4, 3), dtype="<f4")
@@ -84,8 +82,8 @@ def test_several_vectors_are_no_answer(length: int) -> None:
         contract.decode(RecordedOutputs(final=True))
 
 
-def test_other_dimensions_are_refused() -> None:
-    """Its own are not: they ask for nothing."""
+def test_other_dimensions_are_rejected() -> None:
+    """The model's own number of dimensions is accepted."""
 
     contract = GenericEmbeddingContract(config("text_input:STRING", "v:FP32"))
     assert contract.encode(EmbedRequest(request_id="r", prompt="a", dimensions=3))
@@ -95,8 +93,8 @@ def test_other_dimensions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("inputs", ["text_input:STRING", "input_ids:INT64"])
-def test_a_prompt_of_the_other_kind_is_refused(inputs: str) -> None:
-    """Where only the one is known."""
+def test_prompt_of_the_other_form_is_rejected(inputs: str) -> None:
+    """If the request has only text and the model needs ids, or the reverse."""
 
     contract = GenericEmbeddingContract(config(inputs, "v:FP32"))
     known = {"prompt": "a"} if "ids" in inputs else {"prompt_token_ids": [1]}
@@ -115,7 +113,7 @@ def test_a_prompt_of_the_other_kind_is_refused(inputs: str) -> None:
         ("text_input:STRING", "v:FP32", {"max_tokens": "w"}, "unknown name 'max_tokens'"),
     ],
 )
-def test_a_model_that_cannot_be_asked_says_why(
+def test_unusable_models_give_a_reason(
     inputs: str, outputs: str, named: dict[str, str], reason: str
 ) -> None:
     """The reason names the tensor."""

@@ -32,8 +32,8 @@ def document(tensor: TensorInput) -> Any:
     ],
     ids=["text", "dimensions"],
 )
-def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
-    """One document for every backend, dimensions in NVIDIA's form."""
+def test_encode_embedding_request(config: Any, values: Any, expected: Any) -> None:
+    """One document for every backend, with dimensions in NVIDIA's format."""
 
     inputs = EmbeddingContract(config).encode(EmbedRequest(request_id="r", **values))
     assert document(inputs.pop("embedding_request")) == expected
@@ -48,8 +48,8 @@ def test_a_vector_is_asked_for(config: Any, values: Any, expected: Any) -> None:
     ],
     ids=["in-process", "NVIDIA's"],
 )
-def test_token_ids_come_before_the_text(config: Any, expected: Any, tensors: Any) -> None:
-    """As a tensor where the model has one for them, which needs no parsing."""
+def test_token_ids_are_preferred_to_text(config: Any, expected: Any, tensors: Any) -> None:
+    """As a tensor if the model has one for them, which needs no parsing."""
 
     request = EmbedRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
     inputs = EmbeddingContract(config).encode(request)
@@ -57,15 +57,15 @@ def test_token_ids_come_before_the_text(config: Any, expected: Any, tensors: Any
     assert inputs == {"return_num_input_tokens": TRUE, **tensors}
 
 
-def test_nothing_to_embed_is_refused() -> None:
-    """A request has a text or token ids."""
+def test_empty_request_is_rejected() -> None:
+    """A request needs a text or token ids."""
 
     with pytest.raises(InvalidRequest) as refused:
         EmbeddingContract(INPROCESS).encode(EmbedRequest(request_id="r"))
     assert refused.value.param == "input"
 
 
-def test_a_vector_is_not_copied() -> None:
+def test_vector_is_not_copied() -> None:
     """An in-process model's vector is the tensor's own memory."""
 
     vector = array("f", [1.0, -2.0])
@@ -76,8 +76,8 @@ def test_a_vector_is_not_copied() -> None:
     assert (list(result.embedding), result.prompt_tokens) == ([5.0, -2.0], 3)
 
 
-def test_nvidias_vector_is_json_text() -> None:
-    """It becomes the same float32 as any other."""
+def test_decode_nvidias_json_vector() -> None:
+    """It becomes float32 like any other."""
 
     result = EmbeddingContract(NVIDIA_VLLM).decode(
         RecordedOutputs(text_output=b"[0.5, -2]", num_input_tokens=3)
@@ -87,9 +87,7 @@ def test_nvidias_vector_is_json_text() -> None:
 
 
 @pytest.mark.parametrize("text", [None, b"", b"N/A", b'["a"]', b'"text"', b"5"])
-def test_an_answer_without_a_vector_is_a_failure(text: bytes | None) -> None:
-    """Whatever else the model says is no vector."""
-
+def test_missing_vector_is_an_error(text: bytes | None) -> None:
     outputs = RecordedOutputs() if text is None else RecordedOutputs(text_output=text)
     with pytest.raises(InferenceFailed, match="no embedding"):
         EmbeddingContract(NVIDIA_VLLM).decode(outputs)
@@ -103,8 +101,8 @@ def test_an_answer_without_a_vector_is_a_failure(text: bytes | None) -> None:
     ],
     ids=["one type", "two types"],
 )
-def test_a_score_is_asked_for(values: Any, expected: Any) -> None:
-    """The sequence, and the types of its tokens where they have any."""
+def test_encode_score_request(values: Any, expected: Any) -> None:
+    """The sequence, and its token types if it has any."""
 
     asked = ScorePairRequest(request_id="r", prompt_token_ids=(1, 2), **values)
     inputs = ScoreContract(INPROCESS).encode(asked)
@@ -112,15 +110,13 @@ def test_a_score_is_asked_for(values: Any, expected: Any) -> None:
     assert inputs == {"return_num_input_tokens": TRUE}
 
 
-def test_a_score_is_read() -> None:
-    """The number, and the tokens that were read for it."""
+def test_decode_score() -> None:
+    """The score and the number of input tokens."""
 
     outputs = RecordedOutputs(score=0.0, num_input_tokens=4)
     assert ScoreContract(INPROCESS).decode(outputs) == ScoreResult(0.0, 4)
 
 
-def test_an_answer_without_a_score_is_a_failure() -> None:
-    """A model that says something else is at fault."""
-
+def test_missing_score_is_an_error() -> None:
     with pytest.raises(InferenceFailed, match="no score"):
         ScoreContract(INPROCESS).decode(RecordedOutputs(text_output=b"x"))

@@ -22,10 +22,10 @@ from tests.contracts.recorded import BLS, ENSEMBLE, INPROCESS, LLMAPI, NVIDIA_VL
         (LLMAPI, None, ("llmapi", {"generation"})),
     ],
 )
-def test_the_tensors_and_the_engine_choose(
+def test_tensors_and_engine_tasks_select(
     config: dict[str, Any], tasks: Collection[str] | None, expected: tuple[str, set[str]]
 ) -> None:
-    """A model has the contracts that its tensors allow and its engine says it serves."""
+    """A model gets the contracts that its tensors allow and whose tasks its engine reports."""
 
     chosen = select_contracts(config, tasks=tasks)
 
@@ -33,15 +33,15 @@ def test_the_tensors_and_the_engine_choose(
     assert (chosen.name, kinds) == expected
 
 
-def test_a_model_of_other_tensors_has_none() -> None:
-    """Tensors that no request of ours has make a model that cannot be served here, with reason."""
+def test_unknown_tensors_are_rejected() -> None:
+    """A model whose tensors match no endpoint is unavailable, with the reason."""
 
     with pytest.raises(ModelUnavailable, match="no supported endpoint"):
         select_contracts({"input": tensors("IMAGE:FP32"), "output": tensors("CLASS:FP32")})
 
 
-def test_what_an_early_release_of_the_backend_does_not_say_is_derived() -> None:
-    """It had one output; in process, nothing is derived, and so nothing slows the answer."""
+def test_old_backend_releases_need_derived_outputs() -> None:
+    """They had one output. In process, nothing is derived, so nothing slows the answer."""
 
     early = {
         "backend": "vllm",
@@ -56,8 +56,8 @@ def test_what_an_early_release_of_the_backend_does_not_say_is_derived() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operator_may_choose(name: str) -> None:
-    """Whatever the config looks like; a name that there is none of is refused."""
+def test_option_overrides_the_config(name: str) -> None:
+    """Whatever the config looks like. Unknown names are rejected."""
 
     config = {
         "input": [

@@ -1,4 +1,4 @@
-"""A text is cut at its first stop text, in whatever pieces it comes."""
+"""A text is cut at its first stop string, however it is split into pieces."""
 
 import pytest
 from hypothesis import given
@@ -27,10 +27,10 @@ def cut(pieces: list[str], stops: list[str], *, included: bool = False) -> tuple
         ("é✓é", ["✓"], ("é", "✓")),
     ],
 )
-def test_the_first_stop_text_ends_the_text(
+def test_text_ends_at_the_first_stop_string(
     text: str, stops: list[str], expected: tuple[str, str | None]
 ) -> None:
-    """At every split into two, and letter by letter."""
+    """At every split into two pieces, and one character at a time."""
 
     splits = [[text[:at], text[at:]] for at in range(len(text) + 1)]
     assert [cut(pieces, stops) for pieces in [*splits, list(text)]] == [expected] * (
@@ -38,14 +38,14 @@ def test_the_first_stop_text_ends_the_text(
     )
 
 
-def test_a_stop_text_may_stay() -> None:
-    """`include_stop_str_in_output` keeps it, and nothing after it."""
+def test_stop_string_can_be_kept() -> None:
+    """`include_stop_str_in_output` keeps it, but nothing after it."""
 
     assert cut(["one E", "ND two"], ["END"], included=True) == ("one END", "END")
 
 
-def test_nothing_waits_that_cannot_be_a_stop_text() -> None:
-    """Only what may be the start of a stop text is held back."""
+def test_only_possible_stop_strings_are_held_back() -> None:
+    """Only what may be the start of a stop string is held back."""
 
     texts = StopStrings(["END"])
     assert [texts.feed(piece) for piece in ("one ", "E", "mpty", "EN")] == ["one ", "", "Empty", ""]
@@ -56,8 +56,8 @@ def test_nothing_waits_that_cannot_be_a_stop_text() -> None:
     st.lists(st.text("ab", min_size=0, max_size=4), max_size=8),
     st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3),
 )
-def test_pieces_make_no_difference(pieces: list[str], stops: list[str]) -> None:
-    """The cut is that of the first place where one of them ends; the longest of them counts."""
+def test_result_is_independent_of_pieces(pieces: list[str], stops: list[str]) -> None:
+    """The cut is where the first stop string ends; if several end there, the longest counts."""
 
     text = "".join(pieces)
     ends = [(text.find(stop) + len(stop), -len(stop)) for stop in stops if stop in text]

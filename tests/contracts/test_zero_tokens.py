@@ -35,16 +35,16 @@ def last(**values: Any) -> RecordedOutputs:
 
 
 @every
-def test_one_token_is_asked_for(contract: ZeroTokens) -> None:
-    """And no more than one, whatever else the request wants of its tokens."""
+def test_requests_one_token(contract: ZeroTokens) -> None:
+    """Exactly one, whatever other token limits the request has."""
 
     inputs = contract.encode(request(max_tokens=0, min_tokens=4, seed=1))
     assert orjson.loads(inputs["sampling_parameters"][2][4:]) == {"max_tokens": 1, "seed": 1}
 
 
 @every
-def test_the_token_is_dropped(contract: ZeroTokens) -> None:
-    """Its text, id and logprobs are no part of the answer, nor is what ended it."""
+def test_drops_the_token(contract: ZeroTokens) -> None:
+    """Its text, id, logprobs and finish reason are not in the answer."""
 
     decode = contract.decoder(request(max_tokens=0, logprobs=0))
     outputs = last(
@@ -57,15 +57,13 @@ def test_the_token_is_dropped(contract: ZeroTokens) -> None:
 
 
 @every
-def test_nothing_ends_before_the_end(contract: ZeroTokens) -> None:
-    """A response before the last one has no finish reason."""
-
+def test_only_the_last_response_has_a_finish_reason(contract: ZeroTokens) -> None:
     decode = contract.decoder(request(max_tokens=0))
     assert decode(RecordedOutputs(text_output=b"x")) == CompletionDelta()
 
 
-def test_what_is_told_of_the_prompt_stays() -> None:
-    """Prompt logprobs are what such a request is for."""
+def test_keeps_prompt_logprobs() -> None:
+    """They are the purpose of such a request."""
 
     decode = CONTRACTS[0].decoder(request(max_tokens=0, prompt_logprobs=0))
     delta = decode(last(prompt_logprobs=b'[null,{"5":{"logprob":-1.0}}]'))
@@ -74,8 +72,8 @@ def test_what_is_told_of_the_prompt_stays() -> None:
 
 @every
 @pytest.mark.parametrize("max_tokens", [None, 1, 5])
-def test_other_requests_pass_as_they_are(contract: ZeroTokens, max_tokens: int | None) -> None:
-    """An answer that may have tokens is decoded by the contract itself, at no cost more."""
+def test_other_requests_are_unchanged(contract: ZeroTokens, max_tokens: int | None) -> None:
+    """The wrapped contract's own decoder is used, at no extra cost."""
 
     inner = contract._contract
     asked = request(max_tokens=max_tokens)
@@ -84,8 +82,6 @@ def test_other_requests_pass_as_they_are(contract: ZeroTokens, max_tokens: int |
 
 
 @every
-def test_support_is_the_contracts_own(contract: ZeroTokens) -> None:
-    """What the model can honour does not change."""
-
+def test_supported_fields_are_unchanged(contract: ZeroTokens) -> None:
     for field in ("prompt_logprobs", "logit_bias", "stop"):
         assert contract.supports(field) == contract._contract.supports(field)

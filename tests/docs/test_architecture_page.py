@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-NAMED = set(re.findall(r"`(\w+/(?:\w+\.\w+)?)`", PAGE))
+NAMED = set(re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", PAGE))
 
 
 def test_every_file_it_names_exists() -> None:

@@ -78,14 +78,17 @@ class ModelLoader:
         Raises ModelUnavailable with the reason if the model cannot serve.
         """
         config = self._server.model_config(name, version)
-        said = self._server.model_facts(name, version)
-        if before is not None and before.is_unchanged(config, said, options):
+        engine_facts = self._server.model_facts(name, version)
+        if before is not None and before.is_unchanged(config, engine_facts, options):
             return before
-        facts = {**self._read_facts(name, version, config, said, options), **_operators(options)}
-        loaded = _tokenizer(name, facts, certain=bool(said or options.tokenizer))
+        facts = {
+            **self._read_facts(name, version, config, engine_facts, options),
+            **_facts_from_options(options),
+        }
+        loaded = _tokenizer(name, facts, certain=bool(engine_facts or options.tokenizer))
         prompts, files = _prompts(loaded, facts, options)
         decoupled = self._server.model_is_decoupled(name, version)
-        chosen = _chosen(config, said, options, prompts, decoupled=decoupled)
+        contracts = _select_contracts(config, engine_facts, options, prompts, decoupled=decoupled)
         model = ServedModel(
             name=name,
             model_name=name,
@@ -93,11 +96,11 @@ class ModelLoader:
             version_label=str(version),
             created=int(time.time()),
             facts=facts,
-            contract=chosen.generation,
-            embedding_contract=chosen.embedding,
-            score_contract=chosen.score,
+            contract=contracts.generation,
+            embedding_contract=contracts.embedding,
+            score_contract=contracts.score,
             prompts=prompts,
-            reading=_reading(name, files, options) if chosen.generation else PLAIN,
+            reading=_reading(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
@@ -106,7 +109,7 @@ class ModelLoader:
             concurrency_limits=options.concurrency_limits,
             triton_queue=triton_queue(config),
         )
-        return LoadedModel(config, said, options, model)
+        return LoadedModel(config, engine_facts, options, model)
 
     @property
     def repositories(self) -> Sequence[Path]:
@@ -118,17 +121,17 @@ class ModelLoader:
         name: str,
         version: int,
         config: Mapping[str, Any],
-        said: Facts,
+        engine_facts: Facts,
         options: ModelOptions,
     ) -> Facts:
         """Facts from the engine; for another backend's model, from its files."""
-        if said:
-            _check_context(options, said)
-            return said
+        if engine_facts:
+            _check_context(options, engine_facts)
+            return engine_facts
         folder = model_files.model_folder(name, self.repositories)
         source = ModelSource(config=config, folder=folder and folder / str(version))
-        found = model_files.read_facts(source, self._source)
-        given = {"tokenizer": found.tokenizer, "max_model_len": found.max_model_len}
+        known = model_files.read_facts(source, self._source)
+        given = {"tokenizer": known.tokenizer, "max_model_len": known.max_model_len}
         return {fact: value for fact, value in given.items() if value is not None}
 
     def _source(self, name: str) -> ModelSource | None:
@@ -140,7 +143,7 @@ class ModelLoader:
         return ModelSource(config=config, folder=None)
 
 
-def _operators(options: ModelOptions) -> Facts:
+def _facts_from_options(options: ModelOptions) -> Facts:
     """Facts from the operator's options."""
     given = {
         "tokenizer": options.tokenizer,
@@ -150,11 +153,11 @@ def _operators(options: ModelOptions) -> Facts:
     return {fact: value for fact, value in given.items() if value is not None}
 
 
-def _check_context(options: ModelOptions, said: Facts) -> None:
-    wanted, possible = options.max_model_len, said.get("max_model_len")
-    if wanted is not None and possible is not None and wanted > possible:
+def _check_context(options: ModelOptions, engine_facts: Facts) -> None:
+    configured, limit = options.max_model_len, engine_facts.get("max_model_len")
+    if configured is not None and limit is not None and configured > limit:
         raise ModelUnavailable(
-            f"its max_model_len of {wanted} exceeds the engine's limit of {possible}"
+            f"its max_model_len of {configured} exceeds the engine's limit of {limit}"
         )
 
 
@@ -176,9 +179,9 @@ def _tokenizer(name: str, facts: Facts, *, certain: bool) -> Tokenizer | None:
         return None
 
 
-def _chosen(
+def _select_contracts(
     config: Mapping[str, Any],
-    said: Facts,
+    engine_facts: Facts,
     options: ModelOptions,
     vocabulary: PromptBuilder | None,
     *,
@@ -188,7 +191,7 @@ def _chosen(
     try:
         return select_contracts(
             config,
-            tasks=said.get("tasks"),
+            tasks=engine_facts.get("tasks"),
             options=ContractOptions(
                 name=options.contract,
                 tensors=options.tensors,

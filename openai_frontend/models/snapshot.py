@@ -60,9 +60,9 @@ class Snapshot:
 
     def model_name(self, name: str) -> str:
         """The model behind a requested name: a model, version, alias or adapter."""
-        for asked in (name, name.rpartition(":")[0], name.partition(":")[0]):
-            base = self.canonical(asked).partition("@")[0]
-            if asked and base in self.options:
+        for candidate in (name, name.rpartition(":")[0], name.partition(":")[0]):
+            base = self.canonical(candidate).partition("@")[0]
+            if candidate and base in self.options:
                 return base
         return name
 

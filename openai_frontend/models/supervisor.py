@@ -158,14 +158,14 @@ class EngineSupervisor:
         """`unanswered`: the stalled requests of a hanging engine; empty if the engine died."""
         limits = self._limits_of(name)
         obstacle = self._control.restart_obstacle(name)
-        starts = limits.restarts > 0 and obstacle is None
+        can_restart = limits.restarts > 0 and obstacle is None
         if unanswered:
             self._set_problem(name, ModelProblem(reason))
-            if await self._responds(name, unanswered, starts=starts):
+            if await self._responds(name, unanswered, can_restart=can_restart):
                 self._set_problem(name, None)
                 logger.warning("model %s: engine is responding again", name)
                 return
-        if starts:
+        if can_restart:
             await self._restart(name, reason, limits)
         elif limits.restarts:
             self._give_up(name, f"{reason}; {obstacle}")
@@ -173,20 +173,20 @@ class EngineSupervisor:
             self._give_up(name, reason)
 
     async def _responds(
-        self, name: str, unanswered: tuple[ResponseStream, ...], *, starts: bool
+        self, name: str, unanswered: tuple[ResponseStream, ...], *, can_restart: bool
     ) -> bool:
         """Whether a hanging engine responds, or may get requests; if False, restart it."""
         probes = self._control.can_probe(name)
-        asked = (
+        responded = (
             self._control.wait_for_probe(name)
             if probes
             else self._wait_for_late_answer(name, unanswered)
         )
         timeout_s = None if probes else RETRY_S
         try:
-            await asyncio.wait_for(asked, RESPOND_WITHIN_S if starts else timeout_s)
+            await asyncio.wait_for(responded, RESPOND_WITHIN_S if can_restart else timeout_s)
         except TimeoutError:
-            return not starts
+            return not can_restart
         return name not in self._control.engine_failures(frozenset({name}))
 
     async def _wait_for_late_answer(
@@ -205,8 +205,8 @@ class EngineSupervisor:
                 time.monotonic(), max_restarts=limits.restarts, window_s=limits.window_s
             )
             if delay_s is None:
-                starts = f"{limits.restarts} restarts in {limits.window_s:g} s"
-                self._give_up(name, f"{reason}; giving up after {starts}")
+                restarts = f"{limits.restarts} restarts in {limits.window_s:g} s"
+                self._give_up(name, f"{reason}; giving up after {restarts}")
                 return
             self._fail_requests(name, reason, delay_s)
             await asyncio.sleep(delay_s)

@@ -156,23 +156,23 @@ class ReadinessMonitor:
             self._snapshot_thread.shutdown(wait=False)
             self._probe_thread.shutdown(wait=False)
 
-    def _ask(self, questions: Iterable[_ReadinessProbe]) -> None:
+    def _ask(self, probes: Iterable[_ReadinessProbe]) -> None:
         """Run probes for ANSWER_WITHIN_S, least recently run first."""
         if self._closed:
             return
-        free = [question for question in questions if not question.pending]
-        waiting = deque(sorted(free, key=lambda question: question.asked_s))
-        asking = self._probe_thread.submit(_ask_each, waiting)
+        free = [probe for probe in probes if not probe.pending]
+        queue = deque(sorted(free, key=lambda probe: probe.asked_s))
+        asking = self._probe_thread.submit(_ask_each, queue)
         try:
             asking.result(ANSWER_WITHIN_S)
         except TimeoutError:  # one hangs: its thread ends with it; the next update uses a new one
-            waiting.clear()
+            queue.clear()
             self._probe_thread.shutdown(wait=False)
             self._probe_thread = _new_probe_thread()
 
     def _taken(self, index: Sequence[ModelIndexEntry]) -> ReadinessSnapshot:
         now_s = time.monotonic()
-        ready = {key for key, question in self._versions.items() if question.is_ready(now_s)}
+        ready = {key for key, probe in self._versions.items() if probe.is_ready(now_s)}
         latest = dict(sorted(self._versions))
         ready |= {(name, LATEST) for name, version in latest.items() if (name, version) in ready}
         return ReadinessSnapshot(tuple(index), frozenset(ready), self._server.is_ready(now_s))
@@ -190,13 +190,13 @@ def _new_probe_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="readiness-ask")
 
 
-def _ask_each(waiting: deque[_ReadinessProbe]) -> None:
-    while waiting:
+def _ask_each(queue: deque[_ReadinessProbe]) -> None:
+    while queue:
         try:
-            question = waiting.popleft()
+            probe = queue.popleft()
         except IndexError:  # the update has stopped waiting
             return
-        question.ask()
+        probe.ask()
 
 
 @dataclass(frozen=True, slots=True)

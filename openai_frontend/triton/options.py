@@ -128,22 +128,22 @@ def native(options: Options, backend_directory: Path) -> _core.ServerOptions:
     With exit_on_error off, a model that does not load fails alone; the reason is in the model
     index.
     """
-    made = _core.ServerOptions()
-    made.exit_on_error(False)
+    core_options = _core.ServerOptions()
+    core_options.exit_on_error(False)
     # The core never initializes these two: without a value a failing model would be retried
     # endlessly.
-    made.model_load_retry_count(0)
-    made.enable_peer_access(True)
-    made.backend_directory(str(backend_directory))
+    core_options.model_load_retry_count(0)
+    core_options.enable_peer_access(True)
+    core_options.backend_directory(str(backend_directory))
     for repository in options.model_repositories:
-        made.model_repository(str(repository))
+        core_options.model_repository(str(repository))
     if options.gpu_metrics is None:
-        made.gpu_metrics(has_gpu())
+        core_options.gpu_metrics(has_gpu())
     if options.pinned_memory_pool_bytes is None and not has_gpu():
-        made.pinned_memory_pool_bytes(0)
-    _set_named(made, options)
-    _set_lists(made, options)
-    return made
+        core_options.pinned_memory_pool_bytes(0)
+    _set_named(core_options, options)
+    _set_lists(core_options, options)
+    return core_options
 
 
 def has_gpu() -> bool:
@@ -151,38 +151,38 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists()
 
 
-def _set_named(made: _core.ServerOptions, options: Options) -> None:
+def _set_named(core_options: _core.ServerOptions, options: Options) -> None:
     for name in _PLAIN:
         if (value := getattr(options, name)) is not None:
-            getattr(made, name)(value)
+            getattr(core_options, name)(value)
     for name in _PATHS:
         if (value := getattr(options, name)) is not None:
-            getattr(made, name)(str(value))
+            getattr(core_options, name)(str(value))
     for name, numbers in _ENUMS.items():
         if (value := getattr(options, name)) is not None:
-            getattr(made, name)(numbers[value])
+            getattr(core_options, name)(numbers[value])
 
 
-def _set_lists(made: _core.ServerOptions, options: Options) -> None:
+def _set_lists(core_options: _core.ServerOptions, options: Options) -> None:
     if options.model_control_mode != "poll":
         explicit = options.model_control_mode == "explicit"
         for model in options.startup_models if explicit else ("*",):
-            made.startup_model(model)
+            core_options.startup_model(model)
     for name in _TRIPLES:
         for scope, settings in getattr(options, name).items():
             for setting, value in settings.items():
-                getattr(made, name)(scope, setting, value)
+                getattr(core_options, name)(scope, setting, value)
     for name in _BY_DEVICE:
         for device, size in getattr(options, name).items():
-            getattr(made, name)(device, size)
-    _set_limits(made, options)
+            getattr(core_options, name)(device, size)
+    _set_limits(core_options, options)
 
 
-def _set_limits(made: _core.ServerOptions, options: Options) -> None:
+def _set_limits(core_options: _core.ServerOptions, options: Options) -> None:
     for resource in options.rate_limiter_resources:
-        made.rate_limiter_resource(resource.name, resource.count, resource.device)
+        core_options.rate_limiter_resource(resource.name, resource.count, resource.device)
     for limit in options.model_load_device_limits:
         kind = _INSTANCE_GROUP_KINDS[limit.kind]
-        made.model_load_device_limit(kind, limit.device, limit.fraction)
+        core_options.model_load_device_limit(kind, limit.device, limit.fraction)
     for cache, config in options.cache_config.items():
-        made.cache_config(cache, config)
+        core_options.cache_config(cache, config)

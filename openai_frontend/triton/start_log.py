@@ -44,7 +44,9 @@ class StartLog:
 
 
 @contextmanager
-def capture(made: _core.ServerOptions, chosen: options.Options, folder: Path) -> Iterator[StartLog]:
+def capture(
+    core_options: _core.ServerOptions, server_options: options.Options, folder: Path
+) -> Iterator[StartLog]:
     """Redirect the core's log to a file in `folder` during startup, then forward it.
 
     The logging options act immediately on the core's only logger, so they can be reset after the
@@ -52,14 +54,14 @@ def capture(made: _core.ServerOptions, chosen: options.Options, folder: Path) ->
     """
     log = StartLog()
     path = folder / "start.log"
-    made.log_file(str(path))
+    core_options.log_file(str(path))
     try:
         yield log
     finally:
-        made.log_file(str(chosen.log_file or ""))
+        core_options.log_file(str(server_options.log_file or ""))
         written = path.read_text() if path.exists() else ""
         log.lines = [line for line in written.splitlines() if not _is_harmless(line)]
-        _pass_on(log.lines, chosen.log_file)
+        _pass_on(log.lines, server_options.log_file)
 
 
 def _is_harmless(line: str) -> bool:

@@ -100,7 +100,7 @@ class ModelLoader:
             embedding_contract=contracts.embedding,
             score_contract=contracts.score,
             prompts=prompts,
-            reading=_reading(name, files, options) if contracts.generation else PLAIN,
+            output_format=_output_format(name, files, options) if contracts.generation else PLAIN,
             pool=self._pool,
             server=self._server,
             metrics=self._metrics,
@@ -236,13 +236,13 @@ def _chat_template(options: ModelOptions) -> str | None:
         raise ModelUnavailable(message) from error
 
 
-def _reading(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:
+def _output_format(name: str, files: ModelFiles | None, options: ModelOptions) -> OutputFormat:
     if files is None or files.chat_template is None:
         return PLAIN  # no chat, and completions are not parsed
     named = {each: parser for each in SETTINGS if (parser := getattr(options, each)) is not None}
-    reading = select_parser(files, named)
-    because = " ".join(reading.because)
-    logger.info("model %s: output is parsed as %s. %s", name, reading.name, because)
-    if lacking := warning(reading, files):
+    output_format = select_parser(files, named)
+    because = " ".join(output_format.because)
+    logger.info("model %s: output is parsed as %s. %s", name, output_format.name, because)
+    if lacking := warning(output_format, files):
         logger.warning("model %s: %s", name, lacking)
-    return reading
+    return output_format

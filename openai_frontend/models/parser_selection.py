@@ -102,20 +102,26 @@ def _other_half(half: Family, found: Family) -> Family:
     return TEXT if is_inseparable(found) else found
 
 
-def limitations(reading: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
+def limitations(output_format: OutputFormat, files: ModelFiles) -> tuple[str, ...]:
     """What will not work with this model, one sentence each: tool calls first, then reasoning."""
-    calls = missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
-    return tuple(filter(None, (calls, missing_reasoning_support(recognised=reading.reasoning))))
+    calls = missing_tool_support(
+        output_format.family, files.chat_template, recognised=output_format.tools
+    )
+    return tuple(
+        filter(None, (calls, missing_reasoning_support(recognised=output_format.reasoning)))
+    )
 
 
-def warning(reading: OutputFormat, files: ModelFiles) -> str:
+def warning(output_format: OutputFormat, files: ModelFiles) -> str:
     """Why tool calls will not work with a model whose output is parsed; "" if they will.
 
     A model that does not reason, or only writes text, needs no warning.
     """
-    if not (reading.tools or reading.reasoning):
+    if not (output_format.tools or output_format.reasoning):
         return ""
-    return missing_tool_support(reading.family, files.chat_template, recognised=reading.tools)
+    return missing_tool_support(
+        output_format.family, files.chat_template, recognised=output_format.tools
+    )
 
 
 _Load = Callable[[Mapping[str, str], Path], tuple[MakeParser, bool]]

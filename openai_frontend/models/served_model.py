@@ -76,7 +76,7 @@ class ServedModel(TritonModel):
         None  # None if the model makes no embeddings
     )
     score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
-    reading: OutputFormat = PLAIN  # the format of its output
+    output_format: OutputFormat = PLAIN  # the format of its output
     metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     alias_of: str | None = None  # the listed model whose alias or version this is
     max_output_tokens: int | None = None  # the operator's limit for one completion
@@ -125,13 +125,13 @@ class ServedModel(TritonModel):
         """Render messages with the chat template. Raises InvalidRequest if the template rejects
         them.
         """
-        reading = TokenizeOptions(
+        options = TokenizeOptions(
             add_special_tokens=add_special_tokens,
             param="messages",
             truncation=truncation,
             within_context=within_context,
         )
-        chat = partial(self._builder().chat, messages, reading, **rendering)
+        chat = partial(self._builder().chat, messages, options, **rendering)
         plain = not (rendering.get("tools") or rendering.get("documents"))
         arguments = [*messages, rendering.get("template_kwargs") or {}]
         return await self.pool.run(chat, characters=_characters(arguments) if plain else None)
@@ -316,7 +316,7 @@ class ServedModel(TritonModel):
             completions=generates,
             embeddings="embed" in self.tasks,
             rerank=bool(self.tasks & {"embed", "score"}),
-            tools=chat and self.reading.tools and self.template_knows("tools"),
+            tools=chat and self.output_format.tools and self.template_knows("tools"),
         )
 
     def _builder(self) -> PromptBuilder:

@@ -121,7 +121,7 @@ class ChatCompletions:
         _check_fields(request)
         tools = parse_tools(request, self._policy)
         if tools.in_use:
-            require_tool_support(tools, model.reading, shown=model.template_knows("tools"))
+            require_tool_support(tools, model.output_format, shown=model.template_knows("tools"))
         return _Validated(tools, template_variables(request, model, self._policy))
 
     async def _render(
@@ -208,13 +208,13 @@ def _constrain(
     tools, variables = validated.tools, validated.variables.values
     parsed = needs_parser(tools, model)
     text = prompt_text(request, prompt, model) if parsed else None
-    reasoning_open = model.reading.reasoning_open(
+    reasoning_open = model.output_format.reasoning_open(
         text, continued=bool(request.continue_final_message), variables=variables
     )
     wanted = constraint(
         request,
         tools,
-        model.reading,
+        model.output_format,
         reasoning_open=reasoning_open,
         takes_tags=model.supports("structured_outputs.structural_tag"),
     )

@@ -329,9 +329,9 @@ async def test_parser_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture
         mock_models.write_with_tokenizer(tmp_path, name)
         tiny_tokenizer.write(tmp_path / name / "1" / "tokenizer", chat_template=template)
     async with serving(tmp_path) as registry:
-        readings = [registry.get(name).reading.name for name in "abcd"]
+        formats = [registry.get(name).output_format.name for name in "abcd"]
 
-    assert readings == ["hermes", "text", "text", "hermes"]
+    assert formats == ["hermes", "text", "text", "hermes"]
     assert [
         (record.levelname, record.getMessage())
         for record in caplog.records
@@ -360,9 +360,9 @@ async def test_configured_parser(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     async with serving(
         tmp_path, tool_call_parser=parsers, reasoning_parser={"nobody": "qwen3"}
     ) as registry:
-        readings = [registry.get(name).reading.name for name in "ab"]
+        formats = [registry.get(name).output_format.name for name in "ab"]
 
-    assert readings == ["hermes", "mistral"]
+    assert formats == ["hermes", "mistral"]
     assert "reasoning_parser: the model 'nobody' does not exist" in caplog.text
     assert (
         "model a: The chat template does not show tools to the model, so it will not call any."
@@ -389,7 +389,7 @@ async def test_parser_for_all_models(tmp_path: Path) -> None:
     tiny_tokenizer.write(tmp_path / "a" / "1" / "tokenizer", chat_template=None)
     async with serving(tmp_path, tool_call_parser={"*": "no:C"}) as registry:
         assert [card.name for card in registry.cards()] == ["a", "b"]
-        assert [registry.get(name).reading.tools for name in "ab"] == [False, False]
+        assert [registry.get(name).output_format.tools for name in "ab"] == [False, False]
 
 
 async def test_configured_template_selects_the_parser(tmp_path: Path) -> None:
@@ -405,9 +405,9 @@ async def test_configured_template_selects_the_parser(tmp_path: Path) -> None:
         for name, file in zip("ab", ("hermes", "tools"), strict=True)
     }
     async with serving(tmp_path, chat_templates=templates) as registry:
-        readings = [registry.get(name).reading.name for name in "ab"]
+        formats = [registry.get(name).output_format.name for name in "ab"]
 
-    assert readings == ["hermes", "llama3_json"]
+    assert formats == ["hermes", "llama3_json"]
 
 
 @pytest.mark.parametrize(

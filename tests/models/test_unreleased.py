@@ -72,7 +72,7 @@ async def gateway(deaf: Live) -> AsyncIterator[LiveGateway]:
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
     """One key may have a single request at work, another one 1,200 tokens."""
-    single = key_files.key("single", streams=1)
+    single = key_files.key("single", max_concurrent_requests=1)
     counted = key_files.key("counted", tokens_per_minute=1200)
     return key_files.write(tmp_path / "keys.yaml", single, counted)
 
@@ -111,9 +111,9 @@ async def test_input_memory(gateway, gate):
     await asyncio.gather(ask(gateway), ask(gateway))
     await until(lambda: gateway.state.limiter.unreleased == 2)
 
-    assert bodies.pins >= 2 * len(TEXT)
+    assert bodies.used_bytes >= 2 * len(TEXT)
     gate.touch()
-    await until(lambda: bodies.pins == 0)
+    await until(lambda: bodies.used_bytes == 0)
 
 
 async def test_metric(gateway):

@@ -49,9 +49,9 @@ class FakeModel:
         document_start: int | None = 2,  # the token before a text
         template_variables: frozenset[str] = frozenset(),  # what its chat template knows
         template_values: frozenset[str] | None = None,  # what it renders with; None: any
-        reading: OutputFormat = PLAIN,
+        output_format: OutputFormat = PLAIN,
     ) -> None:
-        self.reading = reading
+        self.output_format = output_format
         self.max_model_len = max_model_len
         self.vocab_size = 300
         self.requests: list[GenerationRequest] = []

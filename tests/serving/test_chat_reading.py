@@ -44,7 +44,7 @@ def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeM
     known = frozenset({"tools"})
     return FakeModel(
         [*([delta] for delta in deltas), [last]],
-        reading=reading(family),
+        output_format=reading(family),
         template_variables=known,
         **options,
     )
@@ -362,7 +362,7 @@ def with_logprobs(text: str) -> FakeModel:
     last = CompletionDelta(finish_reason="stop")
     return FakeModel(
         [*([delta] for delta in deltas), [last]],
-        reading=reading("qwen3"),
+        output_format=reading("qwen3"),
         template_variables=frozenset({"tools"}),
     )
 
@@ -524,7 +524,7 @@ async def test_prompt_that_was_cut():
             return type(prompt)(None, prompt.token_ids)
 
     of = CutModel([[CompletionDelta("hm</think>Hi")], [CompletionDelta(finish_reason="stop")]],
-                  reading=reading("qwen3"))  # fmt: skip
+                  output_format=reading("qwen3"))  # fmt: skip
 
     messages = [{"role": "user", "content": "x" * 100 + "<think>"}]
     [answer] = said(await whole(of, tools=None, messages=messages))

@@ -80,7 +80,7 @@ async def test_chat_completion_that_is_read(fields, text, counted):
     said = f"<think>{text}</think>{text}<tool_call>{call}</tool_call>"
     model = FakeModel(
         [[answer(said, counted, -1.0)]],
-        reading=OutputFormat(family=family_named("qwen3")),
+        output_format=OutputFormat(family=family_named("qwen3")),
         template_variables=frozenset({"tools"}),
     )
 

@@ -142,8 +142,8 @@ class MeteredModel:
         return self._model.tasks
 
     @property
-    def reading(self) -> OutputFormat:
-        return self._model.reading
+    def output_format(self) -> OutputFormat:
+        return self._model.output_format
 
     @property
     def lease(self) -> ModelLease:

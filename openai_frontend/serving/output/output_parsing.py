@@ -255,12 +255,12 @@ def merge_parsed(deltas: Sequence[CompletionDelta]) -> CompletionDelta:
 
 def needs_parser(tools: Tools, model: ServingModel) -> bool:
     """Whether output needs parsing; else the model's text is the content."""
-    return tools.in_use or model.reading.reasoning
+    return tools.in_use or model.output_format.reasoning
 
 
 def keep_special_tokens(model: ServingModel) -> bool:
     """Whether the engine must keep special tokens in the text, as some parsers need."""
-    return model.reading.special_tokens and model.supports("skip_special_tokens")
+    return model.output_format.special_tokens and model.supports("skip_special_tokens")
 
 
 def prompt_text(request: ChatCompletionRequest, prompt: Prompt, model: ServingModel) -> str:
@@ -288,7 +288,7 @@ def parser_config(
     return ParserConfig(
         tools=tools,
         new_parser=partial(
-            model.reading.parser,
+            model.output_format.parser,
             tools.functions if tools.in_use else {},
             prompt=prompt,
             continued=bool(request.continue_final_message),
@@ -297,7 +297,7 @@ def parser_config(
             variables=variables,
         ),
         token_bytes=model.token_bytes,
-        reasoning=model.reading.reasoning,
+        reasoning=model.output_format.reasoning,
         include_reasoning=request.include_reasoning is not False,
     )
 

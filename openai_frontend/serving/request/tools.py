@@ -92,9 +92,9 @@ def parse_tools(request: ChatCompletionRequest, policy: FieldPolicy) -> Tools:
     return _legacy(request, request.functions, policy)
 
 
-def require_tool_support(tools: Tools, reading: OutputFormat, *, shown: bool) -> None:
+def require_tool_support(tools: Tools, output_format: OutputFormat, *, shown: bool) -> None:
     """Raise InvalidRequest for a model without tool calling. `shown`: its template takes tools."""
-    if not tools.in_use or (shown and reading.tools):
+    if not tools.in_use or (shown and output_format.tools):
         return
     reason = (
         "calls are not recognised in its answers" if shown else "its chat template shows it none"

@@ -249,8 +249,8 @@ def _result(
 ) -> InferResult:
     written = []
     for each, how in outputs:
-        told = top_classes(each, how.classes, batches=batches) if how.classes else each
-        written.append(encode_output(told, binary=how.binary))
+        output = top_classes(each, how.classes, batches=batches) if how.classes else each
+        written.append(encode_output(output, binary=how.binary))
     members = {**head, "parameters": dict(parameters)} if parameters else head
     texts = b",".join(text for text, _ in written)
     json = orjson.dumps(members)[:-1] + b',"outputs":[' + texts + b"]}"

@@ -57,7 +57,7 @@ fuzz: setup ## each parser of untrusted bytes for SECONDS=600; TARGET=name for o
 		$(TARGET:%=--target %) $(ARGS)
 
 soak: setup ## random load on a gateway for MINUTES=20 or HOURS=; ARGS=--seed=1 plays one again
-	$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
+	$(BIN)/python -m tests.resilience.soak $(if $(HOURS),--hours $(HOURS),--minutes $(or $(MINUTES),20)) $(ARGS)
 
 audit: setup ## what is known against the locked packages
 	@$(PYTHON) -m scripts.setup --tool supply

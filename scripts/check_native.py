@@ -13,7 +13,7 @@ def main() -> int:
     build()
     command = [sys.executable, "-m", "pytest", "-p", "scripts.sanitized_core"]
     # NumPy, which that test needs, and NVIDIA's Python backend keep memory until the process ends.
-    tests = ["tests/triton", "--ignore=tests/triton/test_python_backend.py"]
+    tests = ["tests/unit/triton", "--ignore=tests/unit/triton/test_python_backend.py"]
     return subprocess.run(
         [*command, *tests, *sys.argv[1:]], env=environment(), check=False
     ).returncode

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parent.parent
 
 # What depends on packages of others, without an engine: over fakes and over the mock engine.
 TESTS = (
-    "tests/auth",
-    "tests/middleware",
-    "tests/prompting",
-    "tests/routers",
+    "tests/unit/auth",
+    "tests/unit/middleware",
+    "tests/unit/prompting",
+    "tests/unit/routers",
     # A minute of long prompts and slow clients, which depend on no version.
-    "--ignore=tests/routers/test_long_prompts.py",
-    "--ignore=tests/routers/test_text_relay.py",
+    "--ignore=tests/unit/routers/test_long_prompts.py",
+    "--ignore=tests/unit/routers/test_text_relay.py",
 )
 # The build of `make setup`, which is up to date: nothing is compiled again.
 _BUILD = "--config-settings=build-dir=build/editable-{wheel_tag}"

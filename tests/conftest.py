@@ -14,9 +14,9 @@ from tests import mock_models
 pytest_plugins = [
     "tests.process_state",
     "tests.blocking_calls",
-    "tests.conformance.plugin",
-    "tests.conformance.wire",
-    "tests.conformance.gateway",
+    "tests.api.conformance.plugin",
+    "tests.api.conformance.wire",
+    "tests.api.conformance.gateway",
     "tests.shared_gateway",
 ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openai_frontend.config import model_options
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.triton import Options, Server
-from tests.prompting import tiny_tokenizer
+from tests.unit.prompting import tiny_tokenizer
 
 if TYPE_CHECKING:  # it brings NumPy, whose memory the core's tests under a sanitizer take for leaks
     from openai_frontend.models.registry import ModelRegistry

@@ -1,7 +1,7 @@
-"""Random requests: a valid answer or a 400 that says where, and a stream says what the whole says.
+"""Random requests get a valid response or a 400 that names the field; streams say the same.
 
-tests/conformance/wire.py reads along, so that every answer here is also held to the SDK's types and
-every stream to its order.
+tests/api/conformance/wire.py checks every response against the SDK's types and every stream
+against the order of its events.
 """
 
 import json
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conformance.wire import VIOLATIONS
+from tests.api.conformance.wire import VIOLATIONS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

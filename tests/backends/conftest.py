@@ -9,7 +9,7 @@ import pytest
 
 from tests.backends import models, repository
 from tests.gateway_process import GatewayProcess
-from tests.lora.trained import ANSWERS
+from tests.unit.lora.trained import ANSWERS
 
 REAL_MODELS_S = 1800  # engines of many GPUs are slow to load
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from tests.backends import repository
 from tests.backends.standins.adapters import MODULES
 from tests.gateway_process import GatewayProcess
-from tests.lora.trained import ANSWERS, BASE, QUESTION, connected, say
+from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.vllm import tiny_adapter
 
 # torch trains the adapters

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from openai_frontend.triton import Server
 from tests.clients.environments import Environment
-from tests.kserve.conftest import ALL, KServe, running, write_models
-from tests.triton.generation_inputs import collect
+from tests.unit.kserve.conftest import ALL, KServe, running, write_models
+from tests.unit.triton.generation_inputs import collect
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

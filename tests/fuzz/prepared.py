@@ -6,7 +6,7 @@ from openai_frontend.errors import GatewayError
 from openai_frontend.serving.request.request_body import BodyReader
 from tests.fuzz import loop
 from tests.fuzz.outcome import refusal
-from tests.serving.fake_model import FakeModel
+from tests.unit.serving.fake_model import FakeModel
 
 
 def prepared(reader: BodyReader[Any], endpoint: Any, start: bytes, data: bytes) -> Any | None:

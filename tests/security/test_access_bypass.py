@@ -1,8 +1,8 @@
-"""No spelling of an address, of the host or of the method opens what a key would (CVE-2026-48710,
-CVE-2026-24206, CVE-2026-24207).
+"""No spelling of a path, host or method bypasses API keys (CVE-2026-48710, CVE-2026-24206,
+CVE-2026-24207).
 
-tests/routers/test_access.py tries every route without a key, with an unknown one and with one of
-each wrong scope, inside of the process; here it is the process itself, by raw bytes.
+tests/unit/routers/test_access.py tries every route without a key, with an unknown key and with a
+key of each wrong scope, in process. These tests send raw bytes to a real gateway process.
 """
 
 import json
@@ -10,8 +10,8 @@ import re
 
 import pytest
 
-from tests.routers.mock_gateway import RawResponse, exchange
 from tests.security.guarded import KEY, Guarded, check_refused
+from tests.unit.routers.mock_gateway import RawResponse, exchange
 
 OPEN = {
     "/", "/favicon.ico", "/health", "/healthz", "/ping",

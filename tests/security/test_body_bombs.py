@@ -1,8 +1,8 @@
-"""A body is counted as it comes, and never unpacked (Triton's CVE-2025-23310, CVE-2025-23311,
-CVE-2025-33201, #8570, #8770).
+"""Request bodies are counted as they arrive and never decompressed (Triton's CVE-2025-23310,
+CVE-2025-23311, CVE-2025-33201, #8570, #8770).
 
-tests/middleware/test_body_limit.py has the count itself; tests/security/test_framework_dos.py the
-lengths that lie.
+tests/unit/middleware/test_body_limit.py tests the counting, and
+tests/security/test_framework_dos.py wrong Content-Length headers.
 """
 
 import gzip
@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from tests.cpu_time import budget
-from tests.faults.invariants import no_trace_left
-from tests.routers.mock_gateway import RawResponse
+from tests.resilience.faults.invariants import no_trace_left
 from tests.security.guarded import CHAT, KEY, MAX_BODY_BYTES, Guarded, check_refused
+from tests.unit.routers.mock_gateway import RawResponse
 
 HEAD = (
     f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"

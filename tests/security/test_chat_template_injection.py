@@ -1,6 +1,7 @@
-"""No request brings a template, nor sets what templates get from the gateway (CVE-2026-42203,
-CVE-2025-61620, CVE-2025-62426). tests/prompting/test_template_environment.py has the sandbox, its
-time and its size.
+"""No request can bring a template or set the variables that the gateway passes to templates
+(CVE-2026-42203, CVE-2025-61620, CVE-2025-62426).
+
+tests/unit/prompting/test_template_environment.py tests the sandbox, its time and size limits.
 """
 
 import json

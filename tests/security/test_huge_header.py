@@ -1,6 +1,6 @@
 """A request's head has a limit, and is not held beyond it (CVE-2025-48956: httptools has none).
 
-tests/server/test_http_protocol.py has every way to cut a head into pieces, and the slow ones.
+tests/unit/server/test_http_protocol.py has every way to cut a head into pieces, and the slow ones.
 """
 
 import pytest

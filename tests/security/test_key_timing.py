@@ -1,13 +1,14 @@
-"""Keys are compared by their digests in constant time (CVE-2025-59425), and whatever is no key is
-answered alike.
+"""Keys are compared by digest in constant time (CVE-2025-59425), and every invalid key gets the
+same response.
 
-tests/auth/test_api_keys.py has the comparison, tests/middleware/test_authentication.py any headers.
+tests/unit/auth/test_api_keys.py tests the comparison, and
+tests/unit/middleware/test_authentication.py arbitrary headers.
 """
 
 import pytest
 
-from tests.routers.mock_gateway import request
 from tests.security.guarded import CHAT, KEY, check_refused
+from tests.unit.routers.mock_gateway import request
 
 WRONG = {
     "nobody's": b"Bearer sk-nobody",

@@ -1,7 +1,7 @@
-"""No route starts a program or a process, by whatever code: Python's, the core's, a library's.
+"""No route starts a program or a process, neither from Python nor from the core or a library.
 
-The C library's functions that start one are ours in this gateway's process (tests/faults/world.c).
-tests/security/test_no_exec.py has what Python itself sees, and the children.
+This gateway process runs with tests/resilience/faults/world.c, which replaces the C library's
+functions that start processes. tests/security/test_no_exec.py covers what Python can see.
 """
 
 import json
@@ -17,9 +17,9 @@ from openai_frontend.app import create_app
 from openai_frontend.config.settings import Settings
 from openai_frontend.routers.examples import EXAMPLES
 from openai_frontend.triton import Options, Server
-from tests.faults.world import World
-from tests.routers.mock_gateway import RawResponse
+from tests.resilience.faults.world import World
 from tests.security.guarded import Guarded, guarded_gateway
+from tests.unit.routers.mock_gateway import RawResponse
 
 VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"

@@ -1,5 +1,7 @@
-"""JSON that parsers read differently: NaN, lone surrogates, byte order marks, huge numbers, keys
-that come twice. tests/routers/test_refusals.py has the same for one chat; here is every address.
+"""JSON that parsers read differently: NaN, lone surrogates, byte order marks, huge numbers,
+duplicate keys.
+
+tests/unit/routers/test_refusals.py tests one chat endpoint; these tests cover every endpoint.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""What is installed is what was looked at (LiteLLM's packages of March 2026): few packages, each
-with its reason, each file by its hash, and nothing that runs when Python starts.
+"""Only reviewed packages are installed (compare LiteLLM's packages of March 2026): few, each with
+its reason, each file pinned by hash, and nothing that runs when Python starts.
 
-tests/setup/test_lock.py has the locks: exact pins, a hash for each file. pip-audit and the SBOM ask
-the network, and are commands of their own.
+tests/tooling/setup/test_lock.py tests the locks. pip-audit and the SBOM need the network, so they
+are commands of their own.
 """
 
 import re

@@ -15,7 +15,7 @@ from openai_frontend.engines.engine import ModelSpec
 from openai_frontend.engines.vllm import arguments
 from tests import hugging_face_cache, mock_models
 from tests.gateway_process import ROOT
-from tests.prompting import tiny_tokenizer
+from tests.unit.prompting import tiny_tokenizer
 
 pytestmark = pytest.mark.engine
 

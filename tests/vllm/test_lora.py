@@ -13,7 +13,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.gateway_process import ROOT, GatewayProcess
-from tests.lora.trained import ANSWERS, BASE, QUESTION, connected, say
+from tests.unit.lora.trained import ANSWERS, BASE, QUESTION, connected, say
 from tests.vllm import tiny_adapter
 
 pytestmark = [

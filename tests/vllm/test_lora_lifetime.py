@@ -15,7 +15,7 @@ from openai_frontend.engines.engine import EngineError
 from openai_frontend.engines.vllm.engine import _WarmUpSink
 from openai_frontend.engines.vllm.lora import LoRALoader
 from openai_frontend.generation import Adapter
-from tests.lora.files import write_peft
+from tests.unit.lora.files import write_peft
 
 pytestmark = pytest.mark.engine
 

@@ -18,8 +18,8 @@ from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.parser_selection import ModelFiles, select_parser
 from openai_frontend.parsing.buffer import Markers
 from openai_frontend.parsing.output_format import OutputFormat
-from tests.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
-from tests.prompting import tiny_tokenizer
+from tests.unit.parsing.samples import FILES, FOLDER, TOOLS, Answer, answer, outputs
+from tests.unit.prompting import tiny_tokenizer
 
 pytestmark = pytest.mark.engine
 

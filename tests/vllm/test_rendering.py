@@ -11,8 +11,8 @@ from vllm.entrypoints.scale_out.token_in_token_out.protocol import GenerateReque
 from vllm.sampling_params import SamplingParams
 
 from schemas.tokenization import RenderedPrompt
-from tests.routers.test_fields_reach_the_model import SAMPLING
-from tests.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
+from tests.unit.routers.test_fields_reach_the_model import SAMPLING
+from tests.unit.serving.test_rendered_requests import MESSAGES, of_chat, of_completion
 
 pytestmark = pytest.mark.engine
 

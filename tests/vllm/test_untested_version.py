@@ -23,7 +23,7 @@ from openai_frontend.models.registry import ModelRegistry
 from openai_frontend.triton import Options, Server, inprocess
 from tests import mock_models
 from tests.gateway_process import ROOT
-from tests.lora.trained import ANSWERS
+from tests.unit.lora.trained import ANSWERS
 from tests.vllm import tiny_adapter
 from tests.vllm.calls import calls_of
 from tests.vllm.constrained_answers import QUESTION, held, offered, read

@@ -8,8 +8,8 @@ from typing import Any
 from openai_frontend.parsing.family import Family
 from openai_frontend.parsing.registry import FAMILIES
 from tests.fuzz.draw import Draw, pieces
-from tests.parsing.samples import FILES, Answer, outputs, parser_for, replay
-from tests.parsing.test_fuzz import PIECES, markers_of
+from tests.unit.parsing.samples import FILES, Answer, outputs, parser_for, replay
+from tests.unit.parsing.test_fuzz import PIECES, markers_of
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},

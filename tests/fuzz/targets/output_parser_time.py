@@ -9,7 +9,7 @@ from openai_frontend.parsing.registry import FAMILIES
 from tests.cpu_time import budget
 from tests.fuzz.draw import Draw
 from tests.fuzz.targets import output_parser
-from tests.parsing.samples import parser_for
+from tests.unit.parsing.samples import parser_for
 
 _SHORT, _LONG = 1_000, 8_000
 _PIECES = (3, _LONG)

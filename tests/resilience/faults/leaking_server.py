@@ -1,0 +1,111 @@
+"""A program that has a gateway's /metrics, and keeps whatever a request's path tells it to keep.
+
+It proves that tests/resilience/faults/invariants.py can fail. Prints its port; ends with its stdin.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+KEPT: list[object] = []
+IN_HAND = {
+    "openai_frontend_requests_running": 0,
+    "openai_frontend_unreleased_requests": 0,
+    "nv_inference_pending_request_count": 0,
+}
+
+
+def keep_thread() -> None:
+    """One that never ends by itself."""
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+
+
+def keep_descriptor() -> None:
+    """One open file."""
+    KEPT.append(os.open("/dev/null", os.O_RDONLY))
+
+
+def keep_child() -> None:
+    """One process that nobody waits for."""
+    KEPT.append(subprocess.Popen([sys.executable, "-c", ""]))
+
+
+def keep_memory() -> None:
+    """48 MiB, written to."""
+    KEPT.append(b"x" * 48 * 2**20)
+
+
+def log_traceback() -> None:
+    """As a logger does."""
+    try:
+        raise ValueError("deliberate")
+    except ValueError:
+        sys.excepthook(*sys.exc_info())
+
+
+def drop_failed_task() -> None:
+    """The event loop says that nobody asked for its exception."""
+
+    async def fail() -> None:
+        raise ValueError("deliberate")
+
+    async def main() -> None:
+        task = asyncio.create_task(fail())
+        await asyncio.sleep(0)
+        del task
+
+    asyncio.run(main())
+
+
+ACTIONS = {
+    "/thread": keep_thread,
+    "/descriptor": keep_descriptor,
+    "/child": keep_child,
+    "/memory": keep_memory,
+    "/traceback": log_traceback,
+    "/task": drop_failed_task,
+    "/stuck": lambda: IN_HAND.update(openai_frontend_requests_running=1),
+    "/unreleased": lambda: IN_HAND.update(openai_frontend_unreleased_requests=1),
+    "/pending": lambda: IN_HAND.update(nv_inference_pending_request_count=1),
+    "/renamed": lambda: IN_HAND.pop("openai_frontend_requests_running"),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET /metrics`, and the actions."""
+
+    def do_GET(self) -> None:
+        """Does what the path says and answers with the metrics."""
+        ACTIONS.get(self.path, lambda: None)()
+        lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in IN_HAND.items()]
+        body = "".join(lines).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing of requests."""
+
+
+class Server(ThreadingHTTPServer):
+    """One that as many may ask at once as the check does."""
+
+    request_queue_size = 256
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdout.write(f"{server.server_port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

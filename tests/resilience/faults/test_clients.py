@@ -1,0 +1,117 @@
+"""Clients that go without a word or close half, a full disk, names that nobody resolves."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from openai_frontend.auth.jwks_watcher import JWKSWatcher
+from openai_frontend.auth.jwt_verifier import JWTVerifier
+from openai_frontend.auth.keys import digest_of
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.asking import slow_gateway
+from tests.resilience.faults.invariants import no_trace_left
+from tests.resilience.faults.raw_stream import RawStream
+from tests.unit.auth import tokens
+
+CLIENTS = 500
+LONG = 3000  # tokens, of which there are 20 in a second
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
+    with slow_gateway(tmp_path) as process:
+        yield process
+
+
+async def streams(gateway: GatewayProcess, count: int) -> list[RawStream]:
+    """That many, each with its first token."""
+    return await asyncio.gather(
+        *[RawStream.begun(gateway.port, "slow", LONG) for _ in range(count)]
+    )
+
+
+def reset(stream: RawStream) -> None:
+    """As a client whose machine goes."""
+    connection: socket.socket = stream._writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    stream._writer.transport.abort()
+
+
+def answers(gateway: GatewayProcess) -> bool:
+    body = {"model": "slow", "prompt": "a", "max_tokens": 2}
+    return httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30).status_code == 200
+
+
+@pytest.mark.slow
+async def test_500_clients_reset_in_the_middle_of_their_streams(gateway: GatewayProcess) -> None:
+    """Their generations end within seconds, nothing of them is left, and others are served."""
+    async with asyncio.timeout(120):
+        async with no_trace_left(gateway, deadline_s=30):
+            running = await streams(gateway, CLIENTS)
+            for stream in running:
+                reset(stream)
+            assert await asyncio.to_thread(answers, gateway)
+
+
+@pytest.mark.slow
+async def test_clients_that_close_half(gateway: GatewayProcess) -> None:
+    """A client that sends no more is served on or left; when it has gone nothing is left of it."""
+    async with asyncio.timeout(60):
+        async with no_trace_left(gateway, deadline_s=30):
+            running = await streams(gateway, 50)
+            for stream in running:
+                stream._writer.write_eof()
+            assert await asyncio.to_thread(answers, gateway)
+            for stream in running:
+                reset(stream)
+
+
+async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the name of the identity verifier is not resolved, callers whose keys are known come in
+    as before, and the event loop goes on.
+    """
+    released, asked = threading.Event(), threading.Event()
+
+    def hang(*_: object, **__: object) -> None:
+        asked.set()
+        released.wait(30)
+        raise socket.gaierror("it was a test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    verifier = JWTVerifier(issuer=tokens.ISSUER, audience=tokens.AUDIENCE)
+    verifier.set_keys(tokens.jwks())
+    looking = asyncio.create_task(JWKSWatcher("https://idp.test/jwks", verifier).refresh())
+    assert await asyncio.to_thread(asked.wait, 10)
+
+    async with asyncio.timeout(5):
+        for number in range(50):
+            token = tokens.token(sub=f"caller-{number}")
+            assert verifier.verify(token, digest_of(token)).key.name == f"jwt:caller-{number}"
+            await asyncio.sleep(0.001)
+        assert not looking.done()
+        released.set()
+        await looking
+
+
+@pytest.mark.slow
+def test_a_log_that_is_full(tmp_path: Path) -> None:
+    """Where the disk of its log is full, it serves on."""
+    mock_models.write_with_tokenizer(tmp_path / "models", "slow", tokens_per_second=20)
+    with GatewayProcess(tmp_path / "models", tmp_path / "log") as process:
+        process.wait_until_ready()
+    (tmp_path / "full").symlink_to("/dev/full")
+
+    with GatewayProcess(tmp_path / "models", tmp_path / "full") as process:
+        process.wait_until_ready()
+        assert all(answers(process) for _ in range(5))
+        bad = httpx.post(f"{process.url}/v1/completions", content=b"{", timeout=30)
+        assert bad.status_code in (400, 415)
+        assert process.stop() == 0

@@ -1,0 +1,171 @@
+"""Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
+
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.asking import (
+    DEADLINE_S,
+    chat,
+    chat_events,
+    client_of,
+    counted,
+    error_of,
+    serves,
+    starts,
+    unready,
+    until,
+)
+from tests.resilience.faults.invariants import no_trace_left
+
+pytestmark = pytest.mark.slow
+
+OPTIONS = "first_token_timeout_s: 1\ninter_token_timeout_s: 1\nengine_max_restarts: {restarts}\n"
+MODELS: dict[str, tuple[int, dict[str, Any]]] = {
+    "hangs": (2, {"hang_after_tokens": 5}),
+    "rests": (0, {"hang_after_tokens": 5, "hang_s": 4}),
+    "fails": (0, {"fail_after_tokens": 5}),
+    "never_ends": (0, {"never_ends": True}),
+    "says_nothing": (0, {"first_token_delay_s": 3600}),
+    "goes_on": (0, {"ignores_cancel": True, "tokens_per_second": 200}),
+    "dies": (1, {"die_after_tokens": 5}),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("faults")
+    repository = folder / "models"
+    for name, (restarts, arguments) in MODELS.items():
+        mock_models.write_with_tokenizer(repository, name, tasks=["generate"], **arguments)
+        options = repository / name / "openai_frontend.yaml"
+        options.write_text(OPTIONS.format(restarts=restarts))
+    with GatewayProcess(repository, folder / "log") as process:
+        process.wait_until_ready()
+        for name in ("goes_on", "fails"):  # what is made at the first request is made now
+            asked(process, name, max_tokens=1)
+        yield process
+
+
+@pytest.fixture
+async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(gateway) as made:
+        yield made
+
+
+def asked(gateway: GatewayProcess, model: str, **fields: Any) -> httpx.Response:
+    url = f"{gateway.url}/v1/chat/completions"
+    return httpx.post(url, json=chat(model, **fields), timeout=DEADLINE_S)
+
+
+async def test_a_hanging_engine_is_started_again(gateway, client):
+    """Its streams end with an error event, readiness tells why and when to come again, and then
+    it serves.
+    """
+    async with no_trace_left(gateway):
+        told = await chat_events(client, "hangs", max_tokens=20)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+        assert len(told) >= 5, told
+        assert "[DONE]" not in told
+
+        reasons = await unready(client)
+        refused = await client.post("/v1/chat/completions", json=chat("hangs"))
+        card = (await client.get("/v1/models/hangs")).json()
+        kserve = await client.get("/v2/models/hangs/ready")
+        assert "has not responded" in reasons["hangs"]
+        assert (refused.status_code, kserve.status_code) == (503, 400), refused.text
+        assert refused.headers["retry-after"]
+        assert "has not responded" in refused.json()["error"]["message"]
+        assert (card["ready"], "has not responded" in card["error"]) == (False, True), card
+
+        await until(partial(serves, client, "hangs"))
+        assert asked(gateway, "hangs", max_tokens=3).status_code == 200
+        stuck = {"model": "hangs", "phase": "inter_token"}
+        assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
+        assert await starts(client, "hangs") == 1
+
+
+async def test_an_engine_that_answers_again_is_left_alone(gateway, client):
+    """Without starts, a model is ready again once its engine answers."""
+    async with no_trace_left(gateway):
+        told = await chat_events(client, "rests", max_tokens=20)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+        assert "rests" in await unready(client)
+
+        await until(partial(serves, client, "rests"))
+        assert asked(gateway, "rests", max_tokens=20).status_code == 200
+        assert await starts(client, "rests") == 0
+
+
+async def test_no_first_token(gateway, client):
+    """A whole answer that does not begin is a 504 in the envelope, with no call to try again."""
+    async with no_trace_left(gateway):
+        answer = await client.post("/v1/chat/completions", json=chat("says_nothing"))
+
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "engine_stalled")
+        assert answer.headers["x-should-retry"] == "false"
+        stuck = {"model": "says_nothing", "phase": "first_token"}
+        assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
+
+
+async def test_no_last_response(gateway, client):
+    """A backend that never says that an answer is over has the stream end with an error event,
+    and goes on serving.
+    """
+    async with no_trace_left(gateway):
+        told = await chat_events(client, "never_ends", max_tokens=5)
+        assert error_of(told[-1])["code"] == "engine_stalled"
+
+        await until(partial(serves, client, "never_ends"), 5)
+
+
+async def test_an_error_after_some_tokens(gateway, client):
+    """What came before the error has been sent, and the error is the last event."""
+    async with no_trace_left(gateway):
+        told = await chat_events(client, "fails", max_tokens=20)
+
+        assert error_of(told[-1])["code"] == "inference_failed"
+        assert len(told) >= 6
+        assert "[DONE]" not in told
+
+
+async def test_responses_for_clients_that_have_gone(gateway, client):
+    """An engine that does not hear of a cancel answers nobody, and nothing is left of it."""
+    async with no_trace_left(gateway):
+        for _ in range(20):
+            body = chat("goes_on", stream=True, max_tokens=100)
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                await anext(response.aiter_lines())
+
+        async def nobody_waits() -> bool:
+            running = "openai_frontend_requests_running"
+            return not await counted(client, running, model="goes_on")
+
+        await until(nobody_waits, 5)
+
+    assert asked(gateway, "goes_on", max_tokens=3).status_code == 200
+
+
+async def test_an_engine_that_dies_again_stays_down(gateway, client):
+    """As often as its limit says it is started again; then the reason tells that it is not."""
+    async with no_trace_left(gateway):
+        told = await chat_events(client, "dies", max_tokens=20)
+        assert error_of(told[-1])["code"] == "model_unavailable"
+
+        async def restarted() -> bool:
+            return await starts(client, "dies") == 1
+
+        assert await until(restarted) > 0.5  # the back-off
+        await chat_events(client, "dies", max_tokens=20)
+
+        async def left() -> bool:
+            return "giving up after" in (await unready(client)).get("dies", "")
+
+        await until(left, 5)
+        refused = await client.post("/v1/chat/completions", json=chat("dies"))
+        assert "after 1 restarts in 600 s" in refused.json()["error"]["message"]

@@ -1,0 +1,83 @@
+"""Messages to a service manager (sd_notify) while streams run."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.invariants import no_trace_left
+from tests.resilience.faults.raw_stream import RawStream, tokens
+
+pytestmark = pytest.mark.slow
+
+STREAMS, TOKENS = 100, 40  # of which there are 20 in a second
+
+
+class Manager:
+    """A service manager's end of the socket. The signs of life are counted, the rest is kept."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.signs_of_life = 0
+
+    async def told(self) -> list[str]:
+        """The next message, line by line."""
+        while True:
+            message = await asyncio.get_running_loop().sock_recv(self._listener, 4096)
+            if message != b"WATCHDOG=1":
+                return message.decode().split("\n")
+            self.signs_of_life += 1
+
+
+@pytest.fixture
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+        yield Manager(listener)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, manager: Manager) -> Iterator[GatewayProcess]:
+    mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
+    with GatewayProcess(tmp_path / "models", tmp_path / "log") as process:
+        process.wait_until_ready()
+        yield process
+
+
+async def streams(gateway: GatewayProcess, length: int) -> list[RawStream]:
+    """All of them, each with its first token."""
+    return await asyncio.gather(
+        *[RawStream.begun(gateway.port, "m", length) for _ in range(STREAMS)]
+    )
+
+
+async def ended(running: list[RawStream]) -> list[bytes]:
+    return await asyncio.gather(*[each.rest() for each in running])
+
+
+async def test_manager_hears_ready_watchdog_and_stopping(
+    gateway: GatewayProcess, manager: Manager
+) -> None:
+    """The pings go on under load, no stream loses a token, and SIGTERM ends with code 0."""
+    async with asyncio.timeout(60):
+        assert await manager.told() == ["READY=1", "STATUS=Serving m"]
+        await ended(await streams(gateway, 2))
+        async with no_trace_left(gateway):
+            responses = await ended(await streams(gateway, TOKENS))
+        os.kill(gateway.pid, signal.SIGTERM)
+        stopping = await manager.told()
+        code = await asyncio.to_thread(gateway.wait, 20)
+
+    assert [tokens(each) for each in responses] == [TOKENS] * STREAMS
+    assert all(b"data: [DONE]" in each for each in responses)
+    assert manager.signs_of_life > 0
+    assert (stopping[0], code) == ("STOPPING=1", 0)

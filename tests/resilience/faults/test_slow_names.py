@@ -1,0 +1,91 @@
+"""Names that nobody resolves for half a minute: an identity provider's and a collector's."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.asking import client_of
+from tests.resilience.faults.invariants import no_trace_left
+from tests.resilience.faults.world import World
+from tests.unit.auth import key_files, tokens
+
+pytestmark = pytest.mark.slow
+
+KEY = "sk-known"
+BODY = {"model": "fast", "prompt": "a", "max_tokens": 2}
+NEVER_S = 600
+TO_SEND_S = 6  # what the exporter gives its last spans (tracing/exporter.py)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, world: World) -> Iterator[GatewayProcess]:
+    """One that wants keys from a provider, and sends traces, both by name."""
+    models = tmp_path / "models"
+    mock_models.write_with_tokenizer(models, "fast")
+    mock_models.write_with_tokenizer(models, "slow", tokens_per_second=20)
+    keys = key_files.write(tmp_path / "keys.yaml", key_files.key("known", secret=KEY))
+    world.resolve_in(NEVER_S)
+    with (
+        world.within(),
+        GatewayProcess(
+            models,
+            tmp_path / "log",
+            f"--keys-file={keys}",
+            "--jwks=https://provider.test/keys",
+            f"--jwt-issuer={tokens.ISSUER}",
+            f"--jwt-audience={tokens.AUDIENCE}",
+            "--otlp-endpoint=http://collector.test:4318",
+        ) as process,
+    ):
+        process.wait_until_ready()
+        yield process
+
+
+async def test_names_that_are_never_resolved(gateway: GatewayProcess) -> None:
+    """It starts, serves as fast as ever, and its stop waits for no name."""
+    headers = key_files.bearer(KEY)
+    async with asyncio.timeout(90), client_of(gateway) as client:
+        client.headers.update(headers)
+        assert (await client.post("/v1/completions", json=BODY)).status_code == 200
+        async with no_trace_left(gateway, headers=headers):
+            taken = await asyncio.gather(*[_taken(client) for _ in range(50)])
+            unknown = await client.get("/v1/models", headers=key_files.bearer(_token()))
+        assert sorted(taken)[25] < 5
+        assert unknown.status_code == 401
+
+        began_s = time.monotonic()
+        assert await asyncio.to_thread(gateway.stop) == 0
+        assert time.monotonic() - began_s < 3 * TO_SEND_S
+    assert "is blocked" not in gateway.output()
+
+
+async def test_names_that_come_back(gateway: GatewayProcess, world: World) -> None:
+    """What hung is told of in the log and tried again."""
+    world.resolve_in(0)
+
+    line = await asyncio.to_thread(gateway.wait_for_line, "the previous signing keys stay in force")
+
+    assert "https://provider.test/keys" in line
+
+
+async def _taken(client: httpx.AsyncClient) -> float:
+    """Seconds until the answer."""
+    began_s = time.monotonic()
+    response = await client.post("/v1/completions", json=BODY)
+    assert response.status_code == 200
+    return time.monotonic() - began_s
+
+
+def _token() -> str:
+    return tokens.token().decode()

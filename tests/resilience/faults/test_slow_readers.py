@@ -1,0 +1,198 @@
+"""Clients that do not read, and descriptors that run out: what it costs, and that it passes."""
+
+import asyncio
+import json
+import re
+import resource
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.invariants import no_trace_left
+
+pytestmark = pytest.mark.slow
+
+KIB = 1024
+BUFFER = 1024 * KIB
+# Beside the buffer: what the transport holds, a write that goes beyond, what gathers between looks
+BESIDE = 512 * KIB
+READERS = 50
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
+    """`endless` fills any buffer in some seconds, `burst` says half a buffer, and is done."""
+    folder = tmp_path_factory.mktemp("slow_readers")
+    long = {"tokens": ["0123456789abcdef" * 256], "max_model_len": 10_000_000}  # 4 KiB each
+    models: dict[str, dict[str, Any]] = {
+        "endless": {**long, "tokens_per_second": 150},
+        "burst": {**long, "answer_tokens": 150},
+        "talks": {"tokens": ["a", "b"], "answer_tokens": 4},
+    }
+    for name, arguments in models.items():
+        mock_models.write_with_tokenizer(folder / "models", name, **arguments)
+    options = [f"--stream-buffer-bytes={BUFFER}", "--send-timeout-s=1.5"]
+    with GatewayProcess(folder / "models", folder / "log", *options) as process:
+        process.wait_until_ready()
+        yield process
+
+
+def ask(gateway: GatewayProcess, model: str, **fields: Any) -> socket.socket:
+    """A client that has sent its request, and reads nothing."""
+    body = json.dumps(
+        {"model": model, "prompt": "hi", "max_tokens": 10**6, "stream": True} | fields
+    )
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * KIB)
+    client.connect(("127.0.0.1", gateway.port))
+    head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    client.sendall(f"{head}content-length: {len(body)}\r\n\r\n{body}".encode())
+    return client
+
+
+async def readers_dropped(gateway: GatewayProcess) -> float:
+    async with httpx.AsyncClient(headers={"connection": "close"}) as client:
+        text = (await client.get(f"{gateway.url}/metrics")).text
+    (value,) = [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "openai_frontend_slow_clients_disconnected_total"
+    ]
+    return value
+
+
+async def until_dropped(gateway: GatewayProcess, count: float) -> None:
+    for _ in range(600):
+        if await readers_dropped(gateway) >= count:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{await readers_dropped(gateway)} readers were dropped, not {count}")
+
+
+@asynccontextmanager
+async def watched(look: Callable[[], int]) -> AsyncIterator[list[int]]:
+    """What it says again and again."""
+    seen = [look()]
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            seen.append(look())
+
+    task = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+
+
+@pytest.mark.parametrize("fields", [{}, {"logprobs": 0}], ids=["short way", "long way"])
+async def test_memory(gateway, fields):
+    """Fifty clients that read nothing of endless answers hold no more than their buffers, and are
+    dropped; what ran for them has ended.
+    """
+    process = psutil.Process(gateway.pid)
+    before = await readers_dropped(gateway)
+    async with (
+        no_trace_left(gateway, growth_bytes=READERS * (BUFFER + BESIDE)),
+        watched(lambda: process.memory_info().rss) as memory,
+    ):
+        with ExitStack() as clients:
+            for _ in range(READERS):
+                clients.enter_context(ask(gateway, "endless", **fields))
+            await until_dropped(gateway, before + READERS)
+
+    assert max(memory) - memory[0] < READERS * (BUFFER + BESIDE)
+
+
+async def test_time(gateway):
+    """One whose answer fits the buffer is dropped after the time, its model long done."""
+    before = await readers_dropped(gateway)
+    async with no_trace_left(gateway):
+        with ask(gateway, "burst"):
+            await asyncio.sleep(0.75)
+            assert await readers_dropped(gateway) == before
+            await until_dropped(gateway, before + 1)
+
+
+async def test_other_streams(gateway):
+    """Who reads is answered to the end, whoever beside him does not."""
+    with ExitStack() as clients:
+        before = await readers_dropped(gateway)
+        for _ in range(5):
+            clients.enter_context(ask(gateway, "endless"))
+        async with httpx.AsyncClient(base_url=gateway.url) as client:
+            while await readers_dropped(gateway) < before + 5:
+                body = {"model": "talks", "prompt": "hi", "stream": True}
+                response = await client.post("/v1/completions", json=body)
+                assert response.text.endswith("data: [DONE]\n\n")
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def answered(client: socket.socket) -> bool:
+    """Whether the server takes a request on this connection."""
+    answer = b""
+    try:
+        client.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        while not answer.endswith(b"}") and (received := client.recv(4096)):
+            answer += received
+    except ConnectionError:
+        return False
+    return answer.startswith(b"HTTP/1.1 200")
+
+
+async def until_descriptors(process: psutil.Process, most: int) -> None:
+    for _ in range(400):
+        if process.num_fds() <= most:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{process.num_fds()} descriptors are open, not {most}")
+
+
+async def test_descriptors_run_out(gateway):
+    """Connections that find no descriptor are closed; those that are there go on, the process
+    does not spin, and when descriptors are free again all is as before.
+    """
+    process = psutil.Process(gateway.pid)
+    soft, hard = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
+    async with no_trace_left(gateway):
+        with ExitStack() as clients, connect(gateway.port) as first:
+            assert answered(first)
+            limit = process.num_fds() + 10
+            resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (limit, hard))
+            try:
+                many = [clients.enter_context(connect(gateway.port)) for _ in range(40)]
+                taken = [client for client in many if answered(client)]
+                cpu = process.cpu_times()
+                await asyncio.sleep(1)
+                spent = process.cpu_times()
+                assert answered(first)
+                assert 0 < len(taken) < len(many)
+                for client in many:
+                    client.close()
+                await until_descriptors(process, limit - 10)
+                with connect(gateway.port) as later:
+                    assert answered(later)
+            finally:
+                resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert spent.user + spent.system - cpu.user - cpu.system < 0.5
+
+
+def test_log_names_the_requests_of_slow_clients(gateway):
+    log = Path(gateway.log).read_text()
+
+    assert re.search(r"request req_\w+: disconnected a client that reads too slowly", log)

@@ -1,0 +1,105 @@
+"""A process that is asked to end while 200 streams run: who is told what, and when it is gone."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.invariants import TRACES
+from tests.resilience.faults.raw_stream import RawStream
+
+pytestmark = pytest.mark.slow
+
+STREAMS = 200
+RUNNING = "openai_frontend_requests_running{"
+SHORT, LONG = 40, 3000  # tokens, of which there are 20 in a second
+
+
+@pytest.fixture
+def gateway(tmp_path: Path):
+    mock_models.write_with_tokenizer(tmp_path / "models", "m", tokens_per_second=20)
+    options = ["--drain-delay-s=1", "--graceful-shutdown-timeout-s=3"]
+    with GatewayProcess(tmp_path / "models", tmp_path / "log", *options) as process:
+        process.wait_until_ready()
+        yield process
+
+
+async def streams(gateway: GatewayProcess, lengths: list[int]) -> list[RawStream]:
+    """As many as there are lengths, each with its first token."""
+    return await asyncio.gather(*[RawStream.begun(gateway.port, "m", each) for each in lengths])
+
+
+def completion(gateway: GatewayProcess, max_tokens: int = 1) -> httpx.Response:
+    body = {"model": "m", "prompt": "a", "max_tokens": max_tokens}
+    return httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30)
+
+
+def running_requests(gateway: GatewayProcess) -> float:
+    """The generations that the gateway counts."""
+    metrics = httpx.get(f"{gateway.url}/metrics").text
+    lines = (line.split() for line in metrics.splitlines())
+    return sum(float(line[1]) for line in lines if line[0].startswith(RUNNING))
+
+
+def status(gateway: GatewayProcess, probe: str) -> int:
+    return httpx.get(f"{gateway.url}/health/{probe}").status_code
+
+
+async def refused(gateway: GatewayProcess) -> httpx.Response:
+    """The first answer that is not 200."""
+    while (answer := completion(gateway)).status_code == 200:  # noqa: ASYNC110  it has no event
+        await asyncio.sleep(0.1)
+    return answer
+
+
+async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
+    """Readiness goes at once; those that come late are served, then sent away; streams that end
+    within the grace end whole, the others with an error; the exit code is 0.
+    """
+    async with asyncio.timeout(60):
+        running = await streams(gateway, [SHORT, LONG] * (STREAMS // 2))
+        whole = asyncio.create_task(asyncio.to_thread(completion, gateway, LONG))
+        while running_requests(gateway) <= STREAMS:  # noqa: ASYNC110  it has no event
+            await asyncio.sleep(0.05)
+        os.kill(gateway.pid, signal.SIGTERM)
+        await asyncio.sleep(0.1)  # the signal is heard by the loop's next turn
+
+        leaving = [status(gateway, "ready"), status(gateway, "live")]
+        late = completion(gateway)
+        sent_away = await refused(gateway)
+        draining = [status(gateway, "ready"), status(gateway, "live")]
+        responses = await asyncio.gather(*[each.rest() for each in running])
+        not_streamed = await whole
+        code = await asyncio.to_thread(gateway.wait, 30)
+
+    assert leaving == draining == [503, 200]
+    assert (late.status_code, late.headers["connection"]) == (200, "close")
+    assert (sent_away.status_code, sent_away.headers["retry-after"]) == (503, "5")
+    assert sent_away.json()["error"]["code"] == "server_draining"
+    assert all(each.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for each in responses[::2])
+    assert all(b'"error"' in each and b"[DONE]" not in each for each in responses[1::2])
+    assert not_streamed.status_code == 503
+    assert not_streamed.json()["error"]["message"] == "the server is stopping"
+    assert code == 0
+    assert [trace for trace in TRACES if trace in gateway.output()] == []
+
+
+async def test_double_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
+    """The second signal waits for nobody, though the first one's delay has just begun."""
+    async with asyncio.timeout(30):
+        running = await streams(gateway, [LONG] * STREAMS)
+        os.kill(gateway.pid, signal.SIGTERM)
+        while status(gateway, "ready") == 200:  # noqa: ASYNC110  two signals at once are one
+            await asyncio.sleep(0.05)
+        os.kill(gateway.pid, signal.SIGTERM)
+        code = await asyncio.to_thread(gateway.wait, 5)
+        responses = await asyncio.gather(*[each.rest() for each in running])
+
+    assert code == 128 + signal.SIGTERM
+    assert all(b"[DONE]" not in each for each in responses)
+    assert [trace for trace in TRACES if trace in gateway.output()] == []

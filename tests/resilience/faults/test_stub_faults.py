@@ -1,0 +1,146 @@
+"""StubProcesses of Triton's Python backend that are killed, or stopped, while they stream."""
+
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.asking import (
+    client_of,
+    error_of,
+    events_of,
+    serves,
+    starts,
+    unready,
+    until,
+)
+from tests.resilience.faults.invariants import TRACES, _in_hand
+from tests.unit.triton import python_models
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+backend: "python"
+model_transaction_policy { decoupled: true }
+input { name: "IN" data_type: TYPE_STRING dims: [1] }
+output { name: "OUT" data_type: TYPE_STRING dims: [1] }
+instance_group { count: 1 kind: KIND_CPU }
+"""
+MODEL = '''
+"""Fifty words each second, for ten seconds."""
+
+import threading
+import time
+
+import numpy
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            threading.Thread(target=self.answer, args=(sender,)).start()
+
+    def answer(self, sender):
+        word = numpy.array([b"word"], dtype=object)
+        for _ in range(500):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", word)]))
+            time.sleep(0.02)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+'''
+OPTIONS = "inter_token_timeout_s: 1\nengine_max_restarts: 2\n"
+STREAM = "/v2/models/{}/generate_stream"
+SIGNALS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("stubs")
+    for name in SIGNALS:
+        _write(folder / "models" / name)
+    for part in ("first", "second"):
+        python_models.write(folder / "models", part)
+    python_models.write_ensemble(folder / "models")
+    # What the core keeps of requests whose stub died would hold up its end for 30 s
+    options = ["--model-control-mode=explicit", "--load-model=*", "--exit-timeout-s=1"]
+    with GatewayProcess(folder / "models", folder / "log", *options) as process:
+        process.wait_until_ready()
+        yield process
+        assert process.stop() == 0
+
+
+def _write(folder: Path) -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(CONFIG)
+    (folder / "1" / "model.py").write_text(MODEL)
+    (folder / "openai_frontend.yaml").write_text(OPTIONS)
+
+
+def stub(gateway: GatewayProcess, model: str) -> psutil.Process:
+    """The process of a model's one instance."""
+    children = psutil.Process(gateway.pid).children()
+    alive = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
+    [found] = [each for each in alive if f"{model}_0" in each.cmdline()[-2]]
+    return found
+
+
+async def broken(client: httpx.AsyncClient, model: str) -> bool:
+    return not await serves(client, model)
+
+
+async def released(client: httpx.AsyncClient, model: str) -> bool:
+    """Whether nothing is in hand but what the core keeps of the model's broken instance."""
+    in_hand = _in_hand((await client.get("/metrics")).text)
+    return in_hand.keys() <= {f"openai_frontend_unreleased_requests{ {'model': model} }"}
+
+
+@pytest.mark.parametrize("model", SIGNALS)
+async def test_a_stub_that_is_lost_mid_stream(gateway, model):
+    """The stream ends with an error event, readiness tells, and another stub takes its place.
+
+    Threads, the stub's process and the model's unreleased requests are not looked at: the core
+    keeps those of the broken instance, whose requests never end.
+    """
+    async with client_of(gateway) as client:
+        async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
+            assert "word" in await anext(events)
+            stub(gateway, model).send_signal(SIGNALS[model])
+            last = [event async for event in events][-1]
+        await until(partial(broken, client, model), 5)
+        refused = await client.post(STREAM.format(model), json={"IN": "go"})
+        reason = (await unready(client))[model]
+        ready = await client.get(f"/v2/models/{model}/ready")
+
+        assert error_of(last)
+        assert (refused.status_code, ready.status_code) == (503, 400)
+        assert refused.headers["retry-after"]
+        assert f"the process of its instance {model}_0_0" in reason or "not answered" in reason
+
+        await until(partial(serves, client, model))
+        async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
+            assert "word" in await anext(events)
+        assert await starts(client, model) == 1
+        await until(partial(released, client, model), 10)
+    assert not [trace for trace in TRACES if trace in gateway.output()]
+
+
+async def test_a_part_of_an_ensemble(gateway):
+    """An ensemble is not ready while the stub of a part is dead, says why, and then serves."""
+    ready = "/v2/models/ensemble/ready"
+    async with client_of(gateway) as client:
+        assert (await client.get(ready)).status_code == 200
+        stub(gateway, "first").kill()
+        await until(partial(broken, client, "ensemble"), 5)
+
+        assert "instance first_0 has died" in (await unready(client))["ensemble"]
+        assert (await client.get(ready)).status_code == 400
+        await until(partial(serves, client, "ensemble"))
+        answer = await client.post("/v2/models/ensemble/generate", json={"QUESTION": "hi"})
+        assert (answer.status_code, answer.json()["REPLY"]) == (200, "hi")
+        assert await starts(client, "first") == 1

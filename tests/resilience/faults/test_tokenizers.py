@@ -1,0 +1,45 @@
+"""A tokenizer that is corrupt or away is its model's trouble alone, and can be mended."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from tests import mock_models
+from tests.resilience.faults.asking import unready
+from tests.unit.models.conftest import EXPLICIT, live
+from tests.unit.prompting import tiny_tokenizer
+
+GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
+
+
+def write(repository: Path) -> Path:
+    """The three models; gives the corrupt one's tokenizer."""
+    mock_models.write_with_tokenizer(repository, GOOD, answer_tokens=1)
+    shutil.rmtree(mock_models.write_with_tokenizer(repository, MISSING))
+    corrupt = mock_models.write_with_tokenizer(repository, CORRUPT, answer_tokens=1)
+    (corrupt / "tokenizer.json").write_text("{")
+    return corrupt
+
+
+async def test_others_serve(tmp_path: Path) -> None:
+    """Readiness names both with their reasons, requests to them are told to come again, and the
+    third model answers; once the files are right a load makes the model serve.
+    """
+    folder = write(tmp_path)
+    async with asyncio.timeout(30), live(tmp_path, load_model=["*"], **EXPLICIT) as gateway:
+        ready = await gateway.client.get("/health/ready")
+        broken = [await gateway.chat(name) for name in (CORRUPT, MISSING)]
+        served = await gateway.chat(GOOD)
+        tiny_tokenizer.write(folder)
+        loaded = await gateway.change(CORRUPT, "load")
+        mended = await gateway.chat(CORRUPT)
+        left = await unready(gateway.client)
+
+    reasons = ready.json().get("models", {})
+    assert (ready.status_code, set(reasons)) == (503, {CORRUPT, MISSING})
+    assert all(each.startswith("its tokenizer cannot be loaded: ") for each in reasons.values())
+    assert [each.status_code for each in broken] == [503, 503]
+    assert {each.json()["error"]["code"] for each in broken} == {"model_unavailable"}
+    assert all("retry-after" in each.headers for each in broken)
+    assert (served.status_code, loaded.status_code, mended.status_code) == (200, 200, 200)
+    assert set(left) == {MISSING}

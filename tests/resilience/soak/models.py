@@ -1,0 +1,50 @@
+"""The models of a soak: what each does is what its scenarios expect."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests import mock_models
+from tests.gateway_process import ROOT
+from tests.resilience.soak import leaking_engine
+from tests.unit.lora.files import write_peft
+from tests.unit.routers import test_tools
+from tests.unit.triton import python_models
+
+TEXT = " token"
+ANSWER_TOKENS = 24
+FAILS_AFTER = 3
+ADAPTER = "style"
+CALL = test_tools.tool_call("get_weather", city="Paris")
+
+LEAKING = mock_models.CONFIG.replace('"mock"', f'"{leaking_engine.__name__}:LeakingEngine"')
+
+
+def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> None:
+    """`talker` answers at once, `slow` 50 tokens a second; `spare` comes and goes; `ensemble` is of
+    two Python models; `demo`, where there is an engine, is vLLM's.
+    """
+    told: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS, "tokens": [TEXT]}
+    leak: dict[str, Any] = {"config": LEAKING, "leak_bytes": leak_bytes} if leak_bytes else {}
+    mock_models.write_with_tokenizer(repository, "talker", max_lora_rank=16, **told, **leak)
+    mock_models.write_with_tokenizer(repository, "slow", tokens=[TEXT], tokens_per_second=50)
+    mock_models.write_with_tokenizer(repository, "failing", fail_after_tokens=FAILS_AFTER)
+    mock_models.write_with_tokenizer(repository, "embedder", tasks=["embed"])
+    write_spare(repository, 0)
+    test_tools.write(repository, "caller", "hermes", CALL)
+    adapters = repository / "talker" / "adapters"
+    (repository / "talker" / "openai_frontend.yaml").write_text("adapter_folder: adapters\n")
+    write_peft(adapters / ADAPTER)
+    for part in ("first", "second"):
+        python_models.write(repository, part)
+    python_models.write_ensemble(repository)
+    if engine:
+        shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
+
+
+def write_spare(repository: Path, generation: int) -> None:
+    """The core loads a model anew only where its files have changed."""
+    mock_models.write_with_tokenizer(
+        repository, "spare", tokens=[TEXT], answer_tokens=ANSWER_TOKENS,
+        max_model_len=4096 + generation % 1000,
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What a soak found, as text and as JSON, and whether that is a failure."""
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from tests.resilience.soak.memory import Sample, second_half, slope_mb_h
+
+
+@dataclass
+class Tally:
+    """One scenario's requests."""
+
+    seconds: list[float] = field(default_factory=list)  # of those that ended as expected
+    errors: Counter[str] = field(default_factory=Counter)  # kind -> how many
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All that is told."""
+
+    seed: int
+    minutes: float
+    requests: int
+    errors: dict[str, dict[str, int]]  # scenario -> kind -> how many
+    latency_ms: dict[str, tuple[int, float, float]]  # scenario -> requests, p50, p99.9
+    memory_mb: tuple[float, float, float]  # at the start, most, at the end
+    slope_mb_h: float
+    slope_below_mb_h: float  # of the processes below: the Python models' stubs, vLLM's engine
+    allowed_mb_h: float
+    threads: tuple[int, int]  # at the start and at the end of the load
+    descriptors: tuple[int, int]
+    left: str  # what was left when all was over; empty: nothing
+    samples: Sequence[Sample]  # of the whole load, for whoever asks how it grew
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for each reason to fail."""
+        found = [
+            f"{scenario}: {count} x {kind}"
+            for scenario, kinds in self.errors.items()
+            for kind, count in kinds.items()
+        ]
+        for whose, slope in (("", self.slope_mb_h), (" of processes below", self.slope_below_mb_h)):
+            if slope > self.allowed_mb_h:
+                found.append(f"memory{whose} grows by {slope:.1f} MB an hour")
+        return found + ([self.left] if self.left else [])
+
+    def json(self) -> bytes:
+        fields = {**dataclasses.asdict(self), "failures": self.failures}
+        del fields["samples"]  # a day's are a large file of their own
+        return orjson.dumps(fields, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    def samples_csv(self) -> str:
+        """All looks at the process, in seconds from the first one."""
+        start = self.samples[0].at_s
+        names = [each.name for each in dataclasses.fields(Sample)]
+        rows = [
+            [f"{each.at_s - start:.1f}", *map(str, dataclasses.astuple(each)[1:])]
+            for each in self.samples
+        ]
+        return "".join(",".join(row) + "\n" for row in (names, *rows))
+
+    def text(self) -> str:
+        rows = [
+            f"  {name:<14} {count:>8} {median:>10.1f} {tail:>10.1f} {sum(self._kinds(name)):>7}"
+            for name, (count, median, tail) in self.latency_ms.items()
+        ]
+        start, most, end = self.memory_mb
+        return "\n".join(
+            [
+                f"soak of {self.minutes:.1f} minutes, seed {self.seed}: {self.requests} requests",
+                f"  {'scenario':<14} {'requests':>8} {'p50 ms':>10} {'p99.9 ms':>10} {'errors':>7}",
+                *rows,
+                f"memory: {start:.0f} MB at the start, {most:.0f} at most, {end:.0f} at the end",
+                f"slope over the second half: {self.slope_mb_h:+.1f} MB/h,"
+                f" processes below {self.slope_below_mb_h:+.1f} (allowed {self.allowed_mb_h:.1f})",
+                "threads {} -> {}, descriptors {} -> {}".format(*self.threads, *self.descriptors),
+                "nothing is left" if not self.left else f"LEFT: {self.left}",
+                *(f"FAILED: {each}" for each in self.failures),
+            ]
+        )
+
+    def _kinds(self, scenario: str) -> Sequence[int]:
+        return list(self.errors.get(scenario, {}).values())
+
+
+def report(
+    tallies: dict[str, Tally],
+    samples: Sequence[Sample],
+    *,
+    seed: int,
+    left: str,
+    slope_limit_mb_h: float,
+    noise_mb: float,
+) -> Report:
+    """`noise_mb`: what an allocator may keep or give back; a short soak cannot see a slower slope
+    than that over its second half.
+    """
+    half = second_half(samples)
+    hours = (half[-1].at_s - half[0].at_s) / 3600
+    memory = [each.memory_bytes / 1e6 for each in samples]
+    return Report(
+        seed=seed,
+        minutes=(samples[-1].at_s - samples[0].at_s) / 60,
+        requests=sum(len(each.seconds) + each.errors.total() for each in tallies.values()),
+        errors={name: dict(each.errors) for name, each in tallies.items() if each.errors},
+        latency_ms={name: _latency(each.seconds) for name, each in sorted(tallies.items())},
+        memory_mb=(memory[0], max(memory), memory[-1]),
+        slope_mb_h=slope_mb_h([(each.at_s, each.memory_bytes) for each in half]),
+        slope_below_mb_h=slope_mb_h([(each.at_s, each.below_bytes) for each in half]),
+        allowed_mb_h=max(slope_limit_mb_h, noise_mb / hours),
+        threads=(samples[0].threads, samples[-1].threads),
+        descriptors=(samples[0].descriptors, samples[-1].descriptors),
+        left=left,
+        samples=samples,
+    )
+
+
+def _latency(seconds: Sequence[float]) -> tuple[int, float, float]:
+    """How many, the median and the 99.9th percentile, in milliseconds."""
+    if len(seconds) < 2:
+        only = 1000 * sum(seconds)
+        return len(seconds), only, only
+    cuts = statistics.quantiles(seconds, n=1000, method="inclusive")
+    return len(seconds), 1000 * statistics.median(seconds), 1000 * cuts[-1]

@@ -1,0 +1,131 @@
+"""A gateway under random load for a time: the same seed gives each client the same choices."""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.gateway_process import GatewayProcess
+from tests.resilience.faults.invariants import no_trace_left
+from tests.resilience.soak import models
+from tests.resilience.soak.client import Client
+from tests.resilience.soak.memory import Sample, sample
+from tests.resilience.soak.report import Report, Tally, report
+from tests.resilience.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row
+
+OPTIONS = (
+    "--model-control-mode=explicit",
+    "--enable-model-management",
+    "--send-timeout-s=3",  # less than a client stalls for at most
+)
+# glibc's allocator, told to give back at once what is freed: by itself it keeps up to 100 MB more,
+# in steps of 25 as large prompts come and go, and creeps for an hour while nothing leaks.
+ALLOCATOR = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+_ONE_S = 60  # that a scenario may take
+_SAMPLE_S = 1.0
+_BURST, _FREQUENT = 32, 4  # requests at once, of scenarios of this weight
+_GROWTH_BYTES = 2**30  # the slope is what says of memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long, how many, how strict."""
+
+    seconds: float
+    seed: int
+    clients: int = 24
+    pause_s: float = 0.05  # of a client between two requests, on average
+    engine: bool = False
+    scenarios: Sequence[str] = ()  # by name; empty: all
+    leak_bytes: int = 0  # that each request to the model `talker` leaves behind
+    slope_limit_mb_h: float = 1.0
+    noise_mb: float = 3.0
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        rows = (*ROWS, *ENGINE_ROWS) if self.engine else ROWS
+        return [row for row in rows if not self.scenarios or row.name in self.scenarios]
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, plan: Plan, client: Client) -> None:
+        self._plan = plan
+        self._client = client
+        self.tallies = {row.name: Tally() for row in plan.rows}
+        self.samples: list[Sample] = []
+
+    async def warm_up(self) -> None:
+        """Each scenario once, and the frequent ones many at once: pools of threads fill."""
+        chance = random.Random(self._plan.seed)
+        for row in self._plan.rows:
+            times = _BURST if row.weight >= _FREQUENT else 1
+            await asyncio.gather(*[self._play(row, chance) for _ in range(times)])
+
+    async def run(self) -> None:
+        """The load, and a look at the process each second."""
+        over = time.monotonic() + self._plan.seconds
+        clients = [self._one_client(number, over) for number in range(self._plan.clients)]
+        await asyncio.gather(self._watch(over), *clients)
+
+    async def _one_client(self, number: int, over: float) -> None:
+        chance = random.Random(f"{self._plan.seed}:{number}")
+        weights = [row.weight for row in self._plan.rows]
+        while time.monotonic() < over:
+            (row,) = chance.choices(self._plan.rows, weights)
+            # its own chance: how long one thing takes does not change what comes next
+            await self._play(row, random.Random(chance.random()))
+            await asyncio.sleep(chance.expovariate(1 / self._plan.pause_s))
+
+    async def _play(self, row: Row, chance: random.Random) -> None:
+        tally, start = self.tallies[row.name], time.monotonic()
+        try:
+            async with asyncio.timeout(_ONE_S):
+                await row.play(self._client, chance)
+        except FAILURES as error:
+            tally.errors[f"{type(error).__name__}: {error}"[:200]] += 1
+        else:
+            tally.seconds.append(time.monotonic() - start)
+
+    async def _watch(self, over: float) -> None:
+        process = psutil.Process(self._client.gateway.pid)
+        step = min(_SAMPLE_S, self._plan.seconds / 60)
+        while time.monotonic() < over:
+            self.samples.append(sample(process))
+            await asyncio.sleep(step)
+
+
+async def soak(folder: Path, plan: Plan) -> Report:
+    """Starts a gateway in `folder`, loads it, stops it, and says what that showed."""
+    repository = folder / "models"
+    models.write(repository, leak_bytes=plan.leak_bytes, engine=plan.engine)
+    log = folder / "log"
+    with GatewayProcess(repository, log, *OPTIONS, environment=ALLOCATOR) as gateway:
+        await asyncio.to_thread(gateway.wait_until_ready)
+        client = Client(gateway, repository, clients=plan.clients)
+        run = Soak(plan, client)
+        left = ""
+        try:
+            await run.warm_up()
+            async with no_trace_left(gateway, deadline_s=30, growth_bytes=_GROWTH_BYTES):
+                await run.run()
+                await client.close()
+        except AssertionError as error:
+            left = str(error)
+        finally:
+            await client.close()
+        code = await asyncio.to_thread(gateway.stop)
+        left += f"\nthe gateway ended with {code}" if code else ""
+    return report(
+        run.tallies, run.samples, seed=plan.seed, left=left.strip(),
+        slope_limit_mb_h=plan.slope_limit_mb_h, noise_mb=plan.noise_mb,
+    )  # fmt: skip

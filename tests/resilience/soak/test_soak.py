@@ -1,0 +1,106 @@
+"""A soak can fail: it finds a leak, and whatever is not as it should be. All is well elsewhere."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.resilience.soak.memory import Sample, slope_mb_h
+from tests.resilience.soak.report import Tally, report
+from tests.resilience.soak.soak import Plan, soak
+
+SHORT = Plan(
+    seconds=6,
+    seed=7,
+    clients=6,
+    noise_mb=40,
+    scenarios=("chat", "chat_stream", "tools", "embeddings", "bad_input", "crash", "cancel"),
+)
+LEAK_BYTES = 1024 * 1024
+
+
+@pytest.mark.slow
+async def test_a_gateway_that_leaks_nothing_passes(tmp_path: Path) -> None:
+    """A short soak ends with requests of every kind, and without a failure."""
+    found = await soak(tmp_path, SHORT)
+
+    assert found.failures == []
+    assert {name for name, (count, *_) in found.latency_ms.items() if count} == set(SHORT.scenarios)
+    assert "nothing is left" in found.text()
+    assert b'"failures": []' in found.json()
+
+
+@pytest.mark.slow
+async def test_a_deliberate_leak_fails(tmp_path: Path) -> None:
+    """The same soak, where each request to the engine leaves a megabyte: the slope shows it,
+    and nothing else has failed.
+    """
+    plan = Plan(
+        seconds=6, seed=7, clients=6, noise_mb=40, leak_bytes=LEAK_BYTES,
+        scenarios=("chat", "chat_stream"),
+    )  # fmt: skip
+
+    (failure,) = (await soak(tmp_path, plan)).failures
+
+    assert failure.startswith("memory grows by ")
+
+
+def samples(memory: list[float]) -> list[Sample]:
+    return [Sample(at, int(1e6 * held), 0, 9, 9) for at, held in enumerate(memory)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "slope"),
+    [
+        ([100.0] * 600, 0),
+        ([100 + at / 3600 for at in range(600)], 1),
+        ([100.0] * 300 + [130.0] * 10 + [100.0] * 290, 0),
+        ([100 + at % 7 + at / 360 for at in range(3600)], 10),
+        ([100.0] * 590 + [200.0] * 10, 0),
+    ],
+    ids=["flat", "one MB an hour", "a peak", "a leak below a saw", "a jump at the end"],
+)
+def test_slope(memory: list[float], slope: float) -> None:
+    """It is what grows all the time that counts."""
+    points = [(each.at_s, float(each.memory_bytes)) for each in samples(memory)]
+
+    assert slope_mb_h(points) == pytest.approx(slope, abs=0.2)
+
+
+def test_samples_are_kept() -> None:
+    """Whoever asks how the memory grew has each look, by the second."""
+    seen = samples([100.0, 101.5, 100.0, 100.0])
+    found = report({}, seen, seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
+
+    assert list(csv.DictReader(found.samples_csv().splitlines()))[:2] == [
+        {
+            "at_s": at_s,
+            "memory_bytes": held,
+            "below_bytes": "0",
+            "threads": "9",
+            "descriptors": "9",
+        }
+        for at_s, held in (("0.0", "100000000"), ("1.0", "101500000"))
+    ]
+
+
+def failures(memory: list[float], tally: Tally, left: str = "") -> list[str]:
+    found = report(
+        {"chat": tally}, samples(memory), seed=1, left=left, slope_limit_mb_h=1, noise_mb=3
+    )
+    assert all(f"FAILED: {each}" in found.text() for each in found.failures)
+    return found.failures
+
+
+def test_each_reason_to_fail() -> None:
+    """An error, growth beyond the bound in the second half, and what is left; no other."""
+    good, flat = Tally(seconds=[0.1] * 10), [100.0] * 3600
+    bad = Tally(seconds=[0.1], errors=Counter({"Unexpected: 500": 2}))
+    growing = [100 + at / 400 for at in range(3600)]  # 9 MB an hour: 4.5 MB in the half
+
+    assert failures(flat, good) == []
+    assert failures(growing, good) == ["memory grows by 9.0 MB an hour"]
+    assert failures(growing[:60], good) == []  # a minute cannot tell that from noise
+    assert failures(flat, bad) == ["chat: 2 x Unexpected: 500"]
+    assert failures(flat, good, left="threads: 1 before, 2 now") == ["threads: 1 before, 2 now"]

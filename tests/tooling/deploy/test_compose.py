@@ -1,0 +1,85 @@
+"""docker-compose.yml: valid by the specification's schema, and safe by default."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from openai_frontend.config.settings import Settings
+from tests.tooling.deploy.dockerfile import stages
+
+ROOT = Path(__file__).parents[3]
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+
+
+def schema_errors(document: object) -> list[str]:
+    schema = json.loads((ROOT / "tests/data/compose-spec/compose-spec.json").read_text())
+    return [
+        error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(document)
+    ]
+
+
+def test_file_follows_the_compose_specification() -> None:
+    """The specification's schema reports no error."""
+
+    assert schema_errors(COMPOSE) == []
+
+
+def test_schema_finds_mistakes() -> None:
+    """It reports a misspelt key, so the test above can fail."""
+
+    assert schema_errors({"services": {"cpu": {"prots": ["9000:9000"]}}}) != []
+
+
+def test_profiles() -> None:
+    """Without `--profile`, nothing starts."""
+
+    profiles = {name: service["profiles"] for name, service in SERVICES.items()}
+    assert profiles == {"cpu": ["cpu"], "gpu": ["gpu"]}
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=list(SERVICES))
+class TestEachService:
+    """What holds for both."""
+
+    def test_its_port_is_published_on_this_machine_alone(self, service: dict[str, Any]) -> None:
+        """Nobody else reaches a gateway without keys."""
+
+        assert service["ports"] == ["127.0.0.1:9000:9000"]
+
+    def test_it_is_healthy_once_it_is_ready(self, service: dict[str, Any]) -> None:
+        """The check asks the gateway whether its models can serve."""
+
+        assert "http://127.0.0.1:9000/health/ready" in service["healthcheck"]["test"][-1]
+
+    def test_its_health_check_fails_on_an_error(self, service: dict[str, Any]) -> None:
+        """The check is Python that compiles; urlopen raises for a 503."""
+
+        kind, program, flag, code = service["healthcheck"]["test"]
+        compile(code, "healthcheck", "exec")
+        assert (kind, program, flag) == ("CMD", "python", "-c")
+
+    def test_it_cannot_write_but_to_its_temporary_folder(self, service: dict[str, Any]) -> None:
+        """The root is read-only, models too, and no privilege can be gained."""
+
+        held = (service["read_only"], service["tmpfs"], service["cap_drop"])
+        assert held == (True, ["/tmp:exec"], ["ALL"])  # noqa: S108  a folder of the container
+        assert [volume.rpartition(":")[2] for volume in service["volumes"]] == ["ro"]
+
+    def test_its_target_is_a_stage_of_the_dockerfile(self, service: dict[str, Any]) -> None:
+        """The stage that it builds exists."""
+
+        build = service["build"]
+        assert build["target"] in stages(ROOT / build["dockerfile"])
+
+    def test_it_is_killed_only_after_the_gateways_own_patience(
+        self, service: dict[str, Any]
+    ) -> None:
+        """Streams have their grace, and the core its time to end, before Docker kills."""
+
+        patience_s = Settings().graceful_shutdown_timeout_s + Settings().exit_timeout_s
+        assert int(service["stop_grace_period"].removesuffix("s")) > patience_s

@@ -1,0 +1,90 @@
+"""deploy/docker/Dockerfile: copied files exist, and the images do not run as root."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.config.options import options
+from tests.tooling.deploy.dockerfile import Instruction, stages
+
+ROOT = Path(__file__).parents[3]
+STAGES = stages(ROOT / "deploy/docker/Dockerfile")
+FINAL = ["cpu", "gpu"]
+
+
+def texts(stage: str, keyword: str) -> list[str]:
+    return [each.text for each in STAGES[stage] if each.keyword == keyword]
+
+
+def test_stages() -> None:
+    """Each image has a builder stage, whose tools it does not contain."""
+
+    assert list(STAGES) == ["cpu-build", "cpu", "gpu-build", "gpu"]
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_image_does_not_run_as_root(stage: str) -> None:
+    """The user is a number, so that Kubernetes can check it."""
+
+    assert texts(stage, "USER") == ["10001:10001"]
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_entry_point(stage: str) -> None:
+    """It is the script that pyproject.toml declares."""
+
+    [script] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    started = [json.loads(texts(stage, keyword)[0]) for keyword in ("ENTRYPOINT", "CMD")]
+    assert started == [[script], ["serve"]]
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_image_sets_only_existing_settings(stage: str) -> None:
+    """A misspelt variable would only cause a warning."""
+
+    [env] = texts(stage, "ENV")
+    names = {word.partition("=")[0] for word in env.split()}
+    ours = {name for name in names if name.startswith("OPENAI_FRONTEND_")}
+    assert ours - {option.environment for option in options()} == set()
+
+
+@pytest.mark.parametrize("stage", FINAL)
+def test_image_health_check(stage: str) -> None:
+    """It is the same as in compose."""
+
+    [check] = texts(stage, "HEALTHCHECK")
+    assert "http://127.0.0.1:9000/health/ready" in check
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_copied_files_exist(stage: str) -> None:
+    """In the repository, or in an earlier stage."""
+
+    copies = [each.text.split() for each in STAGES[stage] if each.keyword == "COPY"]
+    local = [words[0] for words in copies if not words[0].startswith("--from=")]
+    earlier = {words[0].removeprefix("--from=") for words in copies if words[0] not in local}
+    missing = [path for path in local if not (ROOT / path).exists()]
+    assert (missing, earlier - set(STAGES)) == ([], set())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_apt_lists_are_removed(stage: str) -> None:
+    """In the same instruction that fetched them, so that no layer contains them."""
+
+    fetching = [text for text in texts(stage, "RUN") if "apt-get update" in text]
+    assert [text for text in fetching if not text.endswith("rm -rf /var/lib/apt/lists/*")] == []
+
+
+def test_base_images_are_build_arguments() -> None:
+    """Each FROM uses an argument with a tag as default."""
+
+    bases = {stage[0].text.split()[0] for stage in STAGES.values()}
+    assert bases == {"${PYTHON_IMAGE}", "${TRITON_IMAGE}"}
+
+
+def test_stage_starts_with_from() -> None:
+    """The parser of these tests keeps the order of instructions."""
+
+    assert STAGES["cpu"][0] == Instruction("FROM", "${PYTHON_IMAGE} AS cpu")

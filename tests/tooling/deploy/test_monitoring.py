@@ -1,0 +1,107 @@
+"""The Grafana dashboard and the alerts use only metrics and labels that /metrics has."""
+
+import json
+import re
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from openai_frontend.generation import UsageCounter
+from openai_frontend.metrics import vllm as vllm_metrics
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.metrics.model import GenerationLabels
+from openai_frontend.metrics.vllm import VLLMModel
+from openai_frontend.metrics.vllm_catalog import FROM_ENGINE
+from tests.backends.test_metrics import NVIDIA
+
+ROOT = Path(__file__).parents[3]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/openai-frontend.json").read_text())
+ALERTS: dict[str, Any] = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+
+METRIC = re.compile(r"\b(?:openai_frontend_|vllm:|nv_)\w+")
+SELECTED = re.compile(r"((?:openai_frontend_|vllm:|nv_)\w+)\{([^}]*)\}")
+
+# Triton's own, with its labels (docs/user_guide/metrics.md of triton-inference-server/server)
+TRITON = {"nv_inference_pending_request_count": {"model", "version"}}
+
+# TensorRT-LLM's, which come out as they are (tests/backends/test_metrics.py)
+TENSORRT_LLM = {family: {"model", "version", words.split()[0]} for family, words in NVIDIA.items()}
+
+
+def known() -> dict[str, set[str]]:
+    """Every sample that /metrics can have, with the names of its labels."""
+    metrics = GatewayMetrics()
+    metrics.answered("/v1/models", "m", 200, 0.1)
+    metrics.rejected("m", "queue_full")
+    metrics.generations_of(GenerationLabels("m", "1")).begin(UsageCounter()).end()
+    model = VLLMModel(
+        model="m", version="1",
+        gauges=vllm_metrics.vllm_gauges(
+            {"running": 1, "waiting": 1} | dict.fromkeys(map(attrgetter("name"), FROM_ENGINE), 0)
+        ),
+    )  # fmt: skip
+    own = [*metrics.registry.collect(), *vllm_metrics.families(metrics.registry, [model])]
+    samples = {sample.name: set(sample.labels) for family in own for sample in family.samples}
+    return {**samples, **TRITON, **TENSORRT_LLM}
+
+
+def panels() -> Iterator[tuple[str, str]]:
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+EXPRESSIONS = [*panels(), *((rule["alert"], rule["expr"]) for rule in RULES)]
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
+def test_metrics_exist(name, expression):
+    """A misspelt or renamed metric fails the test."""
+    asked = set(METRIC.findall(expression))
+
+    assert asked
+    assert asked <= known().keys()
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS)
+def test_labels_exist(name, expression):
+    """Selectors and groupings use labels of the metric; Prometheus adds `instance`."""
+    labels = known()
+    for metric, selectors in SELECTED.findall(expression):
+        selected = set(re.findall(r"(\w+)(?:=~|!~|!=|=)", selectors))
+        assert selected <= labels[metric] | {"instance"}
+    grouped = {
+        label.strip()
+        for labels_by in re.findall(r"\bby \(([^)]*)\)", expression)
+        for label in labels_by.split(",")
+    }
+    of_all = [labels[metric] for metric in METRIC.findall(expression)]
+    assert all(grouped <= each | {"instance"} for each in of_all)
+
+
+def test_alerts_are_documented():
+    """docs/operations.md explains what to do about each."""
+    guide = (ROOT / "docs/operations.md").read_text()
+
+    assert [rule["alert"] for rule in RULES if f"`{rule['alert']}`" not in guide] == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alerts_are_complete(rule):
+    """Each has a delay, a severity and a summary."""
+    assert re.fullmatch(r"\d+m", rule["for"])
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+
+
+def test_panels_do_not_overlap():
+    """Each panel has its own area and id."""
+    places = [(p["gridPos"]["x"], p["gridPos"]["y"]) for p in DASHBOARD["panels"]]
+
+    assert len(set(places)) == len(places)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(places)

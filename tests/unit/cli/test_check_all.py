@@ -1,0 +1,122 @@
+"""What `check` says of whole repositories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.cli import main
+from tests import mock_models
+from tests.unit.cli.test_check import HERMES
+from tests.unit.prompting import tiny_tokenizer
+
+TEXT = "data_type: TYPE_STRING dims: [1]"
+ENSEMBLE = f"""
+platform: "ensemble"
+input [ {{ name: "text_input" {TEXT} }} ]
+output [ {{ name: "text_output" {TEXT} }} ]
+ensemble_scheduling {{ step [ {{
+  model_name: "inner" model_version: -1
+  input_map {{ key: "text_input" value: "text_input" }}
+  output_map {{ key: "text_output" value: "text_output" }}
+}} ] }}
+"""
+
+
+def lines(capsys: pytest.CaptureFixture[str], *repositories: Path, code: int = 0) -> list[str]:
+    """The model, its state and the rest of each line, as words."""
+    options = [f"--model-repository={repository}" for repository in repositories]
+    assert main(["check", *options]) == code
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def alias(repository: Path, name: str, alias: str) -> None:
+    (repository / name / "openai_frontend.yaml").write_text(f"aliases: [{alias}]")
+
+
+def test_one_line_per_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the endpoints and aliases, or the reason why it cannot be served."""
+
+    mock_models.write_with_tokenizer(tmp_path, "chat", tasks=["generate"])
+    mock_models.write(tmp_path, "broken", config="{")
+    mock_models.write(tmp_path, "vectors", tasks=["embed"])
+    (tmp_path / "empty").mkdir()
+    alias(tmp_path, "chat", "org/chat")
+
+    assert lines(capsys, tmp_path, code=1) == [
+        f"broken not servable {tmp_path}/broken/config.pbtxt: line 1, column 1: "
+        "Expected identifier or number, got {.",
+        "chat servable chat completions, completions; also as org/chat",
+        "empty not servable it has neither a config.pbtxt nor a version folder",
+        "vectors servable embeddings",
+    ]
+
+
+def test_ensembles_and_their_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step is not served unless it is exposed; an ensemble needs all of its steps."""
+
+    mock_models.write(tmp_path, "whole", config=ENSEMBLE)
+    assert lines(capsys, tmp_path, code=1) == [
+        "whole not servable its ensemble step 'inner' does not exist"
+    ]
+
+    mock_models.write(tmp_path, "inner", tasks=["generate"])
+    assert lines(capsys, tmp_path) == ["inner step of whole", "whole servable completions"]
+
+    version = tmp_path / "inner" / "1"
+    version.rename(tmp_path / "inner" / "one")
+    assert lines(capsys, tmp_path, code=1)[1] == (
+        "whole not servable its ensemble step 'inner' cannot be served"
+    )
+    (tmp_path / "inner" / "one").rename(version)
+
+    (tmp_path / "inner" / "openai_frontend.yaml").write_text("expose: true")
+    assert lines(capsys, tmp_path)[0] == "inner servable completions"
+
+
+@pytest.mark.parametrize("other", ["other", "other2"])
+def test_alias_of_two_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    """An alias is one model's alone, whether another has it as its name or as its alias."""
+
+    mock_models.write(tmp_path, "m", tasks=["generate"])
+    mock_models.write(tmp_path, other, tasks=["generate"])
+    alias(tmp_path, "m", "other")
+    if other != "other":
+        alias(tmp_path, other, "other")
+
+    assert "m not servable its alias 'other' belongs to another model too" in lines(
+        capsys, tmp_path, code=1
+    )
+
+
+def test_same_name_in_two_repositories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither of the two models can be served."""
+
+    for repository in ("a", "b"):
+        mock_models.write(tmp_path / repository, "m", tasks=["generate"])
+
+    assert (
+        lines(capsys, tmp_path / "a", tmp_path / "b", code=1)
+        == ["m not servable another model has the same name"] * 2
+    )
+
+
+def test_empty_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no models; a missing repository is an invalid setting."""
+
+    assert lines(capsys, tmp_path, code=1) == [f"{tmp_path}: no models"]
+    assert lines(capsys, tmp_path / "nowhere", code=2) == []
+
+
+def test_json_has_complete_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list with the report of each model."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer", chat_template=HERMES)
+    mock_models.write(tmp_path / "r", "m", config='backend: "vllm"', model=str(tokenizer))
+
+    assert main(["check", "--json", f"--model-repository={tmp_path}/r"]) == 0
+
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["model"], found["tool_calls"]) == ("m", "hermes")

@@ -1,0 +1,335 @@
+"""What `init-repo` writes: NVIDIA's tensors, the person's options, and nothing else."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from openai_frontend.cli import main, pbtxt
+from openai_frontend.cli.init_repo import presets
+from openai_frontend.cli.init_repo.options import KINDS, parse_options
+from tests.gateway_process import ROOT
+from tests.unit.prompting import tiny_tokenizer
+
+DEMO = ROOT / "model_repository" / "demo" / "1" / "weights"
+FACTS = json.loads((ROOT / "tests" / "data" / "nvidia_tensors.json").read_text())
+OPEN_VALUES = {
+    "logits_datatype": "TYPE_FP32",
+    "encoder_input_features_data_type": "TYPE_FP16",
+    "prompt_embedding_table_data_type": "TYPE_FP16",
+}
+ENGINE = {
+    "pretrained_config": {"dtype": "float16", "logits_dtype": "float32"},
+    "build_config": {"max_batch_size": 16, "max_seq_len": 4096, "max_beam_width": 2},
+}
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """What is read of a TensorRT-LLM engine."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(ENGINE))
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder laid out as all_models of NVIDIA's image."""
+    for name in (
+        "inflight_batcher_llm/preprocessing/1/model.py",
+        "inflight_batcher_llm/postprocessing/1/model.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/model.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/decode.py",
+        "inflight_batcher_llm/tensorrt_llm_bls/1/lib/triton_decoder.py",
+        "llmapi/tensorrt_llm/1/model.py",
+        "llmapi/tensorrt_llm/1/helpers.py",
+    ):
+        path = tmp_path / "all_models" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n")
+    return tmp_path / "all_models"
+
+
+def init(repository: Path, model: object, *options: object, code: int = 0) -> Path:
+    """Runs the command; the repository."""
+    arguments = ["init-repo", str(model), "--repository", str(repository), *map(str, options)]
+    assert main(arguments) == code
+    return repository
+
+
+def config(folder: Path) -> dict[str, Any]:
+    return pbtxt.read((folder / "config.pbtxt").read_text())
+
+
+def parameters(folder: Path) -> dict[str, str]:
+    entries = config(folder)["parameters"]
+    return {key: entry["string_value"] for key, entry in entries.items()}
+
+
+def options(folder: Path) -> Any:
+    return yaml.safe_load((folder / "openai_frontend.yaml").read_text())
+
+
+def by_name(tensors: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        tensor["name"]: {key: value for key, value in tensor.items() if key != "name"}
+        for tensor in tensors
+    }
+
+
+def facts(model: str, side: str) -> dict[str, Any]:
+    """As NVIDIA declares them; where it leaves a datatype open, that of the engine."""
+    return {
+        name: {**tensor, "data_type": OPEN_VALUES.get(tensor["data_type"], tensor["data_type"])}
+        for name, tensor in FACTS[model][side].items()
+    }
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize(
+    "model",
+    ["ensemble", "tensorrt_llm_bls", "preprocessing", "tensorrt_llm", "postprocessing"],
+)
+def test_tensors_of_the_ensemble_are_nvidias(
+    tmp_path: Path, engine: Path, model: str, side: str
+) -> None:
+    """Every name, datatype, shape and option of TensorRT-LLM's five models."""
+
+    given = {"model": str(DEMO), "name": "ensemble", "repository": tmp_path}
+    asked = parse_options({**given, "kind": "tensorrt_llm", "engine_dir": engine})
+    [made] = [each for each in presets.models(asked) if each.name == model]
+    assert by_name(made.config[side]) == facts(model, side)
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+@pytest.mark.parametrize("kind", ["vllm", "llmapi"])
+def test_tensors_of_vllm_and_llmapi_are_nvidias(tmp_path: Path, kind: str, side: str) -> None:
+    """Names, types and shapes are equal."""
+
+    [made] = presets.models(
+        parse_options({"model": str(DEMO), "kind": kind, "repository": tmp_path})
+    )
+    assert by_name(made.config[side]) == facts(kind, side)
+
+
+def test_ensemble_connects_existing_tensors(tmp_path: Path, engine: Path) -> None:
+    """Each step uses tensors of its model; each tensor between steps is the output of one step."""
+
+    given = {"model": str(DEMO), "repository": tmp_path, "engine_dir": engine}
+    made = {
+        each.name: each for each in presets.models(parse_options({**given, "kind": "tensorrt_llm"}))
+    }
+    ensemble = made["weights"].config
+    known = {tensor["name"] for tensor in ensemble["input"]}
+    for step in ensemble["ensemble_scheduling"]["step"]:
+        part = made[step["model_name"]].config
+        assert step["input_map"].keys() <= by_name(part["input"]).keys()
+        assert step["output_map"].keys() <= by_name(part["output"]).keys()
+        assert set(step["input_map"].values()) <= known
+        known |= set(step["output_map"].values())
+    assert {tensor["name"] for tensor in ensemble["output"]} <= known
+
+
+def test_repository_for_in_process_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two files, the next command, and the report of `check`."""
+
+    repository = init(
+        tmp_path / "r", DEMO, "--name", "tiny", "--max-model-len", 512, "--dtype", "float32"
+    )
+
+    folder = repository / "tiny"
+    assert json.loads((folder / "1" / "model.json").read_text()) == {
+        "model": str(DEMO),
+        "tokenizer": str(DEMO),
+        "tensor_parallel_size": 1,
+        "dtype": "float32",
+        "max_model_len": 512,
+    }
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"wrote {folder}/config.pbtxt", f"wrote {folder}/1/model.json"]
+    assert f"openai-frontend serve --model-repository {repository}" in lines
+    assert f"tokenizer      {DEMO}" in lines
+
+
+def test_hub_model_gets_its_full_name_as_alias(tmp_path: Path) -> None:
+    """The hub is not contacted; requests may use ORG/MODEL."""
+
+    repository = init(tmp_path, "org/Some-Model", "--kind", "vllm", "--tensor-parallel-size", 2)
+
+    folder = repository / "Some-Model"
+    assert json.loads((folder / "1" / "model.json").read_text()) == {
+        "model": "org/Some-Model",
+        "tokenizer": "org/Some-Model",
+        "tensor_parallel_size": 2,
+        "disable_log_stats": False,
+    }
+    assert options(folder) == {"aliases": ["org/Some-Model"], "contract": "vllm"}
+
+
+def test_limits_come_from_the_built_engine(tmp_path: Path, engine: Path, programs: Path) -> None:
+    """Its batch size, its context, its beams; the tokenizer's own file for constraints."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
+    repository = init(
+        tmp_path / "r",
+        tokenizer,
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+        *("--name", "llama", "--no-decoupled", "--gpu-memory-utilization", 0.5),
+    )
+
+    names = ["llama", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls"]
+    assert sorted(path.name for path in repository.iterdir()) == names
+    for name in names:
+        assert config(repository / name)["max_batch_size"] == 16
+        assert (repository / name / "1").is_dir()
+    said = parameters(repository / "tensorrt_llm")
+    assert said["gpt_model_path"] == str(engine)
+    assert said["max_beam_width"] == "2"
+    assert said["kv_cache_free_gpu_mem_fraction"] == "0.5"
+    assert config(repository / "tensorrt_llm")["model_transaction_policy"] == {"decoupled": False}
+    assert parameters(repository / "preprocessing")["tokenizer_dir"] == str(tokenizer)
+    assert parameters(repository / "tensorrt_llm_bls")["tensorrt_llm_model_name"] == "tensorrt_llm"
+    for name in ("llama", "tensorrt_llm_bls"):
+        assert options(repository / name) == {
+            "max_model_len": 4096,
+            "contract": "tensorrt_llm",
+            "tokenizer": str(tokenizer),
+        }
+
+
+def test_guided_decoding_gets_its_tokenizer_file(
+    tmp_path: Path, engine: Path, programs: Path
+) -> None:
+    """In the form that TensorRT-LLM's C++ backend reads: each id's token, and what ends."""
+
+    tokenizer = tiny_tokenizer.write(tmp_path / "tokenizer")
+    repository = init(
+        tmp_path / "r",
+        tokenizer,
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+    )
+
+    said = parameters(repository / "tensorrt_llm")
+    info = json.loads(Path(said["xgrammar_tokenizer_info_path"]).read_text())
+    assert said["guided_decoding_backend"] == "xgrammar"
+    vocabulary = json.loads(info["tokenizer_str"])["model"]["vocab"]
+    assert all(info["encoded_vocab"][number] == token for token, number in vocabulary.items())
+    assert [info["encoded_vocab"][number] for number in info["stop_token_ids"]] == ["<|im_end|>"]
+
+
+def test_guided_decoding_without_a_tokenizer(
+    tmp_path: Path, engine: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a tokenizer on a hub the file cannot be made; what the command says at the end says so."""
+
+    init(
+        tmp_path / "r",
+        "org/m",
+        *("--kind", "tensorrt_llm", "--engine-dir", engine, "--nvidia-models", programs),
+    )
+
+    shown = capsys.readouterr().out
+    assert "constraints    none\n" in shown
+    assert "guided_decoding_backend of the engine is not set" in shown
+
+
+def test_repository_for_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """NVIDIA's model.py reads two fields of the config from model.yaml."""
+
+    repository = init(
+        tmp_path / "r",
+        "org/m",
+        *("--kind", "llmapi", "--nvidia-models", programs, "--instances", 2),
+        *("--tensor-parallel-size", 2, "--max-model-len", 100, "--gpu-memory-utilization", 0.5),
+    )
+
+    folder = repository / "m"
+    assert yaml.safe_load((folder / "1" / "model.yaml").read_text()) == {
+        "model": "org/m",
+        "tokenizer": "org/m",
+        "backend": "pytorch",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 1,
+        "max_seq_len": 100,
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.5},
+        "triton_config": {"max_batch_size": 0, "decoupled": True},
+    }
+    assert parameters(folder) == {"gpu_device_ids": "0,1;2,3"}
+    assert (folder / "1" / "helpers.py").read_text() == "# llmapi/tensorrt_llm/1/helpers.py\n"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_template_variable_remains(
+    tmp_path: Path, engine: Path, programs: Path, kind: str
+) -> None:
+    """Every value of NVIDIA's templates is set."""
+
+    extra = {
+        "tensorrt_llm": ["--engine-dir", engine, "--nvidia-models", programs],
+        "llmapi": ["--nvidia-models", programs],
+    }
+    repository = init(tmp_path / "r", DEMO, "--kind", kind, *extra.get(kind, []))
+
+    texts = [path.read_text() for path in repository.rglob("config.pbtxt")]
+    assert texts
+    assert not any("${" in text for text in texts)
+
+
+def lora(folder: Path, name: str, rank: int) -> Path:
+    """An adapter as PEFT and as TensorRT-LLM's conversion lay it out, as far as it is looked at."""
+    path = folder / name
+    path.mkdir()
+    (path / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    for file in ("model.lora_weights.npy", "model.lora_config.npy"):
+        (path / file).write_text("")
+    return path
+
+
+def test_lora_adapters_of_vllm(tmp_path: Path) -> None:
+    """multi_lora.json lists them, and max_lora_rank fits the largest."""
+
+    one, two = lora(tmp_path, "one", 8), lora(tmp_path, "two", 20)
+    repository = init(
+        tmp_path / "r", "org/m", "--kind", "vllm", "--lora", f"a={one}", "--lora", f"b={two}"
+    )
+
+    version = repository / "m" / "1"
+    assert json.loads((version / "multi_lora.json").read_text()) == {"a": str(one), "b": str(two)}
+    arguments = json.loads((version / "model.json").read_text())
+    assert (arguments["enable_lora"], arguments["max_loras"]) == (True, 2)
+    assert arguments["max_lora_rank"] == 32
+
+
+def test_lora_adapters_of_the_llm_api(tmp_path: Path, programs: Path) -> None:
+    """The engine has slots for them, and the gateway has their folders."""
+
+    one = lora(tmp_path, "one", 8)
+    repository = init(
+        tmp_path / "r",
+        *("org/m", "--kind", "llmapi", "--nvidia-models", programs, "--lora", f"a={one}"),
+    )
+
+    said = yaml.safe_load((repository / "m" / "1" / "model.yaml").read_text())
+    assert said["lora_config"]["max_lora_rank"] == 8
+    assert options(repository / "m")["adapters"] == {"a": str(one)}
+
+
+def test_lora_adapters_of_a_tensorrt_llm_engine(tmp_path: Path, programs: Path) -> None:
+    """Both served models get them if the engine was built with LoRA."""
+
+    build = {"plugin_config": {"lora_plugin": "auto"}, "lora_config": {"max_lora_rank": 16}}
+    (tmp_path / "config.json").write_text(json.dumps({"build_config": build}))
+    one = lora(tmp_path, "one", 8)
+    repository = init(
+        tmp_path / "r",
+        *("org/m", "--kind", "tensorrt_llm", "--engine-dir", tmp_path),
+        *("--nvidia-models", programs, "--lora", f"a={one}"),
+    )
+
+    assert parameters(repository / "tensorrt_llm")["lora_cache_max_adapter_size"] == "16"
+    for name in ("m", "tensorrt_llm_bls"):
+        assert options(repository / name)["adapters"] == {"a": str(one)}

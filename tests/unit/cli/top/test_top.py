@@ -1,0 +1,312 @@
+"""`openai-frontend top` as people and scripts run it."""
+
+import concurrent.futures
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from openai_frontend.cli import main
+from openai_frontend.cli.top import command
+from openai_frontend.cli.top.client import Unreachable
+from tests.gateway_process import COMMAND, ROOT, GatewayProcess
+from tests.unit.auth.key_files import bearer, key, write
+from tests.unit.cli.certificates import Authority
+from tests.unit.cli.top.fake_gateway import ANSWERS, fake_gateway
+from tests.unit.routers.mock_gateway import mock_gateway
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second between scrapes, and no API key of the user."""
+    monkeypatch.setattr("openai_frontend.cli.top.command._ONCE_S", 0.01)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def once(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and output."""
+    code = main(["top", "--once", *arguments])
+    written = capsys.readouterr()
+    return code, written.out or written.err
+
+
+def test_output_to_a_file_has_no_control_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--once` writes one table."""
+    with fake_gateway() as port:
+        code, text = once(capsys, f"http://127.0.0.1:{port}")
+    assert code == 0
+    assert "\x1b" not in text
+    demo, tired = text.splitlines()[-2:]
+    assert demo.split()[:2] == ["demo", "3"]
+    assert tired.rstrip().endswith("still loading")
+
+
+def test_json_is_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Models without a value have null."""
+    with fake_gateway() as port:
+        _, text = once(capsys, "--json", f"http://127.0.0.1:{port}/v1")
+    told = json.loads(text)
+    assert told["status"] == "not ready"
+    assert {model["model"]: model["running"] for model in told["models"]} == {
+        "demo": 3,
+        "tired": None,
+    }
+
+
+def test_aliases_share_the_row_of_their_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """So do versions and LoRA adapters: rows are models in Triton."""
+    listed = [
+        {"id": "demo", "root": "demo", "parent": None},
+        {"id": "alias", "root": "demo", "parent": None},
+        {"id": "demo@1", "root": "demo", "parent": None},
+        {"id": "demo:adapter", "root": "adapter", "parent": "demo"},
+    ]
+    with fake_gateway({**ANSWERS, "/v1/models": (200, json.dumps({"data": listed}))}) as port:
+        _, text = once(capsys, "--json", f"http://127.0.0.1:{port}")
+
+    assert [model["model"] for model in json.loads(text)["models"]] == ["demo", "tired"]
+
+
+def test_ca_verifies_the_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without `--ca`, a certificate of a private CA is rejected."""
+    authority = Authority(tmp_path, "authority")
+    with fake_gateway(certificate=authority.certificate("server")) as port:
+        url = f"https://127.0.0.1:{port}"
+        assert once(capsys, url, f"--ca={authority.file}")[0] == 0
+        code, text = once(capsys, url)
+    assert code == 1
+    assert "certificate verify failed" in text
+
+
+def test_client_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A gateway that requires client certificates is reached with `--certificate`."""
+    authority = Authority(tmp_path, "authority")
+    server, client = authority.certificate("server"), authority.certificate("client")
+    with fake_gateway(certificate=server, client_ca=authority.file) as port:
+        asked = (f"https://127.0.0.1:{port}", f"--ca={authority.file}")
+        assert once(capsys, *asked)[0] == 1
+        assert once(capsys, *asked, f"--certificate={client}")[0] == 0
+
+
+def test_unix_socket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--unix-socket` connects to a gateway without a port."""
+    with fake_gateway(unix_socket=tmp_path / "socket"):
+        code, text = once(capsys, f"--unix-socket={tmp_path / 'socket'}")
+    assert code == 0
+    assert "demo" in text
+
+
+def test_api_key_from_environment_or_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a key, the error names the scope that it needs."""
+    (tmp_path / "key").write_text("sk-file\n")
+    with fake_gateway(key="sk-file") as port:
+        url = f"http://127.0.0.1:{port}"
+        code, text = once(capsys, url)
+        assert code == 1
+        assert "scope `metrics`" in text
+        assert once(capsys, url, f"--key-file={tmp_path / 'key'}")[0] == 0
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-file")
+        assert once(capsys, url)[0] == 0
+
+
+@pytest.mark.parametrize("body", ["<html>{", "\udcff\udcfe"])
+def test_metrics_in_another_format(capsys: pytest.CaptureFixture[str], body: str) -> None:
+    """A server that is not a gateway gives an error of one line."""
+    with fake_gateway({"/metrics": (200, body)}) as port:
+        code, text = once(capsys, f"http://127.0.0.1:{port}")
+    assert code == 1
+    assert text.endswith("is this a gateway?\n")
+    assert text.count("\n") == 1
+
+
+def test_control_characters_are_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """A model's name cannot send commands to the terminal."""
+    evil = {**ANSWERS, "/v1/models": (200, json.dumps({"data": [{"id": "\x1b]0;owned\x07"}]}))}
+    with fake_gateway(evil) as port:
+        _, text = once(capsys, f"http://127.0.0.1:{port}")
+    assert "?]0;owned?" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ftp://example.org"], "'ftp://example.org' is not an http or https URL"),
+        (["http://127.0.0.1:1/v2"], "'http://127.0.0.1:1/v2' has a path other than /v1"),
+        (["--key-file=/nowhere"], "/nowhere: No such file or directory"),
+        (["https://127.0.0.1", "--ca=/nowhere"], "/nowhere: No such file or directory"),
+        (
+            ["https://127.0.0.1", f"--certificate={__file__}"],
+            f"{__file__} does not contain a PEM certificate and its key",
+        ),
+        (["https://127.0.0.1", f"--ca={__file__}"], f"{__file__} contains no PEM certificate"),
+        (["http://127.0.0.1:1"], "http://127.0.0.1:1: Connection refused"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The exit code is 1."""
+    assert once(capsys, *arguments) == (1, f"openai-frontend: top: {message}\n")
+
+
+# Ctrl-C needs a controlling terminal, and a SIGINT that the parent process did not ignore.
+_ON_A_TERMINAL = ("/usr/bin/env", "--default-signal=INT", "/usr/bin/setsid", "--ctty")
+
+
+def test_output_to_a_file_reports_each_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same failure is not repeated; another reason is another line."""
+    reasons = iter(["refused"] * 3 + ["reset"] * 2)
+
+    def scrape(address: object) -> None:
+        reason = next(reasons, None)
+        if reason is None:
+            raise KeyboardInterrupt
+        raise Unreachable(reason)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "scrape", scrape)
+        main(["top", "http://127.0.0.1:1", "--interval=0.1"])
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"openai-frontend: top: http://127.0.0.1:1: {reason}; retrying"
+        for reason in ("refused", "reset")
+    ]
+
+
+class Terminal:
+    """The command on its own pseudo-terminal."""
+
+    def __init__(self, *arguments: str, key: str | None = None) -> None:
+        self._screen, at_child = pty.openpty()
+        environment = {**os.environ, "COLUMNS": "110", "LINES": "20", "PYTHONPATH": _path()}
+        if key is not None:
+            environment["OPENAI_API_KEY"] = key
+        self.process = subprocess.Popen(
+            [*_ON_A_TERMINAL, str(COMMAND), "top", "--interval=0.2", *arguments],
+            stdin=at_child,
+            stdout=at_child,
+            stderr=at_child,
+            env=environment,
+        )
+        os.close(at_child)
+        self.written = ""
+
+    def wait_for(self, text: str) -> None:
+        """Waits until the text has been written after this call."""
+        deadline, begin = time.monotonic() + DEADLINE_S, len(self.written)
+        while text not in self.written[begin:]:
+            assert time.monotonic() < deadline, self.written[begin:]
+            self._read(0.2)
+
+    def ctrl_c(self) -> int:
+        """The exit code."""
+        os.write(self._screen, b"\x03")
+        code = self.process.wait(DEADLINE_S)
+        while self._read(0.2):
+            pass
+        return code
+
+    def _read(self, wait_s: float) -> bool:
+        if not select.select([self._screen], [], [], wait_s)[0]:
+            return False
+        try:
+            data = os.read(self._screen, 65536)
+        except OSError:  # the other end is closed
+            return False
+        self.written += data.decode()
+        return bool(data)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+        os.close(self._screen)
+
+
+def _path() -> str:
+    return os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys.yaml"
+
+
+@pytest.fixture(scope="module")
+def gateway(secrets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway with API keys: `watch` may read metrics, `chat` may send requests."""
+    write(secrets, key("watch", scopes=frozenset({"metrics", "models"})), key("chat"))
+    folder = tmp_path_factory.mktemp("gateway")
+    with mock_gateway(folder, f"--keys-file={secrets}", "--public-health") as process:
+        yield process
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def ask(gateway: GatewayProcess, model: str) -> int:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    url = f"{gateway.url}/v1/chat/completions"
+    return httpx.post(url, json=body, headers=bearer("chat"), timeout=60).status_code
+
+
+def test_live_view(gateway: GatewayProcess, terminals: list[Terminal]) -> None:
+    """The view of a real gateway updates; Ctrl-C restores the screen."""
+    terminal = Terminal(gateway.url, key="watch")
+    terminals.append(terminal)
+    terminal.wait_for("ready")
+    assert [ask(gateway, "mock") for _ in range(3)] == [200] * 3
+    terminal.wait_for(" ms")  # the time to first token
+    assert terminal.ctrl_c() == 0
+    assert terminal.written.startswith("\x1b[?1049h")
+    assert terminal.written.rstrip().endswith("\x1b[?25h\x1b[?1049l")
+    assert "Traceback" not in terminal.written
+
+
+def test_every_metric_exists_in_a_gateway(
+    gateway: GatewayProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All fields have values after some requests."""
+    monkeypatch.setenv("OPENAI_API_KEY", "watch")
+    monkeypatch.setattr("openai_frontend.cli.top.command._ONCE_S", 0.5)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(lambda: [ask(gateway, "mock") for _ in range(20)])
+        code, text = once(capsys, "--json", gateway.url)
+        assert set(asked.result()) == {200}
+    told = json.loads(text)
+    [mock] = told["models"]
+    assert code == 0
+    assert {name for name, value in told.items() if value is None} <= {"tokens_per_write"}
+    missing = {"engine_waiting", "kv_cache_usage", "queue_p99_s"}  # mock engine, empty queue
+    assert {name for name, value in mock.items() if value is None} <= missing
+
+
+def test_live_view_survives_a_restart_of_the_gateway(terminals: list[Terminal]) -> None:
+    """It retries until the gateway answers again."""
+    with fake_gateway() as port:
+        terminal = Terminal(f"http://127.0.0.1:{port}")
+        terminals.append(terminal)
+        terminal.wait_for("still loading")
+    terminal.wait_for("Connection refused; retrying")
+    with fake_gateway(port=port):
+        terminal.wait_for("still loading")
+    assert terminal.ctrl_c() == 0

@@ -1,0 +1,122 @@
+"""One prompt -> the tensors of a vector or a score, and back."""
+
+from array import array
+from typing import Any
+
+import orjson
+import pytest
+
+from openai_frontend.contracts.contract import TensorInput
+from openai_frontend.contracts.pooling import EmbeddingContract, ScoreContract
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import EmbedRequest, ScorePairRequest, ScoreResult
+from tests.unit.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutputs
+
+TRUE = ("BOOL", (1,), b"\x01")
+every = pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM], ids=["in-process", "NVIDIA's"])
+
+
+def document(tensor: TensorInput) -> Any:
+    """What a STRING[1] tensor of JSON holds."""
+    datatype, shape, raw = tensor
+    assert (datatype, shape, int.from_bytes(raw[:4], "little")) == ("BYTES", (1,), len(raw) - 4)
+    return orjson.loads(raw[4:])
+
+
+@every
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"prompt": "é"}, {"input": "é"}),
+        ({"prompt": "a", "dimensions": 8}, {"input": "a", "pooling_params": {"dimensions": [8]}}),
+    ],
+    ids=["text", "dimensions"],
+)
+def test_encode_embedding_request(config: Any, values: Any, expected: Any) -> None:
+    """One document for every backend, with dimensions in NVIDIA's format."""
+
+    inputs = EmbeddingContract(config).encode(EmbedRequest(request_id="r", **values))
+    assert document(inputs.pop("embedding_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE}
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "tensors"),
+    [
+        (INPROCESS, {}, {"prompt_token_ids": ("INT32", (2,), array("i", [1, 2]).tobytes())}),
+        (NVIDIA_VLLM, {"input": [1, 2]}, {}),
+    ],
+    ids=["in-process", "NVIDIA's"],
+)
+def test_token_ids_are_preferred_to_text(config: Any, expected: Any, tensors: Any) -> None:
+    """As a tensor if the model has one for them, which needs no parsing."""
+
+    request = EmbedRequest(request_id="r", prompt="a", prompt_token_ids=[1, 2])
+    inputs = EmbeddingContract(config).encode(request)
+    assert document(inputs.pop("embedding_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE, **tensors}
+
+
+def test_empty_request_is_rejected() -> None:
+    """A request needs a text or token ids."""
+
+    with pytest.raises(InvalidRequest) as refused:
+        EmbeddingContract(INPROCESS).encode(EmbedRequest(request_id="r"))
+    assert refused.value.param == "input"
+
+
+def test_vector_is_not_copied() -> None:
+    """An in-process model's vector is the tensor's own memory."""
+
+    vector = array("f", [1.0, -2.0])
+    result = EmbeddingContract(INPROCESS).decode(
+        RecordedOutputs(embedding=vector, num_input_tokens=3)
+    )
+    vector[0] = 5.0
+    assert (list(result.embedding), result.prompt_tokens) == ([5.0, -2.0], 3)
+
+
+def test_decode_nvidias_json_vector() -> None:
+    """It becomes float32 like any other."""
+
+    result = EmbeddingContract(NVIDIA_VLLM).decode(
+        RecordedOutputs(text_output=b"[0.5, -2]", num_input_tokens=3)
+    )
+    assert (result.embedding.format, list(result.embedding)) == ("f", [0.5, -2.0])
+    assert (result.embedding.tobytes(), result.prompt_tokens) == (b"\0\0\0?\0\0\0\xc0", 3)
+
+
+@pytest.mark.parametrize("text", [None, b"", b"N/A", b'["a"]', b'"text"', b"5"])
+def test_missing_vector_is_an_error(text: bytes | None) -> None:
+    outputs = RecordedOutputs() if text is None else RecordedOutputs(text_output=text)
+    with pytest.raises(InferenceFailed, match="no embedding"):
+        EmbeddingContract(NVIDIA_VLLM).decode(outputs)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"input": [1, 2]}),
+        ({"token_type_ids": [0, 1]}, {"input": [1, 2], "token_type_ids": [0, 1]}),
+    ],
+    ids=["one type", "two types"],
+)
+def test_encode_score_request(values: Any, expected: Any) -> None:
+    """The sequence, and its token types if it has any."""
+
+    asked = ScorePairRequest(request_id="r", prompt_token_ids=(1, 2), **values)
+    inputs = ScoreContract(INPROCESS).encode(asked)
+    assert document(inputs.pop("score_request")) == expected
+    assert inputs == {"return_num_input_tokens": TRUE}
+
+
+def test_decode_score() -> None:
+    """The score and the number of input tokens."""
+
+    outputs = RecordedOutputs(score=0.0, num_input_tokens=4)
+    assert ScoreContract(INPROCESS).decode(outputs) == ScoreResult(0.0, 4)
+
+
+def test_missing_score_is_an_error() -> None:
+    with pytest.raises(InferenceFailed, match="no score"):
+        ScoreContract(INPROCESS).decode(RecordedOutputs(text_output=b"x"))

@@ -1,0 +1,121 @@
+"""When an adapter's weights are sent to TensorRT-LLM."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from openai_frontend.errors import InferenceFailed, ModelUnavailable
+from openai_frontend.generation import Adapter, CompletionDelta, GenerationRequest
+from openai_frontend.lora.weights_upload import WeightsUploader
+from tests.unit.lora.files import write_tensorrt_llm
+
+
+class Backend:
+    """Caches one adapter, as TensorRT-LLM may many, and knows it by its id alone from then on."""
+
+    def __init__(self) -> None:
+        self.cached: int | None = None
+        self.got: list[tuple[int, bool]] = []  # id, whether weights came with it
+        self.fails_after: CompletionDelta | None = None
+        self.reason = ""
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[list[CompletionDelta]]:
+        adapter, weights = request.adapter, request.adapter_weights
+        assert adapter is not None
+        self.got.append((adapter.id, weights is not None))
+        await asyncio.sleep(0)
+        if weights is not None:
+            assert weights.weights.shape == (1, 2, 6)
+            assert weights.config.shape == (1, 2, 3)
+            self.cached = adapter.id
+        if self.fails_after is not None:
+            yield [self.fails_after]
+            raise InferenceFailed(self.reason)
+        if self.cached != adapter.id:
+            raise InferenceFailed(
+                f"in ensemble 'ensemble', LoRA task {adapter.id} not found in cache. "
+                "Please send LoRA weights with request"
+            )
+        yield [CompletionDelta(f"by {adapter.id}", finish_reason="stop")]
+
+
+@pytest.fixture
+def adapters(tmp_path: Path) -> list[Adapter]:
+    return [Adapter(name=str(n), id=n, path=write_tensorrt_llm(tmp_path / str(n))) for n in (1, 2)]
+
+
+async def ask(told: WeightsUploader, backend: Backend, adapter: Adapter) -> str:
+    request = GenerationRequest(request_id="r", prompt="hi", adapter=adapter)
+    bursts = [burst async for burst in told.generate(request, backend.generate)]
+    return "".join(delta.text for burst in bursts for delta in burst)
+
+
+async def test_first_request_carries_the_weights(adapters: list[Adapter]) -> None:
+    """Later requests send only the id."""
+    told, backend = WeightsUploader(), Backend()
+
+    said = [await ask(told, backend, adapters[0]) for _ in range(3)]
+
+    assert said == ["by 1"] * 3
+    assert backend.got == [(1, True), (1, False), (1, False)]
+
+
+async def test_evicted_weights_are_sent_again(adapters: list[Adapter]) -> None:
+    """The request that detects the eviction succeeds, and so do later ones."""
+    told, backend = WeightsUploader(), Backend()
+
+    said = [await ask(told, backend, adapters[n]) for n in (0, 1, 0, 0)]
+
+    assert said == ["by 1", "by 2", "by 1", "by 1"]
+    assert backend.got == [(1, True), (2, True), (1, False), (1, True), (1, False)]
+
+
+async def test_concurrent_first_requests(adapters: list[Adapter]) -> None:
+    """Requests before the backend's first response carry the weights too; none waits for
+    another.
+    """
+    told, backend = WeightsUploader(), Backend()
+    backend.cached = 1
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(told, backend, adapters[0])) for _ in range(4)]
+
+    assert [each.result() for each in asked] == ["by 1"] * 4
+    assert backend.got == [(1, True)] * 4
+
+
+async def test_failed_first_request(adapters: list[Adapter]) -> None:
+    """After any failure the next request carries the weights again."""
+    told, backend = WeightsUploader(), Backend()
+    broken = Adapter(name="x", id=3, path=Path("/nowhere"))
+    with pytest.raises(ModelUnavailable, match="Cannot read the files of adapter 'x'") as refused:
+        await ask(told, backend, broken)
+
+    assert "/nowhere" not in str(refused.value)
+    assert backend.got == []
+    assert await ask(told, backend, adapters[0]) == "by 1"
+
+
+@pytest.mark.parametrize(
+    ("delta", "reason", "sent"),
+    [
+        (CompletionDelta(), "LoRA task 1 not found in cache.", [False, True]),
+        (CompletionDelta("a"), "LoRA task 1 not found in cache.", [False]),
+        (CompletionDelta(token_ids=[1]), "LoRA task 1 not found in cache.", [False]),
+        (CompletionDelta(), "out of memory", [False]),
+    ],
+)
+async def test_no_retry(
+    adapters: list[Adapter], delta: CompletionDelta, reason: str, sent: list[bool]
+) -> None:
+    """A request that has produced output, or failed for another reason, is not sent again."""
+    told, backend = WeightsUploader(), Backend()
+    await ask(told, backend, adapters[0])
+    backend.got.clear()
+    backend.fails_after, backend.reason = delta, reason
+
+    with pytest.raises(InferenceFailed, match=reason):
+        await ask(told, backend, adapters[0])
+    assert [weights for _, weights in backend.got] == sent

@@ -1,0 +1,174 @@
+"""Direct writes of body chunks, with the real server."""
+
+import asyncio
+import os
+from typing import Any
+
+import httptools
+from starlette.types import Receive, Scope, Send
+
+from openai_frontend.middleware.direct_writer import direct_writer
+from openai_frontend.middleware.request_id import RequestId
+from tests.unit.server.test_http_protocol import Address, exchange, request, served
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+def body(response: bytes) -> bytes:
+    """As an HTTP client reads it; complete."""
+    parts: list[bytes] = []
+    complete: list[bool] = []
+
+    class Response:
+        def on_body(self, part: bytes) -> None:
+            parts.append(part)
+
+        def on_message_complete(self) -> None:
+            complete.append(True)
+
+    httptools.HttpResponseParser(Response()).feed_data(response)
+    assert complete
+    return b"".join(parts)
+
+
+async def answered(app: Any, *sent: bytes) -> bytes:
+    async with served(RequestId(app)) as address:
+        return await exchange(address, *(sent or (request(),)))
+
+
+async def test_chunks_are_written_directly():
+    """Except before the response starts, and empty ones."""
+    written: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["direct_writer"]
+        written.append(write(b"too early"))
+        await send(dict(START))
+        written.extend([write(b"a"), write(b""), write(b"b" * 100)])
+        await send({"type": "http.response.body", "body": b"c", "more_body": False})
+        written.append(write(b"too late"))
+
+    response = await answered(app)
+
+    assert written == [False, True, False, True, False]
+    assert body(response) == b"a" + b"b" * 100 + b"c"
+
+
+async def test_body_of_known_length_has_no_chunks():
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"1")]
+        await send({**START, "headers": headers})
+        assert not scope["state"]["direct_writer"](b"a")
+        await send({"type": "http.response.body", "body": b"a"})
+
+    assert body(await answered(app)) == b"a"
+
+
+async def test_socket_is_ready_after_the_transport():
+    """When the transport has written its buffer."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["direct_writer"]
+        socket = write.socket()
+        assert socket is not None
+        idle = [socket.idle()]
+        await send(dict(START))
+        write(b"a")
+        idle.append(socket.idle())
+        await asyncio.sleep(0.01)
+        idle.append(socket.idle())
+        os.write(socket.fd, b"1\r\nb\r\n")
+        await send({"type": "http.response.body", "body": b"c", "more_body": False})
+        idle.append(socket.idle())
+        assert idle == [False, False, True, False]
+
+    assert body(await answered(app)) == b"abc"
+
+
+async def test_closed_socket_is_not_written_to():
+    """Its descriptor may belong to another connection."""
+    closed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        socket = scope["state"]["direct_writer"].socket()
+        assert socket is not None
+        first = socket.fd
+        # The descriptor is open when this is called: it cannot have been given to anyone else.
+        socket.before_close = lambda: closed.set_result(os.fstat(first).st_ino)
+        inode = os.fstat(first).st_ino
+        await send(dict(START))
+        while not closed.done():
+            await send({"type": "http.response.body", "body": b"a" * 1000, "more_body": True})
+            await asyncio.sleep(0.001)
+        assert (socket.fd, closed.result()) == (-1, inode)
+
+    async with served(RequestId(app)) as address:
+        await leave(address)
+        assert await asyncio.wait_for(closed, 10) > 0
+
+
+async def leave(address: Address) -> None:
+    """Reads a little, and goes."""
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write(request())
+    await reader.read(100)
+    writer.transport.abort()
+
+
+async def test_lost_connection_has_no_socket():
+    """A body that is begun after the connection was lost gets no socket."""
+    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        write = scope["state"]["direct_writer"]
+        await scope["state"]["connection_lost"]
+        await asyncio.sleep(0)  # the transport lets go of its protocol behind it
+        try:
+            found.set_result(write.socket())
+        except Exception as error:  # noqa: BLE001  it is what the test is about
+            found.set_exception(error)
+
+    async with served(RequestId(app)) as address:
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(request())
+        await asyncio.sleep(0.02)
+        writer.transport.abort()
+        async with asyncio.timeout(5):
+            assert await found is None
+
+
+async def test_http_1_0_has_no_chunks():
+    """The end of the connection ends a body of unknown length."""
+    written: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        written.append(scope["state"]["direct_writer"])
+        await send(dict(START))
+        for piece in (b"a", b"", b"bc"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"d"})
+
+    head, _, raw = (await answered(app, b"GET / HTTP/1.0\r\n\r\n")).partition(b"\r\n\r\n")
+
+    assert raw == b"abcd"
+    assert b"connection: close" in head
+    assert b"transfer-encoding" not in head
+    assert written == [None]
+
+
+async def test_http_1_0_has_content_length():
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({**START, "headers": [(b"content-length", b"1")]})
+        await send({"type": "http.response.body", "body": b"a"})
+
+    response = await answered(app, b"GET / HTTP/1.0\r\n\r\n")
+
+    assert b"content-length: 1\r\n" in response
+    assert response.endswith(b"\r\n\r\na")
+
+
+async def test_other_send_has_no_direct_writer():
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    assert direct_writer(send) is None

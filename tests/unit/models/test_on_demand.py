@@ -1,0 +1,190 @@
+"""Models that are loaded on demand."""
+
+import asyncio
+from typing import Any
+
+from tests import mock_models
+from tests.unit.models.conftest import LiveGateway
+from tests.unit.triton.waiting import until
+
+ON_DEMAND: dict[str, Any] = {"model_control_mode": "explicit", "load_on_demand": True}
+
+
+def write(repository, *names: str, **arguments: Any) -> None:
+    for name in names:
+        settings = {"tokens": [f"{name} "], "answer_tokens": 2, **arguments}
+        mock_models.write_with_tokenizer(repository, name, **settings)
+
+
+def options(repository, name: str, text: str) -> None:
+    (repository / name / "openai_frontend.yaml").write_text(text)
+
+
+async def text(gateway: LiveGateway, model: str, **fields: Any) -> str:
+    response = await gateway.complete(model, **fields)
+    assert response.status_code == 200, response.text
+    answer: str = response.json()["choices"][0]["text"]
+    return answer
+
+
+def loaded(gateway: LiveGateway) -> set[str]:
+    """What the core has, whatever the registry believes."""
+    return {entry.name for entry in gateway.server.model_index() if entry.state == "READY"}
+
+
+async def test_request_loads_its_model(repository, live_gateway):
+    """No model is loaded at startup, but all are listed; a request loads its model."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        before = loaded(gateway)
+        listed = await gateway.listed()
+        answer = await text(gateway, "a")
+
+        assert (before, listed, answer) == (set(), ["a", "b"], "a a ")
+        assert loaded(gateway) == {"a"}
+
+
+async def test_startup_models(repository, live_gateway):
+    """The models in the setting are loaded at startup."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, load_model=["b"]) as gateway:
+        await until(lambda: loaded(gateway) == {"b"})
+        answer = await text(gateway, "b")
+
+        assert answer == "b b "
+        assert loaded(gateway) == {"b"}  # the other was not requested
+
+
+async def test_concurrent_requests_share_a_load(repository, live_gateway):
+    """However many requests, and under any name."""
+    write(repository, "a", load_s=0.2)
+    options(repository, "a", "aliases: [other]")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        answers = await asyncio.gather(
+            *(text(gateway, name) for name in ("a", "other", "a@1") for _ in range(8))
+        )
+        (version,) = (
+            model
+            for model in gateway.server.model_statistics()["model_stats"]
+            if model["name"] == "a"
+        )
+        created = {card.created for card in gateway.registry.cards()}
+
+    assert set(answers) == {"a a "}
+    assert int(version["inference_stats"]["success"]["count"]) == 24  # one load has counted all
+    assert len(created) == 1
+
+
+async def test_least_recently_used_is_evicted(repository, live_gateway):
+    """With room for two models, a third one evicts the least recently used."""
+    write(repository, "a", "b", "c")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=2) as gateway:
+        seen = []
+        for name in ("a", "b", "a", "c", "b"):
+            assert await text(gateway, name) == f"{name} {name} "
+            seen.append(loaded(gateway))
+
+    assert seen == [{"a"}, {"a", "b"}, {"a", "b"}, {"a", "c"}, {"b", "c"}]
+
+
+async def test_memory_limit(repository, live_gateway):
+    """Sizes come from the options; a model that can never fit evicts none."""
+    write(repository, "a", "b", "c", "huge")
+    for name in "abc":
+        options(repository, name, "memory_bytes: 40")
+    options(repository, "huge", "memory_bytes: 101")
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=100) as gateway:
+        for name in "abc":
+            await text(gateway, name)
+        refused = await gateway.complete("huge")
+
+        assert loaded(gateway) == {"b", "c"}
+    assert refused.status_code == 503
+    assert "needs 101 bytes; all models may use 100" in refused.json()["error"]["message"]
+
+
+async def test_busy_model_is_not_evicted(repository, live_gateway):
+    """A load waits until a model becomes idle."""
+    write(repository, "a", tokens_per_second=50, answer_tokens=25)
+    write(repository, "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        await text(gateway, "a", max_tokens=1)
+        long = asyncio.create_task(text(gateway, "a", max_tokens=25))
+        await until(lambda: gateway.registry.lease("a").running == 1)
+        answer = await text(gateway, "b")
+
+        assert (long.done(), answer) == (True, "b b ")
+        assert await long == "a " * 25
+        assert loaded(gateway) == {"b"}
+
+
+async def test_timeout_waiting_for_room(repository, live_gateway):
+    """The request fails; the running requests continue."""
+    write(repository, "a", tokens_per_second=20, answer_tokens=20)
+    write(repository, "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1, model_load_timeout_s=0.3) as gateway:
+        long = asyncio.create_task(text(gateway, "a", max_tokens=20))
+        await until(lambda: gateway.registry.lease("a").running == 1)
+        refused = await gateway.complete("b")
+
+        assert refused.status_code == 503
+        assert refused.json()["error"]["code"] == "model_unavailable"
+        assert await long == "a " * 20
+
+
+async def test_failed_load(repository, live_gateway):
+    """Requests get the reason without a new attempt during the backoff; other models are
+    unaffected.
+    """
+    write(repository, "bad", fail_at_load="no weights")
+    write(repository, "good")
+    async with live_gateway(**ON_DEMAND, model_load_backoff_s=60) as gateway:
+        await text(gateway, "good")
+        first = await gateway.complete("bad")
+        write(repository, "bad")  # mended, but it is not tried again so soon
+        second = await gateway.complete("bad")
+        again = await text(gateway, "good")
+
+    assert (first.status_code, second.status_code, again) == (503, 503, "good good ")
+    assert "no weights" in first.json()["error"]["message"]
+    assert first.json() == second.json()
+
+
+async def test_retry_after_backoff(repository, live_gateway):
+    """A repaired model loads after the backoff."""
+    write(repository, "bad", fail_at_load="no weights")
+    async with live_gateway(**ON_DEMAND, model_load_backoff_s=0) as gateway:
+        assert (await gateway.complete("bad")).status_code == 503
+        write(repository, "bad")
+        assert await text(gateway, "bad") == "bad bad "
+
+
+async def test_alternating_evictions(repository, live_gateway):
+    """Two models with room for one, requested concurrently: every response is complete."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, max_loaded_models=1) as gateway:
+        names = ["a", "b"] * 20
+        answers = await asyncio.gather(*(text(gateway, name) for name in names))
+
+    assert answers == [f"{name} {name} " for name in names]
+
+
+async def test_unserved_names_load_nothing(repository, live_gateway):
+    """Unknown names and composing models are rejected as usual."""
+    write(repository, "part")
+    options(repository, "part", "ensemble: whole")
+    async with live_gateway(**ON_DEMAND) as gateway:
+        refused = [await gateway.complete(name) for name in ("part", "nobody", "a:b", "@", ":")]
+
+        assert [response.status_code for response in refused] == [404] * 5
+        assert loaded(gateway) == set()
+
+
+async def test_measured_size(repository, live_gateway):
+    """A model without the option counts with the memory that its load added."""
+    write(repository, "a", "b")
+    async with live_gateway(**ON_DEMAND, max_model_memory_bytes=2**50) as gateway:
+        await text(gateway, "a")
+        demand: Any = gateway.registry.lease("a")._leases.demand
+        assert demand._size_bytes("a") >= 0
+        assert demand._size_bytes("b") == 0

@@ -1,0 +1,266 @@
+"""Engines that die and are restarted, in the test's own process."""
+
+import asyncio
+import json
+import py_compile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from openai_frontend import errors
+from openai_frontend.config.model_options import EngineLimits
+from openai_frontend.generation import GenerationRequest, SamplingParams
+from openai_frontend.lease import Lease, current
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.models import supervisor
+from openai_frontend.models.registry import ModelRegistry
+from openai_frontend.models.supervisor import EngineSupervisor
+from openai_frontend.triton import Server, _core, inprocess
+from tests import mock_models
+from tests.unit.engines import failing_engines
+from tests.unit.triton import puppet, python_models
+from tests.unit.triton.generation_inputs import collect, text
+from tests.unit.triton.waiting import until
+
+ONE = EngineLimits(restarts=1)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No backoff: it has its own tests."""
+    monkeypatch.setattr(supervisor, "MIN_DELAY_S", 0.0)
+
+
+class World:
+    def __init__(self, registry: ModelRegistry, limits: EngineLimits) -> None:
+        self.registry = registry
+        self.server = registry._server
+        self.supervisor = EngineSupervisor(self.server, registry, GatewayMetrics(), limits)
+
+    async def settle(self) -> None:
+        """Look, until there is nothing more to mend."""
+        self.supervisor.check(time.monotonic())
+        await until(lambda: not self.supervisor._recoveries)
+
+    async def ask(self) -> str:
+        request = GenerationRequest(
+            request_id="r", prompt="hi", sampling_params=SamplingParams(max_tokens=8), stream=True
+        )
+        text = ""
+        async for deltas in self.registry.get("mock").generate(request):
+            text += "".join(delta.text for delta in deltas)
+        return text
+
+    async def die(self) -> None:
+        with pytest.raises(errors.ModelUnavailable, match="died"):
+            await self.ask()
+
+
+@asynccontextmanager
+async def world(repository: Path, limits: EngineLimits, **options: Any) -> AsyncIterator[World]:
+    async with mock_models.serving(repository, **options) as registry:
+        yield World(registry, limits)
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit", "poll"])
+async def test_restart(repository, nothing_left, mode):
+    """In every model control mode a dead engine is replaced, and its model serves."""
+    mock_models.write(repository, "mock", die_after_tokens=2)
+    options = {"startup_models": ["*"]} if mode == "explicit" else {}
+    async with world(repository, ONE, model_control_mode=mode, **options) as here:
+        await here.die()
+        mock_models.write(repository, "mock")  # what it is made of is read again
+        await here.settle()
+
+        assert await here.ask() == " token" * 8
+
+
+async def test_requests_during_a_restart(repository, nothing_left):
+    """They get Retry-After."""
+    mock_models.write(repository, "mock", die_after_tokens=2)
+    async with world(repository, ONE) as here:
+        await here.die()
+        mock_models.write(repository, "mock", load_s=0.3)
+        here.supervisor.check(time.monotonic())
+        await until(lambda: here.server.health.reason("mock") is not None)
+
+        with pytest.raises(errors.EngineRestarting, match="being restarted") as refused:
+            await here.ask()
+        assert refused.value.retry_after_s
+        assert not here.server.model_is_ready("mock")
+        await here.settle()
+        assert here.server.model_is_ready("mock")
+
+
+async def test_failed_restarts(repository, nothing_left):
+    """The reason is reported; once all restarts are used up, the model stays down."""
+    mock_models.write(repository, "mock", die_after_tokens=2)
+    async with world(repository, EngineLimits(restarts=2)) as here:
+        await here.die()
+        mock_models.write(repository, "mock", fail_at_load="no weights")
+        await here.settle()
+
+        with pytest.raises(errors.ModelFailed, match="no weights; giving up after 2 restarts"):
+            await here.ask()
+        await here.settle()
+        assert "no weights" in here.registry.unready()["mock"]
+
+
+async def test_load_revives_a_model_that_is_down(repository, nothing_left):
+    """A model that stays down serves again after a load."""
+    mock_models.write(repository, "mock", die_after_tokens=2)
+    options = {"model_control_mode": "explicit", "startup_models": ["*"]}
+    async with world(repository, EngineLimits(restarts=0), **options) as here:
+        await here.die()
+        await here.settle()
+        assert "died" in here.registry.unready()["mock"]
+
+        mock_models.write(repository, "mock")
+        await here.registry.load("mock")
+        await here.settle()
+        assert await here.ask() == " token" * 8
+
+
+async def test_per_model_limit(repository, nothing_left):
+    """A model's `engine_max_restarts` overrides the setting."""
+    mock_models.write(repository, "mock", die_after_tokens=2)
+    (repository / "mock" / "openai_frontend.yaml").write_text(
+        json.dumps({"engine_max_restarts": 0})
+    )
+    async with world(repository, ONE) as here:
+        await here.die()
+        mock_models.write(repository, "mock")
+        await here.settle()
+
+        with pytest.raises(errors.ModelFailed, match="died"):
+            await here.ask()
+
+
+async def test_unloaded_model(repository, nothing_left, caplog):
+    """Its engine has not died: no restart, and no error in the log."""
+    engine = failing_engines.UnloadsWhenTold
+    mock_models.write(repository, "mock", config=failing_engines.config(engine.__name__))
+    options = {"model_control_mode": "explicit", "startup_models": ["*"]}
+    async with world(repository, ONE, **options) as here:
+        unloading = asyncio.create_task(here.registry.unload("mock"))
+        assert await asyncio.to_thread(engine.begun.wait, 5)
+        here.supervisor.check(time.monotonic())
+        engine.may_end.set()
+        await unloading
+
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class Deaf(puppet.Puppet):
+    """An engine that ignores cancellation."""
+
+    died: str | None = None
+
+    def cancel(self, execution: _core.Execution) -> None:
+        Deaf.cancelled += 1
+
+    def failure(self) -> str | None:
+        return Deaf.died
+
+
+@pytest.fixture
+async def deaf(repository, start_server, monkeypatch):
+    """What asks a deaf engine, and the looks at it; it is not started again."""
+    monkeypatch.setattr(puppet, "Puppet", Deaf)
+    monkeypatch.setattr(inprocess, "RUNTIME", puppet.__name__)
+    monkeypatch.setattr(Deaf, "died", None)
+    (repository / "puppet" / "1").mkdir(parents=True)  # the index lists only models with a folder
+    server = await start_server()
+    async with puppet.model(server) as ask:
+        registry = ModelRegistry(server)
+        await registry.refresh()
+        yield ask, World(registry, EngineLimits(restarts=0))
+        registry.close()
+
+
+async def test_cancelled_requests_of_a_dead_engine(deaf):
+    """Their release is not awaited: Triton may keep them forever."""
+    ask, here = deaf
+    here.server.unreleased.observers.append(here.registry.leases)
+    current.set(lease := Lease())
+    (await ask()).stream.cancel()
+    returned = asyncio.Event()
+    lease.when_released(returned.set)
+    await here.settle()
+    assert (here.registry.lease("puppet").running, returned.is_set()) == (1, False)
+    Deaf.died = "it died"
+    await here.settle()
+
+    assert (here.registry.lease("puppet").running, returned.is_set()) == (0, True)
+
+
+def stubs() -> list[psutil.Process]:
+    """Those of the Python backend that live."""
+    return [each for each in psutil.Process().children() if _is_stub(each)]
+
+
+def _is_stub(process: psutil.Process) -> bool:
+    try:
+        name, status = process.name(), process.status()
+    except psutil.NoSuchProcess:
+        return False
+    return name.startswith("triton_python") and status != psutil.STATUS_ZOMBIE
+
+
+async def lose_the_stub() -> None:
+    [stub] = stubs()
+    stub.kill()
+    await until(lambda: not stubs())
+
+
+async def replied(server: Server) -> bytes:
+    [response] = await collect(server.infer("echo", {"IN": text("hello")}))
+    reply: bytes = response.item("OUT")
+    return reply
+
+
+async def watch(here: World) -> None:
+    """As `EngineSupervisor.watch` does: a stub is dead where two looks have found it so."""
+    for _ in range(2):
+        await here.supervisor._check_once()
+    await until(lambda: not here.supervisor._recoveries)
+
+
+@pytest.mark.slow
+async def test_stub_restart(repository, nothing_left):
+    """A dead stub is replaced, also in mode `none`, and its model serves."""
+    python_models.write(repository, "echo")
+    async with world(repository, ONE, model_control_mode="none") as here:
+        await watch(here)
+        await lose_the_stub()
+        await watch(here)
+
+        assert await replied(here.server) == b"hello"
+
+
+@pytest.mark.slow
+async def test_stub_in_poll_mode(repository, nothing_left, caplog):
+    """The model stays down until its files change; log and readiness give the reason."""
+    python_models.write(repository, "echo")
+    # If the stub wrote its byte code, the core would see a change and load the model again.
+    py_compile.compile(str(repository / "echo" / "1" / "model.py"), doraise=True)
+    async with world(repository, ONE, model_control_mode="poll", repository_poll_s=0.05) as here:
+        await watch(here)
+        await lose_the_stub()
+        await watch(here)
+        await here.registry.refresh()
+        for told in (caplog.text, here.registry.unready()["echo"]):
+            assert "reloaded only if its files change" in told
+
+        (repository / "echo" / "1" / "model.py").touch()
+        async with asyncio.timeout(30):
+            while "echo" in here.registry.unready():
+                await asyncio.sleep(0.1)
+                await here.registry.refresh()
+                await watch(here)
+        assert await replied(here.server) == b"hello"

@@ -1,0 +1,197 @@
+"""The whole application over fakes of Triton's server and of the models, with an HTTP client."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from openai_frontend import app as app_module
+from openai_frontend import lifespan
+from openai_frontend.admission.limits import NO_LIMITS, ConcurrencyLimits
+from openai_frontend.config.settings import Settings
+from openai_frontend.errors import ModelNotFound, ModelUnavailable
+from openai_frontend.metrics.vllm import VLLMModel
+from openai_frontend.models.lease import ModelLeases
+from openai_frontend.models.served_model import ModelCard
+from openai_frontend.server.http_protocol import limited_protocol
+from openai_frontend.server.request_limits import ProtocolLimits
+from openai_frontend.triton.responses import UnreleasedRequests
+from tests.unit.serving.fake_model import FakeModel
+
+
+@dataclass
+class FakeServer:
+    """A Triton server that starts when it is told to."""
+
+    may_start: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: Exception | None = None
+    live: bool = False
+    stopped: bool = False
+    unreleased: UnreleasedRequests = field(default_factory=UnreleasedRequests)
+
+    async def start(self) -> None:
+        await self.may_start.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.live = True
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def is_live(self) -> bool:
+        return self.live
+
+    def metrics(self) -> str:
+        return "# HELP nv_x y\n"
+
+
+@dataclass
+class FakeRegistry:
+    """The models by name; known once it was refreshed."""
+
+    models: dict[str, FakeModel] = field(default_factory=dict)
+    known: asyncio.Event = field(default_factory=asyncio.Event)
+    failures: dict[str, str] = field(default_factory=dict)
+    leases: ModelLeases = field(default_factory=ModelLeases)
+
+    async def refresh(self) -> None:
+        self.known.set()
+
+    def lease(self, name: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return contextlib.nullcontext()
+
+    def concurrency_limits(self, name: str) -> ConcurrencyLimits:
+        return NO_LIMITS
+
+    async def ensure_loaded(self, name: str) -> None:
+        pass
+
+    async def watch_adapters(self, every_s: float) -> None:
+        """There are none."""
+
+    def snapshot_id(self) -> None:
+        """Nobody has looked."""
+
+    def get(self, name: str) -> FakeModel:
+        if not self.known.is_set():
+            raise ModelUnavailable("The models are still loading.")
+        if name not in self.models:
+            raise ModelNotFound(f"The model '{name}' does not exist.", param="model")
+        return self.models[name]
+
+    def card(self, name: str) -> ModelCard:
+        self.get(name)
+        return ModelCard(name=name, created=1, owned_by="tests", ready=True, max_model_len=64)
+
+    def cards(self) -> list[ModelCard]:
+        return [self.card(name) for name in self.models]
+
+    def is_ready(self) -> bool:
+        return self.known.is_set() and not self.failures
+
+    def vllm_models(self) -> list[VLLMModel]:
+        return []
+
+    def unready(self) -> dict[str, str]:
+        return self.failures
+
+    def close(self) -> None:
+        self.known.clear()
+
+
+@dataclass
+class World:
+    """An application with everything that a test may want to change."""
+
+    app: FastAPI
+    server: FakeServer
+    registry: FakeRegistry
+    client: httpx.AsyncClient
+
+    def model(self, *args: Any, name: str = "fake", **options: Any) -> FakeModel:
+        model = self.registry.models[name] = FakeModel(*args, **options)
+        return model
+
+    async def chat(self, **fields: Any) -> httpx.Response:
+        body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.client.post("/v1/chat/completions", json=body)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(max_body_bytes=10_000)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> AsyncGenerator[World, None]:
+    """The application while its models are still loading."""
+    server, registry = FakeServer(), FakeRegistry()
+    monkeypatch.setattr(lifespan, "ModelRegistry", lambda *_, **__: registry)
+    app = app_module.create_app(settings, server)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        yield World(app, server, registry, client)
+
+
+@pytest.fixture
+async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
+    async with running(monkeypatch, settings) as world:
+        yield world
+
+
+@pytest.fixture
+async def world(starting: World) -> World:
+    """The application with its models known; there is none yet."""
+    return await started(starting)
+
+
+@pytest.fixture
+async def world_of(monkeypatch) -> AsyncGenerator[Callable[[Settings], Awaitable[World]], None]:
+    """Makes applications with settings of their own, their models known."""
+    async with contextlib.AsyncExitStack() as worlds:
+
+        async def make(settings: Settings) -> World:
+            return await started(await worlds.enter_async_context(running(monkeypatch, settings)))
+
+        yield make
+
+
+async def started(world: World) -> World:
+    world.server.may_start.set()
+    await world.registry.known.wait()
+    return world
+
+
+@contextlib.asynccontextmanager
+async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], None]:
+    """The application behind a real socket; gives uvicorn's server and the base URL."""
+    config = uvicorn.Config(
+        world.app,
+        port=0,
+        http=limited_protocol(ProtocolLimits()),
+        lifespan="off",
+        log_config=None,
+        ws="none",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
+        await asyncio.sleep(0.005)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    try:
+        yield server, f"http://{host}:{port}"
+    finally:
+        server.should_exit = True
+        await serving

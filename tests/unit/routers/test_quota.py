@@ -1,0 +1,61 @@
+"""Keys that have no tokens left, while the server has no place either."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from openai_frontend.config.settings import Settings
+from tests.unit.auth.key_files import bearer, key, write
+from tests.unit.serving.fake_pooling_model import FakePoolingModel
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 90},
+    "/v1/completions": {"prompt": "hi", "max_tokens": 90},
+    "/v1/embeddings": {"input": "a" * 90},
+    "/v1/score": {"text_1": "a" * 90, "text_2": "b"},
+}
+paths = pytest.mark.parametrize("path", BODIES)
+
+
+@pytest.fixture
+async def full(world_of, tmp_path):
+    """A server whose one place somebody has; the key `few` has 100 tokens a minute."""
+    keys = write(tmp_path / "k.yaml", key("other"), key("few", tokens_per_minute=100))
+    world = await world_of(Settings(keys_file=keys, max_concurrent_requests=1, queue_timeout_s=0.2))
+    endless = world.model(endless=True)
+    model = FakePoolingModel(tasks=["embed", "generate"], max_model_len=1000)
+    world.registry.models["both"] = model
+    running = asyncio.ensure_future(ask(world, "/v1/chat/completions", "other", model="fake"))
+    await endless.begun.wait()
+    yield world
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def ask(world, path, who, model="both"):
+    """The status and the error's code."""
+    body = {"model": model, **BODIES[path]}
+    answer = await world.client.post(path, json=body, headers=bearer(who))
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+@paths
+async def test_tokens_that_others_of_the_key_wait_with(full, path):
+    """A request without tokens is a 429 at once: it does not wait to be refused."""
+    waiting = asyncio.ensure_future(ask(full, path, "few"))
+    refused = asyncio.ensure_future(ask(full, path, "few"))
+    done, _ = await asyncio.wait([waiting, refused], return_when=asyncio.FIRST_COMPLETED)
+
+    assert [task.result() for task in done] == [(429, "rate_limit_exceeded")]
+    assert await waiting == (503, "queue_timeout")
+
+
+@paths
+async def test_tokens_of_a_request_that_never_began(full, path):
+    """They come back where the queue turns it away: the next one finds them."""
+    answers = [await ask(full, path, "few") for _ in range(2)]
+
+    assert answers == [(503, "queue_timeout")] * 2

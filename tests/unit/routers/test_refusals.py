@@ -1,0 +1,199 @@
+"""Every way to be refused, over a real socket: one envelope, one id, one log."""
+
+import json
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.gateway_process import GatewayProcess
+from tests.unit.routers.mock_gateway import exchange, mock_gateway, request
+
+CHAT = "POST /v1/chat/completions"
+JSON = "content-type: application/json"
+BODY = json.dumps({"model": "mock", "messages": [{"role": "user", "content": "hi"}]}).encode()
+MAX_BODY = 100_000
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    folder = tmp_path_factory.mktemp("refusals")
+    with mock_gateway(folder, f"--max-body-bytes={MAX_BODY}", "--access-log") as process:
+        yield process
+
+
+def chat(body: bytes, *headers: str) -> bytes:
+    return request(CHAT, JSON, *headers, body=body)
+
+
+def field(name: str, value: str) -> bytes:
+    """A chat with one more field, as it is written."""
+    return chat(BODY[:-1] + f', "{name}": {value}}}'.encode())
+
+
+REFUSED = {
+    "no HTTP": (b"hello\r\n\r\n", 400, "invalid_http"),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "invalid_http"),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 50, 400, "invalid_http"),
+    "CONNECT": (b"CONNECT a:80 HTTP/1.1\r\nhost: a:80\r\n\r\n", 400, "invalid_http"),
+    "letters in the path": (request("GET /v1/mod\xe9ls"), 400, "invalid_http"),
+    "two lengths": (chat(BODY, "content-length: 7"), 400, "invalid_http"),
+    "length and chunks": (chat(BODY, "transfer-encoding: chunked"), 400, "invalid_http"),
+    "large head": (request("GET /", "x: " + "x" * 70_000), 431, "request_headers_too_large"),
+    "many headers": (request("GET /", *["x: 1"] * 200), 431, "request_headers_too_large"),
+    "large body": (chat(b" " * (MAX_BODY + 1)), 413, "request_too_large"),
+    "compressed": (chat(BODY, "content-encoding: gzip"), 415, "unsupported_content_encoding"),
+    "form": (
+        request(CHAT, "content-type: application/x-www-form-urlencoded", body=BODY),
+        415,
+        "unsupported_content_type",
+    ),
+    "unknown path": (request("GET /v1/nothing"), 404, "unknown_url"),
+    "slashes at the end": (request(CHAT + "//", JSON, body=BODY), 404, "unknown_url"),
+    "two slashes": (request(CHAT.replace("/v1", "//v1"), JSON, body=BODY), 404, "unknown_url"),
+    "capitals": (request(CHAT.replace("v1", "V1"), JSON, body=BODY), 404, "unknown_url"),
+    "braces": (request("GET /{0.__class__}"), 404, "unknown_url"),
+    "asterisk": (request("OPTIONS *"), 404, "unknown_url"),
+    "GET": (request("GET /v1/chat/completions"), 405, "method_not_supported"),
+    "OPTIONS": (request("OPTIONS /v1/chat/completions"), 405, "method_not_supported"),
+    "PUT": (request("PUT /v1/models"), 405, "method_not_supported"),
+    "override": (
+        request("GET /v1/chat/completions", "x-http-method-override: POST"),
+        405,
+        "method_not_supported",
+    ),
+    "WebSocket": (
+        request(
+            "GET /v1/chat/completions",
+            "connection: upgrade",
+            "upgrade: websocket",
+            "sec-websocket-version: 13",
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+        ),
+        405,
+        "method_not_supported",
+    ),
+    "bytes in an id": (request("GET /v1/models/%ff%00"), 404, "model_not_found"),
+    "no percent code": (request("GET /v1/models/%zz"), 404, "model_not_found"),
+    "dots": (request("GET /v1/models/%2e%2e/%2e%2e/etc/passwd"), 404, "model_not_found"),
+    "empty body": (chat(b""), 400, "json_invalid"),
+    "half a body": (chat(BODY[:-1]), 400, "json_invalid"),
+    "UTF-16": (chat(BODY.decode().encode("utf-16")), 400, "json_invalid"),
+    "long address": (request("GET /" + "x" * 9000), 414, "request_url_too_long"),
+    "no UTF-8": (chat(BODY.replace(b"hi", b"\xff")), 400, "json_invalid"),
+    "lone surrogate": (chat(BODY.replace(b"hi", rb"\ud800")), 400, "json_invalid"),
+    "array": (chat(b"[]"), 400, "invalid_type"),
+    "deep arrays": (chat(b"[" * 50_000), 400, "json_invalid"),
+    "deep objects": (chat(b'{"a":' * 10_000), 400, "json_invalid"),
+    "NaN": (field("temperature", "NaN"), 400, "json_invalid"),
+    "infinite": (field("temperature", "1e999"), 400, "invalid_value"),
+    "long integer": (field("seed", "9" * 5000), 400, "json_invalid"),
+    "integer above 2**53": (field("max_tokens", str(2**53 + 1)), 400, "integer_above_max_value"),
+    "integer above 2**64": (field("n", str(2**64)), 400, "integer_above_max_value"),
+    "temperature": (field("temperature", "2.5"), 400, "decimal_above_max_value"),
+    "unknown model": (chat(BODY.replace(b"mock", b"other")), 404, "model_not_found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_envelope(gateway, name):
+    """Whoever refuses, and why: OpenAI's envelope, an id, and the type of JSON."""
+    sent, status, code = REFUSED[name]
+
+    response = exchange(gateway.port, sent)
+
+    assert (status, code) == (response.status, response.error["code"])
+    assert set(response.error) == {"message", "type", "param", "code"}
+    assert response.error["type"] == "invalid_request_error"
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"].startswith("req_")
+    assert len(response.body) == int(response.headers["content-length"])
+
+
+def test_refusals_do_no_harm(gateway):
+    """After all of that the gateway answers as before."""
+    response = exchange(gateway.port, chat(BODY))
+
+    assert response.status == 200
+
+
+def test_allowed_method(gateway):
+    """A 405 says which method would be right."""
+    response = exchange(gateway.port, request("OPTIONS /v1/chat/completions"))
+
+    assert response.headers["allow"] == "POST"
+
+
+def test_head_has_no_body(gateway):
+    """HEAD is answered as GET, down to the length of the body that is left out."""
+    head = exchange(gateway.port, request("HEAD /v1/models"))
+    got = exchange(gateway.port, request("GET /v1/models"))
+
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == got.headers["content-length"]
+
+
+def test_head_of_a_post_route(gateway):
+    """HEAD is refused where GET is, without a body."""
+    response = exchange(gateway.port, request("HEAD /v1/chat/completions"))
+
+    assert (response.status, response.body) == (405, b"")
+
+
+def test_byte_order_mark(gateway):
+    """A body with UTF-8's byte order mark is read as one without."""
+    response = exchange(gateway.port, chat(b"\xef\xbb\xbf" + BODY))
+
+    assert response.status == 200
+
+
+def test_http_1_0_without_a_host(gateway):
+    """A request by HTTP/1.0 has no Host header, and is served."""
+    response = exchange(gateway.port, b"GET /v1/models HTTP/1.0\r\n\r\n")
+
+    assert response.status == 200
+
+
+def test_slash_at_the_end(gateway):
+    """A chat is answered by its address with a slash at the end, without a redirect."""
+    response = exchange(gateway.port, request(CHAT + "/", JSON, body=BODY))
+
+    assert response.status == 200
+
+
+def test_wish_for_http2(gateway):
+    """Java's client asks for HTTP/2 by the way; its request is answered as it is."""
+    response = exchange(gateway.port, chat(BODY, "connection: upgrade", "upgrade: h2c"))
+
+    assert response.status == 200
+
+
+def test_last_of_two_fields(gateway):
+    """A field that comes twice has its last value, as in OpenAI's parser and Python's."""
+    body = BODY[:-1] + b', "model": "other"}'
+
+    response = exchange(gateway.port, chat(body))
+
+    assert response.error["message"].startswith("The model 'other' does not exist.")
+
+
+@pytest.mark.parametrize("line", ["GET /nothing", "GET /v1/models", "GET /health/live"])
+def test_clients_id(gateway, line):
+    """The client's own id comes back, whatever the answer, and stands in the access log."""
+    given = f"mine-{line.split('/')[-1]}"
+
+    response = exchange(gateway.port, request(line, f"x-request-id: {given}"))
+
+    assert response.headers["x-request-id"] == given
+    gateway.wait_for_line(f"INFO [{given}] openai_frontend.access_log")
+
+
+def test_id_in_the_log_of_a_failure(gateway):
+    """What the log says of a request has its id."""
+    body = {**json.loads(BODY), "nobodys_field": 1}
+    headers = {"x-request-id": "abc-7"}
+
+    response = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=headers)
+
+    assert response.headers["x-request-id"] == "abc-7"
+    gateway.wait_for_line("WARNING [abc-7] openai_frontend")

@@ -1,0 +1,404 @@
+"""Streams over real sockets: the text that takes the short way is the text that takes the long."""
+
+import http.client
+import json
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests import mock_models
+from tests.gateway_process import GatewayProcess
+
+TOKENS = [
+    "Hel",
+    "lo",
+    ", ",
+    '"wörld"\n',
+    "\\",
+    "\0\x1f",
+    "\u2028",
+    "😀",
+    "",
+    " ",
+    "data: [DONE]\n\n",
+]
+LONG_TOKEN = "0123456789abcdef" * 4096  # 64 KiB
+LONG_TOKENS = 300
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
+    """Mock models: one that talks, one whose text fills any buffer, and some that fail."""
+    folder = tmp_path_factory.mktemp("short_way")
+    repository = folder / "models"
+    long = {"tokens": [LONG_TOKEN], "answer_tokens": LONG_TOKENS}
+    models: dict[str, dict[str, Any]] = {
+        "talks": {"tokens": TOKENS, "answer_tokens": 40},
+        "steady": {"tokens": TOKENS, "answer_tokens": 40, "tokens_per_second": 500},
+        "endless": {"tokens": ["on "], "tokens_per_second": 100},
+        "long": long,
+        "fails": {"tokens": TOKENS, "fail_after_tokens": 25},
+        "fails_long": {**long, "fail_after_tokens": LONG_TOKENS - 1},
+    }
+    for name, arguments in models.items():
+        mock_models.write_with_tokenizer(repository, name, **arguments)
+    # A slow client's whole answer may wait: what is dropped is shown in tests/resilience/faults
+    buffer = f"--stream-buffer-bytes={2 * len(LONG_TOKEN) * LONG_TOKENS}"
+    with GatewayProcess(repository, folder / "log", buffer) as process:
+        process.wait_until_ready()
+        yield process
+
+
+def body(path: str, model: str, **fields: Any) -> dict[str, Any]:
+    asks = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
+    return {"model": model, "max_tokens": 1000, **asks, **fields}
+
+
+def whole(gateway: GatewayProcess, path: str, model: str, **fields: Any) -> dict[str, Any]:
+    response = httpx.post(gateway.url + path, json=body(path, model, **fields), timeout=30)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def streamed(gateway: GatewayProcess, path: str, model: str, **fields: Any) -> list[Any]:
+    """The events of a stream, parsed; [DONE] stays text."""
+    asked = body(path, model, stream=True, **fields)
+    return events(httpx.post(gateway.url + path, json=asked, timeout=30).content)
+
+
+def events(stream: bytes) -> list[Any]:
+    *parts, end = stream.split(b"\n\n")
+    assert end == b""
+    payloads = [part.removeprefix(b"data: ") for part in parts]
+    return [each.decode() if each == b"[DONE]" else json.loads(each) for each in payloads]
+
+
+def text_of(choice: Mapping[str, Any]) -> str:
+    text = choice["text"] if "text" in choice else choice["delta"].get("content")
+    return text or ""
+
+
+def texts(streamed: list[Any]) -> dict[int, str]:
+    """The text of each choice, put together as a client does."""
+    gathered: dict[int, str] = {}
+    for event in streamed:
+        for choice in event["choices"] if isinstance(event, dict) and "choices" in event else []:
+            gathered[choice["index"]] = gathered.get(choice["index"], "") + text_of(choice)
+    return gathered
+
+
+def wholes(answer: Mapping[str, Any]) -> dict[int, str]:
+    return {
+        choice["index"]: choice["text"] if "text" in choice else choice["message"]["content"]
+        for choice in answer["choices"]
+    }
+
+
+def ended(gateway: GatewayProcess, model: str) -> float:
+    """The requests to the model that Triton has seen the end of, well or not."""
+    families = text_string_to_metric_families(httpx.get(f"{gateway.url}/metrics").text)
+    names = ("nv_inference_request_success", "nv_inference_request_failure")
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith(names) and sample.labels["model"] == model
+    )
+
+
+def until(true: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class SlowClient:
+    """Sends a request, and reads only when it is told to."""
+
+    def __init__(self, gateway: GatewayProcess, asked: Mapping[str, Any]) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.settimeout(30)
+        self._socket.connect(("127.0.0.1", gateway.port))
+        sent = json.dumps(asked).encode()
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        self._socket.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
+
+    def begun(self) -> None:
+        """Returns once the answer has begun."""
+        assert self._socket.recv(1, socket.MSG_PEEK) == b"H"
+
+    def read(self) -> list[Any]:
+        """All of the answer, and the end of its last chunk."""
+        with http.client.HTTPResponse(self._socket) as response:
+            response.begin()
+            return events(response.read())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+USAGE = {"stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("model", ["talks", "steady"])
+def test_same_text_and_counts(gateway, path, model):
+    """A stream's text and counts are those of the answer that comes whole."""
+    answer = whole(gateway, path, model)
+
+    stream = streamed(gateway, path, model, **USAGE)
+
+    assert "".join((TOKENS * 4)[:40]) == wholes(answer)[0]
+    assert wholes(answer) == texts(stream)
+    assert (answer["usage"], "[DONE]") == (stream[-2]["usage"], stream[-1])
+    assert [
+        choice["finish_reason"]
+        for event in stream[:-1]
+        for choice in event["choices"]
+        if choice["finish_reason"]
+    ] == ["stop"]
+
+
+def test_usage_field_on_every_frame(gateway):
+    """Where the counts come at the end, every other frame says null, those of the short way too."""
+    *chunks, _, _ = streamed(gateway, CHAT, "steady", **USAGE)
+
+    assert len(chunks) > 3
+    assert {None} == {chunk["usage"] for chunk in chunks}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "n": ([CHAT, TEXT], {"n": 2}),
+    "logprobs of a chat": ([CHAT], {"logprobs": True, "top_logprobs": 2}),
+    "logprobs of a completion": ([TEXT], {"logprobs": 2}),
+    "interval": ([CHAT, TEXT], {"stream_interval": 3}),
+    "counts so far": (
+        [CHAT, TEXT],
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    ),
+    "obfuscation": ([CHAT, TEXT], {"stream_options": {"include_obfuscation": True}}),
+    "token ids": ([CHAT, TEXT], {"return_token_ids": True}),
+    "echo": ([TEXT], {"echo": True}),
+    "echo with logprobs": ([TEXT], {"echo": True, "logprobs": 1}),
+    "several prompts": ([TEXT], {"prompt": ["hi", "hello"]}),
+    "one token": ([CHAT, TEXT], {"max_tokens": 1}),
+    "two tokens": ([CHAT, TEXT], {"max_tokens": 2}),
+}
+CASES = [
+    pytest.param(path, fields, id=f"{name}-{path.rpartition('/')[0][4:]}")
+    for name, (paths, fields) in OPTIONS.items()
+    for path in paths
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), CASES)
+@pytest.mark.parametrize("model", ["talks", "steady"])
+def test_options(gateway, model, path, fields):
+    """Whichever way an option makes the text take, a stream has the whole answer's text."""
+    without = {name: value for name, value in fields.items() if not name.startswith("stream")}
+
+    stream = streamed(gateway, path, model, **fields)
+
+    assert stream[-1] == "[DONE]"
+    assert wholes(whole(gateway, path, model, **without)) == texts(stream)
+
+
+@pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_interval(gateway, path):
+    """Text that is told alone is gathered before it takes the short way."""
+    each, shared = (
+        streamed(gateway, path, "steady", stream_interval=interval) for interval in (1, 8)
+    )
+
+    assert len(shared) < len(each) / 2
+    assert texts(shared) == texts(each)
+
+
+def test_counts_so_far(gateway):
+    """The counts so far rise by one with each token, so none of them has taken the short way."""
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, _, _ = streamed(gateway, TEXT, "steady", stream_options=options)
+
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["choices"]]
+    assert sorted(counts) == counts
+    assert counts[-1] == 40
+    # "" makes no frame: its token counts in the next one.
+    told = {number for number in range(1, 41) if TOKENS[(number - 1) % len(TOKENS)]}
+    assert told <= set(counts)
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_failure_in_the_middle(gateway, path):
+    """An answer that fails has its text so far, then the error, and no [DONE]."""
+    *chunks, last = streamed(gateway, path, "fails")
+
+    assert "".join((TOKENS * 3)[:25]) == texts(chunks)[0]
+    assert list(last) == ["error"]
+    assert {None} == {choice["finish_reason"] for each in chunks for choice in each["choices"]}
+
+
+def test_many_streams(gateway):
+    """Streams that run together do not get each other's text."""
+    expected = {0: "".join((TOKENS * 4)[:40])}
+
+    def ask(number: int) -> bool:
+        model = ("talks", "steady")[number % 2]
+        return texts(streamed(gateway, (CHAT, TEXT)[number // 2 % 2], model)) == expected
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ask, range(64)))
+
+
+def test_http_1_0_client_reads_events_without_chunks(gateway):
+    """A client of HTTP/1.0 gets the same events, with nothing around them, and then the end."""
+    asked = json.dumps(body(TEXT, "talks", stream=True)).encode()
+    line = f"POST {TEXT} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
+        connection.sendall(line.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(asked), asked))
+        response = connection.makefile("rb").read()
+
+    head, _, stream = response.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert texts(events(stream)) == wholes(whole(gateway, TEXT, "talks"))
+
+
+def test_disconnect(gateway):
+    """A client that goes away in the middle ends its request in the engine."""
+    before = ended(gateway, "endless")
+    with closing(SlowClient(gateway, body(TEXT, "endless", stream=True))) as client:
+        client.begun()
+        assert ended(gateway, "endless") == before
+
+    until(lambda: ended(gateway, "endless") > before, timeout_s=5)
+    assert ended(gateway, "endless") == before + 1
+
+
+def test_disconnect_of_a_slow_client(gateway):
+    """One that goes away while much waits for it ends as well, and its answer is let go."""
+    before = ended(gateway, "long")
+    with closing(SlowClient(gateway, body(TEXT, "long", stream=True))) as client:
+        client.begun()
+        until(lambda: ended(gateway, "long") == before + 1)
+
+    assert wholes(whole(gateway, TEXT, "talks")) == texts(streamed(gateway, TEXT, "talks"))
+
+
+def reset(connection: socket.socket) -> None:
+    """Goes without a word, so that the server's next write fails."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def test_clients_that_come_and_go(gateway):
+    """Nobody reads what was meant for a client whose connection was there before."""
+
+    def begin(number: int) -> socket.socket:
+        asked = json.dumps(body(TEXT, "endless", stream=True, prompt="a" * number)).encode()
+        connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=20)
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: localhost\r\nx-request-id: client-{number}\r\n"
+        connection.sendall(f"{head}content-length: {len(asked)}\r\n\r\n".encode() + asked)
+        return connection
+
+    before = ended(gateway, "endless")
+    open_ones: dict[int, socket.socket] = {}
+    read: dict[int, bytes] = {}
+    for number in range(1, 121):
+        open_ones[number], read[number] = begin(number), b""
+        for each, connection in open_ones.items():
+            read[each] += connection.recv(4096)
+        if number % 3 == 0:
+            for gone in list(open_ones)[:2]:
+                reset(open_ones.pop(gone))
+    for connection in open_ones.values():
+        connection.close()
+
+    for number, received in read.items():
+        head, _, rest = received.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), received
+        assert b"x-request-id: client-%d\r\n" % number in head + b"\r\n"
+        assert len(set(re.findall(rb'"id":"([^"]+)"', rest))) == 1
+        for chunk in whole_chunks(rest):
+            assert chunk.startswith(b"data: ")
+            assert chunk.endswith(b"\n\n")
+    until(lambda: ended(gateway, "endless") == before + 120)
+
+
+def whole_chunks(rest: bytes) -> Iterator[bytes]:
+    """The chunks of a body that may be cut off anywhere, by the sizes that stand before them."""
+    while b"\r\n" in rest:
+        size, _, rest = rest.partition(b"\r\n")
+        chunk, rest = rest[: int(size, 16)], rest[int(size, 16) :]
+        if rest[:2] == b"\r\n":
+            yield chunk
+        rest = rest[2:]
+
+
+@contextmanager
+def slow_clients(gateway: GatewayProcess, number: int) -> Iterator[list[SlowClient]]:
+    """Clients of the long answer, which has ended in the engine before any of them reads."""
+    before = ended(gateway, "long")
+    asked = body(TEXT, "long", stream=True, **USAGE)
+    with ExitStack() as opened:
+        clients = [opened.enter_context(closing(SlowClient(gateway, asked))) for _ in range(number)]
+        for client in clients:
+            client.begun()
+        until(lambda: ended(gateway, "long") == before + number)
+        yield clients
+
+
+def assert_complete(stream: list[Any]) -> None:
+    assert texts(stream)[0] == LONG_TOKEN * LONG_TOKENS
+    assert (stream[-2]["usage"]["completion_tokens"], stream[-1]) == (LONG_TOKENS, "[DONE]")
+
+
+def test_slow_client(gateway):
+    """A client that does not read loses nothing, and keeps nobody from reading."""
+    with slow_clients(gateway, 1) as [client]:
+        other = streamed(gateway, CHAT, "steady")
+        stream = client.read()
+
+    assert "".join((TOKENS * 4)[:40]) == texts(other)[0]
+    assert_complete(stream)
+
+
+def test_slow_client_of_an_answer_that_fails(gateway):
+    """What was generated before the failure reaches a slow client too, before the error."""
+    before = ended(gateway, "fails_long")
+    with closing(SlowClient(gateway, body(TEXT, "fails_long", stream=True))) as client:
+        client.begun()
+        until(lambda: ended(gateway, "fails_long") == before + 1)
+        *chunks, last = client.read()
+
+    assert list(last) == ["error"]
+    assert len(LONG_TOKEN) * (LONG_TOKENS - 1) == len(texts(chunks)[0])
+
+
+def test_memory_of_slow_clients(gateway):
+    """What waits for clients that do not read is no more than a few times their answers."""
+    process = psutil.Process(gateway.pid)
+    with slow_clients(gateway, 1) as [client]:
+        assert_complete(client.read())  # what the allocator keeps, it has by now
+    at_first = process.memory_info().rss
+
+    with slow_clients(gateway, 2) as clients:
+        most = process.memory_info().rss
+        for client in clients:
+            assert_complete(client.read())
+
+    assert most - at_first < 3 * 2 * len(LONG_TOKEN) * LONG_TOKENS

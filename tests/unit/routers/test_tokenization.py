@@ -1,0 +1,258 @@
+"""Tokens over HTTP, from the gateway as a process: /tokenize, /detokenize and both /render."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from openai_frontend.prompting import tokenizer
+from openai_frontend.prompting.tokenizer import Tokenizer
+from tests.unit.routers.mock_gateway import mock_gateway
+
+TEXT = "Hello <|im_end|> \U0001f600"
+USER = {"role": "user", "content": "Hello"}
+PREFILL = {"role": "assistant", "content": "I am"}
+CHAT = "<|im_start|>user\nHello<|im_end|>\n"
+ASSISTANT = "<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Tokenizer]]:
+    """A client of the gateway, and the tokenizer of its model."""
+    folder: Path = tmp_path_factory.mktemp("tokenization")
+    with mock_gateway(folder) as process, httpx.Client(base_url=process.url) as client:
+        yield client, tokenizer.load(folder / "models" / "mock" / "1" / "tokenizer")
+
+
+@pytest.fixture(scope="module")
+def client(gateway: tuple[httpx.Client, Tokenizer]) -> httpx.Client:
+    return gateway[0]
+
+
+@pytest.fixture(scope="module")
+def tokens(gateway: tuple[httpx.Client, Tokenizer]) -> Tokenizer:
+    return gateway[1]
+
+
+def answered(client: httpx.Client, path: str, **body: Any) -> Any:
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def refused(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
+    response = client.post(path, json={"model": "mock", **body})
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
+def test_a_text_becomes_tokens(client: httpx.Client, tokens: Tokenizer, path: str) -> None:
+    """As the model's own tokenizer makes them, in vLLM's shape."""
+
+    answer = answered(client, path, model="mock", prompt=TEXT)
+    expected = tokens.encode(TEXT, add_special_tokens=True).ids
+    assert answer == {
+        "count": len(expected),
+        "max_model_len": 4096,
+        "tokens": expected,
+        "token_strs": None,
+    }
+
+
+def test_special_tokens_can_be_left_out(client: httpx.Client, tokens: Tokenizer) -> None:
+    """Those that the tokenizer would add; those in the text stay."""
+
+    answer = answered(client, "/tokenize", model="mock", prompt=TEXT, add_special_tokens=False)
+    assert answer["tokens"] == tokens.encode(TEXT, add_special_tokens=False).ids
+
+
+def test_tokens_come_with_their_spelling(client: httpx.Client) -> None:
+    """As the vocabulary has them: the letter for the space is byte-level BPE's."""
+
+    fields = {"add_special_tokens": False, "return_token_strs": True}
+    answer = answered(client, "/tokenize", model="mock", prompt="!<|im_end|> !", **fields)
+    assert answer["token_strs"] == ["!", "<|im_end|>", "Ġ", "!"]
+
+
+def test_a_text_beyond_the_context_is_counted(client: httpx.Client) -> None:
+    """Who asks wants to know how long it is."""
+
+    answer = answered(client, "/tokenize", model="mock", prompt="! " * 5000)
+    assert answer["count"] > answer["max_model_len"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, CHAT + ASSISTANT),
+        ({"add_generation_prompt": False}, CHAT),
+        ({"messages": [USER, PREFILL], "continue_final_message": True}, CHAT + ASSISTANT + "I am"),
+        ({"add_special_tokens": True}, "<|endoftext|>" + CHAT + ASSISTANT),
+    ],
+)
+def test_a_chat_becomes_tokens(
+    client: httpx.Client, tokens: Tokenizer, fields: dict[str, Any], text: str
+) -> None:
+    """As the model's template renders it."""
+
+    answer = answered(client, "/tokenize", **{"model": "mock", "messages": [USER], **fields})
+    assert tokens.decode(answer["tokens"], skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({}, "prompt", "missing_required_parameter"),
+        ({"prompt": "a", "messages": [USER]}, "messages", "invalid_value"),
+        ({"prompt": "a", "tools": []}, "tools", "unsupported_parameter"),
+        ({"prompt": "a", "add_generation_prompt": True}, "add_generation_prompt", None),
+        ({"prompt": 1}, "prompt", "invalid_type"),
+        ({"prompt": "a", "chat_template": "x"}, "chat_template", "unsupported_parameter"),
+        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        (
+            {"messages": [USER], "chat_template_kwargs": {"tools": "x"}},
+            "chat_template_kwargs",
+            None,
+        ),
+        (
+            {
+                "messages": [USER, PREFILL],
+                "add_generation_prompt": True,
+                "continue_final_message": True,
+            },
+            "continue_final_message",
+            None,
+        ),
+    ],
+)
+def test_what_cannot_be_tokenized_is_named(
+    client: httpx.Client, fields: dict[str, Any], param: str, code: str | None
+) -> None:
+    """Nothing is dropped without a word."""
+
+    error = refused(client, "/tokenize", **fields)
+    assert error["param"] == param
+    assert code in (None, error["code"])
+
+
+@pytest.mark.parametrize("path", ["/detokenize", "/v1/detokenize"])
+def test_tokens_become_a_text(client: httpx.Client, tokens: Tokenizer, path: str) -> None:
+    """The text that made them, with the special tokens."""
+
+    ids = tokens.encode(TEXT, add_special_tokens=True).ids
+    assert answered(client, path, model="mock", tokens=ids) == {"prompt": "<|endoftext|>" + TEXT}
+
+
+def test_no_tokens_are_no_text(client: httpx.Client) -> None:
+    """An empty list is no mistake."""
+
+    assert answered(client, "/detokenize", model="mock", tokens=[]) == {"prompt": ""}
+
+
+@pytest.mark.parametrize("tokens_sent", [[-1], [2**31], [999_999], ["a"], "a"])
+def test_tokens_that_are_none_are_refused(client: httpx.Client, tokens_sent: Any) -> None:
+    """The vocabulary ends somewhere, and a token is a number."""
+
+    assert refused(client, "/detokenize", tokens=tokens_sent)["param"].startswith("tokens")
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_the_only_model_needs_no_name(client: httpx.Client, path: str) -> None:
+    """vLLM's clients leave it out."""
+
+    body = {"prompt": "a"} if path == "/tokenize" else {"tokens": [1]}
+
+    assert answered(client, path, **body) == answered(client, path, model="mock", **body)
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+def test_an_unknown_model_is_not_found(client: httpx.Client, path: str) -> None:
+    """As on every path."""
+
+    response = client.post(path, json={"model": "nobody", "prompt": "a", "tokens": [1]})
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+RENDERED = {
+    "token_offsets": None,
+    "features": None,
+    "content_parts": None,
+    "model": "mock",
+    "reasoning_ended": None,
+    "reasoning_parser_kwargs": None,
+    "return_token_ids": None,
+    "output_mode": "tokens",
+    "stream": False,
+    "stream_options": None,
+    "cache_salt": None,
+    "priority": 0,
+    "kv_transfer_params": None,
+    "ec_transfer_params": None,
+    "max_model_len": 4096,
+}
+
+
+def test_a_rendered_chat_is_what_the_model_is_asked(
+    client: httpx.Client, tokens: Tokenizer
+) -> None:
+    """vLLM's object, with the tokens that a chat completion would count, and their text."""
+
+    body = {"model": "mock", "messages": [USER], "max_tokens": 1, "logit_bias": {"5": 1}}
+    answer = answered(client, "/v1/chat/completions/render", **body)
+    ids = tokens.encode(CHAT + ASSISTANT, add_special_tokens=False).ids
+    assert answer.pop("request_id").startswith("chatcmpl-")
+    assert answer == {
+        **RENDERED,
+        "token_ids": ids,
+        "sampling_params": {"n": 1, "max_tokens": 1, "logit_bias": {"5": 1.0}},
+        "prompt": CHAT + ASSISTANT,
+        "count": len(ids),
+    }
+    usage = answered(client, "/v1/chat/completions", **body)["usage"]
+    assert usage["prompt_tokens"] == answer["count"]
+
+
+def test_rendered_prompts_come_in_their_order(client: httpx.Client, tokens: Tokenizer) -> None:
+    """A bare list, as vLLM's. Each with its special tokens; one that was sent as tokens has a text
+    too.
+    """
+
+    path = "/v1/completions/render"
+    texts = answered(client, path, model="mock", prompt=["!", "?"])
+    assert [each["prompt"] for each in texts] == ["!", "?"]
+    [of_ids] = answered(client, path, model="mock", prompt=texts[1]["token_ids"])
+    assert of_ids["prompt"] == "<|endoftext|>?"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/v1/chat/completions/render", {"messages": [USER], "top_logprobs": 3}, "top_logprobs"),
+        ("/v1/chat/completions/render", {"messages": []}, "messages"),
+        ("/v1/completions/render", {"prompt": "a", "suffix": "b"}, "suffix"),
+        ("/v1/completions/render", {"prompt": "! " * 5000}, "prompt"),
+        ("/v1/completions/render", {"prompt": "!", "max_tokens": 4096}, "prompt"),
+    ],
+)
+def test_rendering_refuses_what_the_request_would(
+    client: httpx.Client, path: str, fields: dict[str, Any], param: str
+) -> None:
+    """The same preparation makes both."""
+
+    assert refused(client, path, **fields)["param"] == param
+
+
+def test_the_sdk_reads_a_listed_model_strictly(client: httpx.Client) -> None:
+    """OpenAI's fields have OpenAI's types; the others say what the model can do."""
+
+    [listed] = client.get("/v1/models").json()["data"]
+    model = openai.types.Model.model_validate(listed, strict=True)
+    assert (model.id, model.object, model.owned_by) == ("mock", "model", "openai-frontend")
+    assert listed == client.get("/v1/models/mock").json()
+    assert {"root": "mock", "parent": None, "max_model_len": 4096}.items() <= listed.items()
+    assert listed["capabilities"]["chat"] is True

@@ -1,0 +1,435 @@
+from typing import Any
+
+import openai.types.chat
+import orjson
+import pytest
+
+from openai_frontend.errors import ContextLengthExceeded, InvalidRequest, QueueFull
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.chat import ChatCompletions, complete
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.request.response_options import StreamDefaults
+from schemas.chat_completions import ChatCompletionRequest
+from tests.unit.serving.fake_model import FakeModel
+
+CHAT = ChatCompletions(
+    InferenceLimits(max_n=8, max_messages=4, max_output_tokens=3000),
+    FieldPolicy("reject"),
+    ConcurrencyLimiter(99),
+)
+
+
+async def prepare(model: FakeModel, **fields: Any) -> CompletionJob:
+    fields = {"messages": [{"role": "user", "content": "hello"}], **fields}
+    request = ChatCompletionRequest.model_validate({"model": "fake", **fields})
+    return await CHAT.prepare(request, model)  # type: ignore[arg-type]
+
+
+async def prepared_by(policy: FieldPolicy, model: FakeModel, **fields: Any) -> CompletionJob:
+    chat = ChatCompletions(InferenceLimits(), policy, ConcurrencyLimiter(99))
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], **fields}
+    return await chat.prepare(ChatCompletionRequest.model_validate(body), model)  # type: ignore[arg-type]
+
+
+FIVE = StreamDefaults(interval=5)
+INTERVALS = [
+    ({}, "", (5, False)),
+    ({"stream_interval": 3}, "", (3, False)),
+    ({}, "stream_interval", (1, True)),
+    ({"return_token_ids": True}, "", (1, True)),
+    ({"logprobs": True}, "", (1, True)),
+    (
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        "",
+        (1, True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "unsupported", "expected"), INTERVALS)
+async def test_interval(fields, unsupported, expected):
+    """An engine that can gathers plain text; the server's interval is for requests without one."""
+    chat = ChatCompletions(
+        InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99), stream_defaults=FIVE
+    )
+    body = {"model": "fake", "messages": [{"role": "user", "content": "hello"}], "stream": True}
+    request = ChatCompletionRequest.model_validate({**body, **fields})
+
+    model = FakeModel(unsupported=frozenset([unsupported]))
+    answer = await chat.prepare(request, model)  # type: ignore[arg-type]
+
+    of_engine, of_gateway = expected
+    assert answer.requests[0].stream_interval == of_engine
+    assert answer.requests[0].return_token_ids == of_gateway or not of_gateway
+    assert (answer.options.interval > 1 and not answer.options.coalesced_by_engine) == of_gateway
+
+
+async def test_prompt():
+    """The rendered conversation goes to the model as text and as token ids."""
+
+    answer = await prepare(FakeModel())
+
+    [request] = answer.requests
+    assert ("hello", [ord(letter) for letter in "hello"]) == (
+        request.prompt,
+        request.prompt_token_ids,
+    )
+
+
+MAX_TOKENS = [
+    ({}, 95),
+    ({"max_tokens": 10}, 10),
+    ({"max_tokens": -1}, 95),
+    ({"max_completion_tokens": -1, "max_tokens": 10}, 95),
+    ({"max_completion_tokens": 20}, 20),
+    ({"max_tokens": 10, "max_completion_tokens": 20}, 20),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), MAX_TOKENS)
+async def test_max_tokens(fields, expected):
+    """max_completion_tokens wins; without either field, or with -1, an answer fills the context."""
+
+    answer = await prepare(FakeModel(max_model_len=100), **fields)
+
+    assert expected == answer.requests[0].sampling_params.max_tokens
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_tokens_of_all_choices(n):
+    """A context that a choice may fill counts as its length, unless the request has its own."""
+    model = FakeModel(max_model_len=1005)  # the prompt has 5 tokens
+
+    assert len((await prepare(model, n=n, max_tokens=1000)).requests) == n
+    assert len((await prepare(model, n=n)).requests) == n
+
+
+async def test_too_many_tokens_in_all():
+    """One choice too many of such a length is refused by name."""
+    with pytest.raises(InvalidRequest, match="4 choices of up to 1000 tokens") as refused:
+        await prepare(FakeModel(max_model_len=1005), n=4)
+
+    assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
+
+
+async def test_max_tokens_of_a_model_without_known_context():
+    """Where the context is not known, the model itself ends the answer."""
+
+    answer = await prepare(FakeModel())
+
+    assert answer.requests[0].sampling_params.max_tokens is None
+
+
+async def test_too_long():
+    """A conversation that does not fit is refused before anything is generated."""
+    model = FakeModel(max_model_len=5)
+
+    with pytest.raises(ContextLengthExceeded) as refused:
+        await prepare(model)
+
+    assert refused.value.param == "messages"
+    assert model.requests == []
+
+
+async def test_choices():
+    """n choices are n requests that differ in id and seed alone."""
+
+    answer = await prepare(FakeModel(), n=3, seed=7, temperature=0.5)
+
+    assert len({request.request_id for request in answer.requests}) == 3
+    assert [request.sampling_params.seed for request in answer.requests] == [7, 8, 9]
+    assert {0.5} == {request.sampling_params.temperature for request in answer.requests}
+
+
+async def test_ids_are_new_for_each_answer():
+    """Engines refuse an id that they know already."""
+    first, second = await prepare(FakeModel()), await prepare(FakeModel())
+
+    assert first.id.startswith("chatcmpl-")
+    assert first.requests[0].request_id != second.requests[0].request_id
+
+
+@pytest.mark.honours("chat.add_generation_prompt", "chat.chat_template_kwargs")
+async def test_template_options():
+    """What templates may be told, they are told."""
+    model = FakeModel()
+    document = {"title": "t", "text": "x"}
+
+    await prepare(
+        model,
+        add_generation_prompt=False,
+        add_special_tokens=True,
+        documents=[document],
+        chat_template_kwargs={"enable_thinking": False},
+    )
+
+    [(_, options)] = model.rendered
+    assert options == {
+        "add_generation_prompt": False,
+        "add_special_tokens": True,
+        "continue_final_message": False,
+        "documents": [document],
+        "template_kwargs": {"enable_thinking": False},
+        "tools": (),
+        "truncation": None,
+    }
+
+
+VARIABLES: list[tuple[dict[str, Any], set[str], dict[str, Any]]] = [
+    ({"reasoning_effort": "low"}, {"reasoning_effort"}, {"reasoning_effort": "low"}),
+    ({"reasoning_effort": "low"}, {"enable_thinking"}, {"enable_thinking": True}),
+    ({"reasoning_effort": "none"}, {"thinking"}, {"thinking": False}),
+    ({"reasoning_effort": "none"}, set(), {}),
+    ({"verbosity": "low"}, {"verbosity"}, {"verbosity": "low"}),
+    ({"verbosity": "medium"}, set(), {}),
+    (
+        {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+        {"enable_thinking"},
+        {"enable_thinking": False},
+    ),
+]
+
+
+@pytest.mark.honours("chat.reasoning_effort", "chat.verbosity")
+@pytest.mark.parametrize(("fields", "known", "expected"), VARIABLES)
+async def test_template_variables(fields, known, expected):
+    """Effort and verbosity are what the template knows them as; the request's own word wins."""
+    model = FakeModel(template_variables=frozenset(known))
+
+    await prepare(model, **fields)
+
+    [(_, options)] = model.rendered
+    assert expected == options["template_kwargs"]
+
+
+HINTS = [{"reasoning_effort": "high"}, {"verbosity": "high"}]
+
+
+@pytest.mark.refuses("chat.reasoning_effort", "chat.verbosity")
+@pytest.mark.parametrize("fields", HINTS, ids=str)
+async def test_hints_that_the_template_does_not_know_are_refused_on_request(fields):
+    """With `--unknown-fields reject` a hint that changes nothing is an error."""
+    [name] = fields
+
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(FakeModel(), **fields)
+
+    assert (name, "unsupported_value") == (refused.value.param, refused.value.code)
+
+
+CLAMPED = [
+    ("minimal", {"low", "medium", "high"}, "low"),
+    ("max", {"low", "medium", "high"}, "high"),
+    ("low", {"none", "high"}, "none"),
+    ("medium", {"none", "high"}, "high"),
+    ("high", set(), "high"),
+]
+
+
+@pytest.mark.parametrize(("asked", "accepted", "used"), CLAMPED)
+async def test_effort_is_clamped(asked, accepted, used):
+    """The template gets the nearest effort that it renders with."""
+    model = FakeModel(
+        template_variables=frozenset({"reasoning_effort"}), template_values=frozenset(accepted)
+    )
+    policy = FieldPolicy("warn")
+
+    answer = await prepared_by(policy, model, reasoning_effort=asked)
+
+    assert model.rendered[0][1]["template_kwargs"] == {"reasoning_effort": used}
+    assert answer.adjusted == ({} if used == asked else {"reasoning_effort": used})
+
+
+async def test_adjusted_hints_are_logged_once_for_each_model(caplog):
+    """The line names the model, the field and what is used."""
+    policy = FieldPolicy("warn")
+
+    for _ in range(2):
+        await prepared_by(policy, FakeModel(), verbosity="low")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "model fake: its chat template does not support a request's verbosity; used=ignored "
+        "(logged once for each model and field)"
+    ]
+
+
+PREFILLED = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "He"}]
+
+
+async def test_prefill():
+    """With continue_final_message the model goes on in the last message."""
+    model = FakeModel()
+
+    await prepare(model, messages=PREFILLED, continue_final_message=True)
+
+    [(_, options)] = model.rendered
+    assert (options["continue_final_message"], options["add_generation_prompt"]) == (True, False)
+
+
+@pytest.mark.honours("chat.echo")
+async def test_echo():
+    """vLLM's echo puts what was prefilled before the answer."""
+    answer = await prepare(FakeModel(), messages=PREFILLED, continue_final_message=True, echo=True)
+
+    completion = await complete(answer)
+
+    assert completion["choices"][0]["message"]["content"] == "HeHello"
+
+
+REFUSED = [
+    ({"n": 9}, "n"),
+    ({"messages": [{"role": "user", "content": "hi"}] * 5}, "messages"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"nonsense": 1}, "nonsense"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"stream_options": {}}, "stream_options"),
+    ({"top_logprobs": 1}, "top_logprobs"),
+    ({"top_logprobs": 0, "logprobs": False}, "top_logprobs"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"continue_final_message": True}, "continue_final_message"),
+    (
+        {"messages": PREFILLED, "continue_final_message": True, "add_generation_prompt": True},
+        "continue_final_message",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED)
+async def test_refused(fields, param):
+    """What cannot be honoured is refused before the prompt is built."""
+    model = FakeModel()
+
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(model, **fields)
+
+    assert param == refused.value.param
+    assert model.rendered == []
+
+
+UNSUPPORTED = [
+    ({"logprobs": True}, "logprobs"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"priority": -1}, "priority"),
+    ({"cache_salt": "a"}, "cache_salt"),
+    ({"return_token_ids": True}, "return_token_ids"),
+    ({"logit_bias": {5: 1.0}}, "logit_bias"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
+async def test_unsupported_by_the_model(fields, param):
+    """What this model's tensors cannot carry is refused."""
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(FakeModel(unsupported=frozenset({param})), **fields)
+
+    assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
+
+
+async def test_prompt_logprobs_are_asked_for_once():
+    """A chat tells what its prompt is worth once, however many choices it has."""
+    answer = await prepare(FakeModel(), n=3, prompt_logprobs=1)
+
+    asked = [request.sampling_params.prompt_logprobs for request in answer.requests]
+    assert asked == [1, None, None]
+
+
+async def test_too_many_prompt_logprobs():
+    """Log probabilities that would fill the memory are refused by name."""
+    with pytest.raises(InvalidRequest) as refused:
+        await prepare(
+            FakeModel(),
+            messages=[{"role": "user", "content": "a" * 20_000}],
+            prompt_logprobs=20,
+        )
+
+    assert refused.value.param == "prompt_logprobs"
+
+
+async def test_fields_beside_the_sampling():
+    """Priority and cache salt go to the engine as they are."""
+    answer = await prepare(FakeModel(), priority=-1, cache_salt="a")
+
+    assert (answer.requests[0].priority, answer.requests[0].cache_salt) == (-1, "a")
+
+
+LOGPROBS: list[tuple[dict[str, Any], int | None]] = [
+    ({}, None),
+    ({"logprobs": False}, None),
+    ({"logprobs": True}, 0),
+    ({"logprobs": True, "top_logprobs": 0}, 0),
+    ({"logprobs": True, "top_logprobs": 20}, 20),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), LOGPROBS)
+async def test_logprobs(fields, expected):
+    """The engine tells as many alternatives as the request asks for, or none."""
+    answer = await prepare(FakeModel(), **fields)
+
+    assert expected == answer.requests[0].sampling_params.logprobs
+
+
+async def test_what_is_told_beside_the_answer():
+    """Tier and metadata come back where they were given; the fingerprint always."""
+    plain = await complete(await prepare(FakeModel()))
+    told = await complete(
+        await prepare(FakeModel(), service_tier="auto", metadata={"a": "b"}, store=True)
+    )
+
+    assert {"service_tier", "metadata"} == told.keys() - plain.keys()
+    assert (told["service_tier"], told["metadata"]) == ("default", {"a": "b"})
+    assert told["system_fingerprint"] == plain["system_fingerprint"]
+    assert told["system_fingerprint"].startswith("fp_")
+
+
+async def test_whole_answer():
+    """A whole answer has every choice, its reason, and the counts; openai-python reads it."""
+    answer = await prepare(FakeModel(), n=2)
+
+    completion = await complete(answer)
+
+    read = openai.types.chat.ChatCompletion.model_validate_json(orjson.dumps(completion))
+    assert [
+        (choice.index, choice.message.content, choice.finish_reason) for choice in read.choices
+    ] == [(0, "Hello", "stop"), (1, "Hello", "stop")]
+    assert read.usage is not None
+    assert (
+        read.usage.prompt_tokens,
+        read.usage.completion_tokens,
+        read.usage.total_tokens,
+    ) == (3, 4, 7)
+    assert (answer.id, "fake", "chat.completion") == (read.id, read.model, read.object)
+
+
+async def test_the_length_of_a_prompt():
+    """By the server's own limit, whatever the model's context; it holds for what is shown too."""
+    chat = ChatCompletions(
+        InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
+    )
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "five!"}])
+    longer = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "sixsix"}])
+    model: Any = FakeModel()
+
+    assert len((await chat.build_job(request, model)).requests[0].prompt_token_ids or ()) == 5
+    for read in (chat.prepare, chat.build_job):
+        with pytest.raises(InvalidRequest) as refused:
+            await read(longer, model)
+        assert (refused.value.param, refused.value.code) == ("messages", "max_tokens_per_request")
+
+
+async def test_a_full_queue():
+    """Who would not even wait is told before the prompt is rendered."""
+    chat = ChatCompletions(
+        InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
+    )
+    model: Any = FakeModel()
+    await limiter.slots_for(model).acquire(1)
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
+
+    with pytest.raises(QueueFull):
+        await chat.prepare(request, model)
+
+    assert model.rendered == []

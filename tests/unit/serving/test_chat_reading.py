@@ -1,0 +1,532 @@
+"""Answers that a parser reads, streamed and whole: the same, and what the samples say."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
+
+from openai_frontend.errors import InferenceFailed, InvalidRequest
+from openai_frontend.generation import CompletionDelta, TokenCounts
+from openai_frontend.parsing.output_format import OutputFormat
+from openai_frontend.parsing.registry import family_named
+from openai_frontend.serving.chat import chunks, complete
+from tests.sdk_types import check_body, check_event
+from tests.stream_rules import Asked, StreamRules
+from tests.unit.parsing import samples
+from tests.unit.serving.fake_model import FakeModel
+from tests.unit.serving.test_chat import prepare
+
+PATH = "/v1/chat/completions"
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in samples.TOOLS.items()
+]
+CODE = {"type": "custom", "custom": {"name": "code"}}
+CALL = '<tool_call>{"name": "now", "arguments": {"a": 1}}</tool_call>'
+
+
+def reading(family: str) -> OutputFormat:
+    return OutputFormat(family=family_named(family))
+
+
+def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeModel:
+    """A model that says these pieces, a token for each character."""
+    deltas = [CompletionDelta(piece, list(map(ord, piece))) for piece in pieces]
+    counts = TokenCounts(prompt_tokens=5, completion_tokens=sum(map(len, pieces)))
+    last = CompletionDelta(finish_reason=options.pop("reason", "stop"), counts=counts)
+    known = frozenset({"tools"})
+    return FakeModel(
+        [*([delta] for delta in deltas), [last]],
+        output_format=reading(family),
+        template_variables=known,
+        **options,
+    )
+
+
+async def whole(of: FakeModel, **fields: Any) -> dict[str, Any]:
+    """The whole answer, as the SDK's types have it."""
+    async with asyncio.timeout(20):
+        completion = await complete(await prepare(of, **{"tools": TOOLS, **fields}))
+    check_body(PATH, orjson.dumps(completion))
+    return completion
+
+
+async def streamed(of: FakeModel, **fields: Any) -> list[dict[str, Any]]:
+    """The chunks of the answer, whose order is checked."""
+    body = {"tools": TOOLS, **fields, "stream": True}
+    answer = await prepare(of, **body)
+    stream, rules = chunks(answer), StreamRules(Asked.by(body), chat=True)
+    sent = stream.start()
+    async with asyncio.timeout(20), aclosing(answer.bursts()) as bursts:
+        async for burst in bursts:
+            for choice, deltas in burst:
+                sent += stream.feed(choice, deltas)
+    sent += stream.finish()
+    events = [event.removeprefix("data: ") for event in sent.decode().split("\n\n")[:-1]]
+    for event in events:
+        check_event(PATH, event.encode())
+        rules.feed(event)
+    rules.finish()
+    return [orjson.loads(event) for event in events[:-1]]
+
+
+def added_up(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The completion that the SDK makes of chunks."""
+    state: Any = ChatCompletionStreamState()
+    for part in parts:
+        state.handle_chunk(ChatCompletionChunk.construct(**part))
+    completion: dict[str, Any] = state.current_completion_snapshot.to_dict()
+    return completion
+
+
+def said(completion: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each choice says, without the ids, which are random."""
+    return [
+        {
+            "content": choice["message"].get("content") or "",
+            "reasoning_content": choice["message"].get("reasoning_content", ""),
+            "reasoning": choice["message"].get("reasoning", ""),
+            "calls": [
+                {"type": call["type"], call["type"]: called(call[call["type"]])}
+                for call in choice["message"].get("tool_calls") or ()
+            ],
+            "function_call": choice["message"].get("function_call"),
+            "finish_reason": choice["finish_reason"],
+        }
+        for choice in completion["choices"]
+    ]
+
+
+def called(call: dict[str, Any]) -> dict[str, Any]:
+    """Without what the SDK adds of its own."""
+    return {name: value for name, value in call.items() if name != "parsed_arguments"}
+
+
+def cut(text: str, places: Sequence[int]) -> list[str]:
+    ends = sorted({place % (len(text) + 1) for place in places})
+    return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+OUTPUTS = [
+    pytest.param(path.stem, output, id=f"{path.stem}-{output['name']}")
+    for path in samples.FILES
+    for output in samples.outputs(path)
+]
+
+
+def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
+    """Messages whose rendering ends as the sample's prompt did."""
+    reasoning = family_named(family).reasoning
+    opened = output.get("reasoning_open")
+    if reasoning is None or opened is None:
+        return [{"role": "user", "content": "hi"}]
+    return [{"role": "user", "content": reasoning.start if opened else reasoning.end}]
+
+
+@pytest.mark.parametrize(("family", "output"), OUTPUTS)
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(places=st.lists(st.integers(0, 400), max_size=40))
+async def test_streamed_and_whole_are_the_sample(family, output, places):
+    """However the answer is cut into deltas, it says what the sample says, streamed and whole."""
+    pieces, messages = cut(output["text"], places), prompt_for(family, output)
+    fields = {"messages": messages, "tools": TOOLS if reading(family).tools else None}
+
+    one = await whole(model(pieces, family), **fields)
+    parts = added_up(await streamed(model(pieces, family), **fields))
+
+    [of_whole], [of_stream] = said(one), said(parts)
+    assert of_stream == of_whole
+    assert (of_whole["content"], of_whole["reasoning"]) == (output["content"], output["reasoning"])
+    names = [call["function"]["name"] for call in of_whole["calls"]]
+    assert names == [call["name"] for call in output["calls"]]
+    if any(call.get("complete", True) for call in output["calls"]):
+        assert of_whole["finish_reason"] == "tool_calls"
+    else:
+        assert of_whole["finish_reason"] == "stop"
+
+
+async def test_deltas():
+    """OpenAI's deltas: what begins a call comes once, then pieces of its arguments."""
+    pieces = ["<think>", "hm", "</think>", "Hi.", CALL[:44], CALL[44:]]
+
+    events = await streamed(model(pieces))
+
+    deltas = [event["choices"][0]["delta"] for event in events]
+    begun = deltas[3]["tool_calls"][0]
+    assert (begun["index"], begun["type"]) == (0, "function")
+    assert begun["function"] == {"name": "now", "arguments": ""}
+    del deltas[3]
+    assert deltas == [
+        {"role": "assistant", "content": None},
+        {"reasoning_content": "hm", "reasoning": "hm"},
+        {"content": "Hi."},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        {},
+    ]
+
+
+@pytest.mark.parametrize("name", ["files.read", "github/search", "a" * 128])
+@pytest.mark.parametrize(
+    ("family", "text"),
+    [
+        ("qwen3", '<tool_call>{"name": "NAME", "arguments": {}}</tool_call>'),
+        ("pythonic", "[NAME()]"),
+        ("qwen3_coder", "<tool_call>\n<function=NAME>\n</function>\n</tool_call>"),
+        ("mistral", "[TOOL_CALLS]NAME[ARGS]{}"),
+    ],
+)
+async def test_names_of_mcp(name, family, text):
+    """Names may hold dots and slashes, and be as long as MCP's."""
+    tools = [{"type": "function", "function": {"name": name}}]
+
+    completion = await whole(model([text.replace("NAME", name)], family), tools=tools)
+
+    [call] = completion["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": name, "arguments": "{}"}
+
+
+async def test_message_of_calls_alone():
+    """A message that only calls tools has no content, and no fields of what it does not say."""
+    completion = await whole(model([CALL]))
+
+    [choice] = completion["choices"]
+    [call] = choice["message"].pop("tool_calls")
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+    }
+    assert call["function"] == {"name": "now", "arguments": '{"a": 1}'}
+    assert call["id"].startswith("call_")
+
+
+async def test_without_tools_a_call_is_text():
+    """Without tools, or with a choice of none, what looks like a call is the answer's text."""
+    for fields in ({"tools": None}, {"tool_choice": "none"}):
+        [answer] = said(await whole(model([CALL]), **fields))
+
+        assert (answer["content"], answer["finish_reason"]) == (CALL, "stop")
+
+
+NAMED = {"type": "function", "function": {"name": "now"}}
+REASONS: list[tuple[Any, str, str]] = [
+    ("auto", "stop", "tool_calls"),
+    ("required", "stop", "tool_calls"),
+    (NAMED, "stop", "tool_calls"),
+    ("auto", "length", "length"),
+]
+
+
+@pytest.mark.parametrize(("choice", "reason", "expected"), REASONS)
+async def test_finish_reason(choice, reason, expected):
+    """Calls are the reason for the end, named or chosen, unless the answer was cut."""
+    of = model([CALL], "hermes", reason=reason)
+
+    events = await streamed(of, tool_choice=choice)
+
+    assert events[-1]["choices"][0]["finish_reason"] == expected
+
+
+HELD: list[tuple[Any, str]] = [
+    (NAMED, '{"a": 1}'),
+    ("required", '[{"name": "now", "parameters": {"a": 1}}]'),
+]
+
+
+@pytest.mark.parametrize(("choice", "text"), HELD)
+async def test_answers_that_the_engine_holds_to_calls(choice, text):
+    """Where a family has no form that the engine could hold it to, the answer is JSON."""
+    [answer] = said(await whole(model([*text], "gemma4"), tool_choice=choice))
+
+    assert answer["calls"] == [
+        {"type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
+    ]
+    assert answer["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_parallel_tool_calls(stream):
+    """One call at most: what follows it is not told, and the engine is stopped."""
+    of = model([*CALL, *CALL, "never told"], endless=True)
+
+    fields = {"parallel_tool_calls": False}
+    answered = added_up(await streamed(of, **fields)) if stream else await whole(of, **fields)
+
+    [answer] = said(answered)
+    assert answer["calls"] == [
+        {"type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
+    ]
+    assert (answer["content"], answer["finish_reason"], of.open) == ("", "tool_calls", 0)
+    assert of.requests[0].stream  # or the engine would tell nothing before its own end
+
+
+async def test_one_choice_ends_before_the_others():
+    """Where one of several choices is over, the others go on."""
+    of = model([CALL, CALL, "text"])
+
+    completion = await whole(of, parallel_tool_calls=False, n=3)
+
+    assert [len(each["calls"]) for each in said(completion)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_arguments_too_long(stream):
+    """A call without end is cut as an answer without end is, and the engine is stopped."""
+    endless_call = CALL.replace("1}}", '"' + "x" * 140_000)
+    of = model([endless_call[at : at + 7000] for at in range(0, 140_000, 7000)], endless=True)
+
+    answered = added_up(await streamed(of)) if stream else await whole(of)
+
+    [answer] = said(answered)
+    [call] = answer["calls"]
+    assert (len(call["function"]["arguments"]), answer["finish_reason"]) == (131_072, "length")
+    assert of.open == 0
+
+
+async def test_legacy_functions():
+    """`functions` are answered by `function_call`, one at most."""
+    functions = [tool["function"] for tool in TOOLS]
+    fields = {"tools": None, "functions": functions}
+    for answered in (
+        await whole(model([CALL, CALL]), **fields),
+        added_up(await streamed(model([*CALL, *CALL]), **fields)),
+    ):
+        [answer] = said(answered)
+        assert answer["function_call"] == {"name": "now", "arguments": '{"a": 1}'}
+        assert (answer["calls"], answer["finish_reason"]) == ([], "function_call")
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+async def test_custom_tools(size):
+    """A custom tool is called with text; its call has OpenAI's own type."""
+    text = (
+        '<tool_call>{"name": "code", "arguments": {"input": "print(\\"\\u00e9\\")\\n"}}</tool_call>'
+    )
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+
+    completion = await whole(model(pieces), tools=[CODE])
+    events = await streamed(model(pieces), tools=[CODE])
+
+    [answer] = said(completion)
+    called = {"name": "code", "input": 'print("é")\n'}
+    assert answer["calls"] == [{"type": "custom", "custom": called}]
+    deltas = [event["choices"][0]["delta"].get("tool_calls", [{}])[0] for event in events]
+    assert [delta["type"] for delta in deltas if "type" in delta] == ["custom"]
+    pieces_of_input = [delta["custom"]["input"] for delta in deltas if "custom" in delta]
+    assert "".join(pieces_of_input) == called["input"]
+
+
+async def test_reasoning_is_counted():
+    """The tokens of reasoning are counted, streamed or whole, told or left out."""
+    text = "<think>hm</think>Hi"
+    include_usage = {"stream_options": {"include_usage": True}}
+    for pieces in ([*text], [text]):
+        for fields in ({}, {"include_reasoning": False}):
+            completion = await whole(model(pieces), tools=None, **fields)
+            events = await streamed(model(pieces), tools=None, **fields, **include_usage)
+
+            for usage in (completion["usage"], events[-1]["usage"]):
+                details = usage["completion_tokens_details"]
+                told = usage["completion_tokens"], details["reasoning_tokens"]
+                assert told == (len(text), len("hm</think>"))
+
+
+async def test_include_reasoning():
+    """Reasoning that is not wanted is not told, streamed or whole."""
+    pieces = [*"<think>hm</think>Hi"]
+    fields: dict[str, Any] = {"tools": None, "include_reasoning": False}
+
+    of_whole = said(await whole(model(pieces), **fields))
+    of_stream = said(added_up(await streamed(model(pieces), **fields)))
+
+    assert (of_whole[0]["reasoning"], of_whole[0]["content"]) == ("", "Hi")
+    assert of_stream == of_whole
+
+
+def with_logprobs(text: str) -> FakeModel:
+    def position(letter: str) -> dict[int, dict[str, Any]]:
+        return {ord(letter): {"logprob": -1.0, "rank": 1, "decoded_token": letter}}
+
+    deltas = [
+        CompletionDelta(letter, [ord(letter)], logprobs=[position(letter)]) for letter in text
+    ]
+    last = CompletionDelta(finish_reason="stop")
+    return FakeModel(
+        [*([delta] for delta in deltas), [last]],
+        output_format=reading("qwen3"),
+        template_variables=frozenset({"tools"}),
+    )
+
+
+async def test_log_probabilities():
+    """Every token is told once, in order, with the frame that it leads to."""
+    text = f"<think>hm</think>Hi {CALL}"
+    fields = {"logprobs": True, "return_token_ids": True}
+
+    events = await streamed(with_logprobs(text), **fields)
+    completion = await whole(with_logprobs(text), **fields)
+
+    choices = [event["choices"][0] for event in events]
+    told = [each for choice in choices for each in (choice["logprobs"] or {}).get("content", ())]
+    assert "".join(token["token"] for token in told) == text
+    ids = [token for choice in choices for token in choice.get("token_ids", ())]
+    assert ids == [ord(letter) for letter in text]
+    assert completion["choices"][0]["logprobs"]["content"] == told
+    assert completion["choices"][0]["token_ids"] == ids
+
+
+async def test_fewer_events():
+    """An interval joins what tokens say, and changes nothing of it."""
+    text = f"<think>hm</think>Hi there. {CALL}"
+
+    many = await streamed(model([*text]))
+    few = await streamed(model([*text]), stream_interval=8)
+
+    assert len(few) < len(many) / 2
+    assert said(added_up(few)) == said(added_up(many))
+
+
+async def test_obfuscation_and_counts_so_far():
+    """What concerns every chunk concerns those of calls and reasoning."""
+    options = {"include_obfuscation": True, "continuous_usage_stats": True, "include_usage": True}
+
+    events = await streamed(model([*f"<think>hm</think>{CALL}"]), stream_options=options)
+
+    told = [event["usage"]["completion_tokens"] for event in events[1:]]
+    assert told == sorted(told)
+    assert all("obfuscation" in event for event in events[1:-1])
+
+
+async def test_echo():
+    """What was prefilled stands before what is read."""
+    prefilled = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
+    fields = {"messages": prefilled, "continue_final_message": True, "echo": True}
+
+    of_whole = said(await whole(model([*"llo"]), **fields))
+    of_stream = said(added_up(await streamed(model([*"llo"]), **fields)))
+
+    assert of_whole[0]["content"] == "Hello"
+    assert of_stream == of_whole
+
+
+PREFILLS = [
+    ("deepseek_r1", "He", "llo", ("", "llo")),
+    ("deepseek_r1", "<think>hm</think>He", "llo", ("", "llo")),
+    ("deepseek_r1", "<think>h", "m</think>Hi", ("m", "Hi")),
+    ("qwen3", "He", "llo", ("", "llo")),
+    ("qwen3", "<think>h", "m</think>Hi", ("m", "Hi")),
+]
+
+
+@pytest.mark.parametrize(("family", "prefilled", "text", "expected"), PREFILLS)
+async def test_prefilled_answers(family, prefilled, text, expected):
+    """An answer that was begun goes on where it stands: in its text, or within its reasoning."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": prefilled}]
+    fields = {"tools": None, "messages": messages, "continue_final_message": True}
+
+    [answer] = said(await whole(model([*text], family), **fields))
+
+    assert (answer["reasoning"], answer["content"]) == expected
+
+
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_client_that_goes(n):
+    """Whoever stops reading ends the generation."""
+    of = model([*CALL], endless=True)
+    answer = await prepare(of, tools=TOOLS, n=n)
+
+    async with aclosing(answer.bursts()) as bursts:
+        await anext(bursts)
+        assert of.open > 0
+
+    assert of.open == 0
+
+
+async def test_choices_that_end_early_one_by_one():
+    """Each of several choices is stopped at its own end, though none would end by itself."""
+    of = model([*CALL], endless=True)
+
+    completion = await whole(of, parallel_tool_calls=False, n=3)
+
+    assert [len(each["calls"]) for each in said(completion)] == [1, 1, 1]
+    assert of.open == 0
+
+
+async def test_a_failure_within_a_call():
+    """An engine's failure is not taken for the end of a call."""
+    of = model([CALL[:40]], failure=InferenceFailed("gone"))
+
+    with pytest.raises(InferenceFailed):
+        await whole(of)
+
+
+async def test_what_the_engine_is_asked():
+    """The parser has each token's id, special tokens in the text, and no relay past it."""
+    of = model([CALL], "mistral")
+    await streamed(of)
+
+    [request] = of.requests
+    assert (request.return_token_ids, request.relay) == (True, None)
+    assert not request.sampling_params.skip_special_tokens
+
+
+async def test_special_tokens_that_the_request_decides():
+    """A request that says what becomes of special tokens is obeyed."""
+    of = model([CALL], "mistral")
+    await streamed(of, skip_special_tokens=True)
+
+    assert of.requests[0].sampling_params.skip_special_tokens
+
+
+async def test_models_that_cannot_do_it():
+    """What a model cannot tell is not asked of it."""
+    cannot = frozenset({"return_token_ids", "skip_special_tokens", "stream"})
+    of = model(["hi"], "mistral", unsupported=cannot)
+    await whole(of, parallel_tool_calls=False)
+
+    [request] = of.requests
+    assert (request.return_token_ids, request.stream) == (False, False)
+    assert request.sampling_params.skip_special_tokens
+
+
+async def test_plain_answers_are_not_read():
+    """Without tools, and where a model does not reason, no parser stands in the way."""
+    for fields in ({"tools": None}, {"tool_choice": "none"}):
+        answer = await prepare(model(["hi"], "hermes"), stream=True, **{"tools": TOOLS, **fields})
+
+        assert answer.parser is None
+        assert answer.requests[0].relay is not None
+
+
+async def test_tools_for_a_model_without():
+    """A model whose calls nobody recognises is offered no tools."""
+    with pytest.raises(InvalidRequest) as refused:
+        await whole(model(["hi"], "text"))
+
+    assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
+
+
+async def test_prompt_that_was_cut():
+    """The end of a prompt that is known as tokens alone says whether reasoning is open."""
+
+    class CutModel(FakeModel):
+        async def render_chat(self, messages: Any, **options: Any) -> Any:
+            prompt = await super().render_chat(messages, **options)
+            return type(prompt)(None, prompt.token_ids)
+
+    of = CutModel([[CompletionDelta("hm</think>Hi")], [CompletionDelta(finish_reason="stop")]],
+                  output_format=reading("qwen3"))  # fmt: skip
+
+    messages = [{"role": "user", "content": "x" * 100 + "<think>"}]
+    [answer] = said(await whole(of, tools=None, messages=messages))
+
+    assert (answer["reasoning"], answer["content"]) == ("hm", "Hi")

@@ -1,0 +1,252 @@
+"""Which answers take the short way, and that their streams are the same for it."""
+
+from collections.abc import Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openai_frontend.generation import (
+    CompletionDelta,
+    FrameWriter,
+    GenerationRequest,
+    SamplingParams,
+    TextRelay,
+)
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.collect import Collector
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.output.stream import ChunkStream
+from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK, ChunkShape
+from tests import mock_models
+from tests.unit.serving.fake_model import FakeModel, last
+
+KINDS: dict[str, tuple[ChunkShape, type[ChatLogprobs | TextLogprobs]]] = {
+    "chat": (CHAT_COMPLETION_CHUNK, ChatLogprobs),
+    "completions": (COMPLETION_CHUNK, TextLogprobs),
+}
+
+
+class Way:
+    """A short way: it frames what is put on it."""
+
+    def __init__(self) -> None:
+        self.relay = TextRelay()
+        self.relay.offer(self._open)
+        self.opened = 0
+        self.resumed = 0
+
+    def _open(
+        self, before: bytes, after: bytes, write: FrameWriter, socket: object
+    ) -> Callable[[], None]:
+        self.opened += 1
+        self._around, self._write = (before, after), write
+        return self._resume
+
+    def _resume(self) -> None:
+        self.resumed += 1
+
+    def put(self, text: str) -> bool:
+        before, after = self._around
+        return self._write(before + orjson.dumps(text) + after)
+
+
+def answer(relay: TextRelay | None, choices: int = 1, **fields: Any) -> CompletionJob:
+    return CompletionJob(
+        id="id",
+        model=FakeModel(),  # type: ignore[arg-type]
+        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
+        requests=[
+            GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2], relay=relay)
+            for i in range(choices)
+        ],
+        n=choices,
+        **fields,
+    )
+
+
+def dropped(frame: bytes) -> bool:
+    raise AssertionError("nothing is written")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("include_usage", [False, True])
+@given(
+    pieces=st.lists(st.tuples(st.text(min_size=1, max_size=4), st.booleans()), max_size=8),
+    end=st.text(max_size=2),
+)
+def test_same_stream(kind, include_usage, pieces, end):
+    """Whichever of the texts take the short way, the stream's bytes are the same."""
+    told, way = answer(None, options=ResponseOptions(include_usage=include_usage)), Way()
+    relayed = answer(way.relay, options=ResponseOptions(include_usage=include_usage))
+    shape, logprobs = KINDS[kind]
+    long, short = ChunkStream(told, shape, logprobs), ChunkStream(relayed, shape, logprobs)
+    sent = [long.start(), short.start()]
+
+    def write(frame: bytes) -> bool:
+        sent[1] += frame
+        return False
+
+    assert short.relay(write) is not None
+    for text, is_short in pieces:
+        sent[0] += long.feed(0, [CompletionDelta(text)])
+        if is_short:
+            way.put(text)
+        else:
+            sent[1] += short.feed(0, [CompletionDelta(text)])
+    sent[0] += long.feed(0, [last(end)]) + long.finish()
+    sent[1] += short.feed(0, [last(end)]) + short.finish()
+
+    assert timeless(sent[0]) == timeless(sent[1])
+
+
+def timeless(stream: bytes) -> list[bytes]:
+    """The events, without the time at which each answer was begun."""
+    events = [event.removeprefix(b"data: ") for event in stream.split(b"\n\n")]
+    return [
+        orjson.dumps(orjson.loads(event) | {"created": 0}) if event[:1] == b"{" else event
+        for event in events
+    ]
+
+
+def test_resume_and_hold_pass_through():
+    """What the writer answers reaches the way, and what `relay` gives resumes the way."""
+    way = Way()
+    answers = [True, False]
+    stream = ChunkStream(answer(way.relay), *KINDS["chat"])
+
+    resume = stream.relay(lambda frame: answers.pop(0))
+
+    assert resume is not None
+    assert [way.put("a"), way.put("b")] == [True, False]
+    resume()
+    assert (way.opened, way.resumed) == (1, 1)
+
+
+LONG: dict[str, ResponseOptions] = {
+    "log probabilities": ResponseOptions(logprobs=0),
+    "token ids": ResponseOptions(token_ids=True),
+    "padding": ResponseOptions(obfuscate=True),
+    "an interval": ResponseOptions(interval=2),
+    "counts so far": ResponseOptions(include_usage=True, continuous_usage=True),
+}
+
+
+@pytest.mark.parametrize("details", LONG.values(), ids=LONG)
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_than_text_takes_the_long_way(kind, details):
+    """Where a frame holds more than text, or counts it, each delta is fed."""
+    way = Way()
+
+    assert ChunkStream(answer(way.relay, options=details), *KINDS[kind]).relay(dropped) is None
+    assert way.opened == 0
+
+
+def test_several_choices_take_the_long_way():
+    """The texts of several choices are fed."""
+    way = Way()
+
+    assert ChunkStream(answer(way.relay, 2), *KINDS["chat"]).relay(dropped) is None
+    assert way.opened == 0
+
+
+@pytest.mark.parametrize("relay", [None, TextRelay()], ids=["no relay", "no offer"])
+def test_no_short_way(relay):
+    """Where none runs the request the short way, the long way is taken."""
+    assert ChunkStream(answer(relay), *KINDS["chat"]).relay(dropped) is None
+
+
+# ---- over the real core: what a model offers ----
+
+
+def request(*, relay: TextRelay, **fields: Any) -> GenerationRequest:
+    return GenerationRequest(
+        request_id="r", prompt_token_ids=[1], stream=True, relay=relay, **fields
+    )
+
+
+@pytest.mark.usefixtures("nothing_left")
+async def test_model_relays(tmp_path: Path) -> None:
+    """Once the way is taken, texts are frames; the rest is still a delta, the counts too."""
+    mock_models.write(tmp_path, "m", tokens=["a", '"'], answer_tokens=40, tokens_per_second=1000)
+    frames: list[bytes] = []
+    relay = TextRelay()
+    fed = Collector(answer(None))
+
+    def write(frame: bytes) -> bool:
+        frames.append(frame)
+        return False
+
+    async with (
+        mock_models.serving(tmp_path) as registry,
+        aclosing(registry.get("m").generate(request(relay=relay))) as bursts,
+    ):
+        before = await anext(bursts)
+        fed.feed(0, before)
+        assert relay.take(b"<", b">", write) is not None
+        async for burst in bursts:
+            fed.feed(0, burst)
+    del bursts, burst
+    [whole], usage = fed.finish()
+
+    relayed = "".join(orjson.loads(frame[1:-1]) for frame in frames)
+    first = "".join(delta.text for delta in before)
+    assert whole.text == first + whole.text[-1]
+    assert first + relayed + whole.text[-1] == 'a"' * 20
+    assert (usage.completion_tokens, whole.finish_reason) == (40, "stop")
+
+
+async def test_generation_that_is_closed_writes_no_more(tmp_path: Path) -> None:
+    """Who stops listening gets no frame after that, though the engine may still be at it."""
+    mock_models.write(tmp_path, "m", tokens_per_second=1000)
+    frames: list[bytes] = []
+    relay = TextRelay()
+
+    def write(frame: bytes) -> bool:
+        frames.append(frame)
+        return False
+
+    async with mock_models.serving(tmp_path) as registry:
+        model = registry.get("m")
+        async with aclosing(model.generate(request(relay=relay))) as bursts:
+            await anext(bursts)
+            resume = relay.take(b"", b"", write)
+        assert resume is not None
+        written = len(frames)
+        resume()
+        short = request(relay=TextRelay(), sampling_params=SamplingParams(max_tokens=20))
+        async for _ in model.generate(short):
+            pass
+
+        assert written == len(frames)
+
+
+OFFERED: dict[str, tuple[bool, dict[str, Any]]] = {
+    "text": (True, {}),
+    "sampling": (True, {"sampling_params": SamplingParams(max_tokens=5, temperature=0.0)}),
+    "token ids": (False, {"return_token_ids": True}),
+    "logprobs": (False, {"sampling_params": SamplingParams(logprobs=0)}),
+    "logprobs by id": (False, {"sampling_params": SamplingParams(logprob_token_ids=[1])}),
+    "prompt logprobs": (False, {"sampling_params": SamplingParams(prompt_logprobs=1)}),
+    "the prompt alone": (False, {"sampling_params": SamplingParams(max_tokens=0)}),
+}
+
+
+async def test_offer(tmp_path: Path) -> None:
+    """A model offers the short way where its responses hold text alone."""
+    mock_models.write(tmp_path, "m", tokens_per_second=1000)
+    found = {}
+    async with mock_models.serving(tmp_path) as registry:
+        for name, (_, fields) in OFFERED.items():
+            asked = request(relay=(relay := TextRelay()), **fields)
+            async with aclosing(registry.get("m").generate(asked)) as bursts:
+                await anext(bursts)
+                found[name] = relay.take(b"", b"", lambda frame: False) is not None
+
+    assert {name: offered for name, (offered, _) in OFFERED.items()} == found

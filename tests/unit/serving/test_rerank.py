@@ -1,0 +1,125 @@
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import InvalidRequest
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.rerank import Reranking, has_texts
+from openai_frontend.serving.scoring import Scoring
+from schemas.rerank import RerankRequest, TextsRerankRequest
+from tests.unit.serving.fake_pooling_model import FakePoolingModel
+
+POLICY = FieldPolicy("reject")
+RERANKING = Reranking(POLICY, Scoring(InferenceLimits(), POLICY, ConcurrencyLimiter(99)))
+DOCUMENTS = ["x", "ab", "a", "ba"]  # 0, 2, 1 and 2 letters of the query "ab"
+BEST_FIRST = [1, 3, 2, 0]  # of equal documents the first stays first
+
+
+def request(**fields: Any) -> RerankRequest:
+    return RerankRequest.model_validate(
+        {"model": "fake", "query": "ab", "documents": DOCUMENTS, **fields}
+    )
+
+
+def cross_encoder() -> Any:
+    return FakePoolingModel(tasks=["score"])
+
+
+async def test_order():
+    """The most relevant document comes first, with its place in the request."""
+    answer = await RERANKING.create(request(), cross_encoder())
+
+    results = [(result.index, result.relevance_score) for result in answer.results]
+    assert results == [(1, 2), (3, 2), (2, 1), (0, 0)]
+    assert (answer.model, answer.usage.prompt_tokens) == ("fake", 14)
+
+
+@pytest.mark.parametrize(("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (9, 4)])
+async def test_top_n(top_n, expected):
+    """top_n keeps the best of them; 0 is vLLM's word for all."""
+    answer = await RERANKING.create(request(top_n=top_n), cross_encoder())
+
+    assert BEST_FIRST[:expected] == [result.index for result in answer.results]
+
+
+RETURNED = [("create", None, True), ("create", False, False), ("create_for_cohere", None, False),
+            ("create_for_cohere", True, True)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "return_documents", "expected"), RETURNED)
+async def test_return_documents(method, return_documents, expected):
+    """Jina's form has the documents unless told otherwise, Cohere's v2 only where asked."""
+    create = getattr(RERANKING, method)
+
+    answer = await create(request(return_documents=return_documents), cross_encoder())
+
+    texts = [result.document and result.document.text for result in answer.results]
+    assert texts == ([DOCUMENTS[at] for at in BEST_FIRST] if expected else [None] * 4)
+
+
+async def test_cohere():
+    """Cohere's form counts tokens under meta."""
+    answer = await RERANKING.create_for_cohere(request(), cross_encoder())
+
+    assert [result.index for result in answer.results] == BEST_FIRST
+    assert (answer.meta.api_version.version, answer.meta.tokens.input_tokens) == ("2", 14)
+
+
+async def test_text_embeddings_inference():
+    """TEI's form is a bare list of index and score."""
+    texts = TextsRerankRequest(query="ab", texts=DOCUMENTS, return_text=True)
+
+    ranks = await RERANKING.create_for_texts(texts, cross_encoder())
+
+    assert [(rank.index, rank.score, rank.text) for rank in ranks] == [
+        (1, 2, "ab"), (3, 2, "ba"), (2, 1, "a"), (0, 0, "x"),
+    ]  # fmt: skip
+
+
+async def test_documents_as_objects():
+    """A document, or the query, may be an object with its text."""
+    fields = {"query": {"text": "ab"}, "documents": [{"text": "a", "id": 7}, "ab"]}
+
+    answer = await RERANKING.create(request(**fields), cross_encoder())
+
+    assert [(each.index, each.document.text) for each in answer.results] == [(1, "ab"), (0, "a")]
+
+
+async def test_by_similarity():
+    """A model that only embeds ranks by the angle between query and document."""
+    model: Any = FakePoolingModel(
+        vectors={"ab": [1, 0], "x": [0, 1], "a": [1, 0.2], "ba": [1, 0.1]}
+    )
+
+    answer = await RERANKING.create(request(), model)
+
+    assert [result.index for result in answer.results] == [1, 3, 2, 0]
+
+
+async def test_refused():
+    """A field that cannot be honoured is refused by name, and nothing reaches the model."""
+    model = cross_encoder()
+
+    with pytest.raises(InvalidRequest) as refused:
+        await RERANKING.create(request(max_tokens_per_doc=5), model)
+
+    assert (refused.value.param, model.scored) == ("max_tokens_per_doc", [])
+
+
+BODIES = [
+    (b'{"query": "q", "texts": ["a"]}', True),
+    (b'{"query": "q", "texts" : ["documents"]}', True),
+    (rb'{"query": "q", "texts": ["\"documents\":"]}', True),
+    (b'{"query": "q", "documents": ["a"]}', False),
+    (b'{"query": "q", "documents": ["texts"]}', False),
+    (rb'{"query": "\"texts\":", "documents": ["a"]}', False),
+    (b"nonsense", False),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES)
+def test_dialects_are_told_apart(body, expected):
+    """TEI's requests have the key `texts`; what texts say does not matter."""
+    assert expected is has_texts(body)

@@ -1,0 +1,172 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from openai_frontend.errors import ContextLengthExceeded, InferenceFailed, InvalidRequest
+from openai_frontend.generation import (
+    EmbeddingResult,
+    EmbedRequest,
+    ScorePairRequest,
+    ScoreResult,
+)
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.request.field_policy import FieldPolicy
+from openai_frontend.serving.request.limits import InferenceLimits
+from openai_frontend.serving.scoring import Scoring
+from schemas.score import ScoreRequest as WireRequest
+from schemas.score import ScoreResponse
+from tests.unit.serving.fake_pooling_model import FakePoolingModel
+
+SCORING = Scoring(InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99))
+VECTORS: dict[str, list[float]] = {"x": [1, 0, 0], "near": [1, 0.1, 0], "far": [0, 1, 0]}
+
+
+async def create(model: FakePoolingModel, **fields: Any) -> ScoreResponse:
+    request = WireRequest.model_validate({"model": "fake", **fields})
+    return await SCORING.create(request, model)  # type: ignore[arg-type]
+
+
+def cross_encoder(**options: Any) -> FakePoolingModel:
+    return FakePoolingModel(tasks=["score"], **options)
+
+
+NAMES = [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2")]
+
+
+@pytest.mark.parametrize(("first", "second"), NAMES)
+async def test_names(first, second):
+    """Each of vLLM's names for the two sides is taken."""
+    answer = await create(cross_encoder(), **{first: "ab", second: ["a", "x", "ab"]})
+
+    assert [(each.index, each.score) for each in answer.data] == [(0, 1), (1, 0), (2, 2)]
+
+
+SHAPES: list[tuple[Any, Any, list[float]]] = [
+    ("a", "ab", [1]),
+    ("a", ["a", "b"], [1, 0]),
+    (["a"], ["a", "b"], [1, 0]),
+    (["a", "b"], ["a", "bb"], [1, 2]),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "expected"), SHAPES)
+async def test_shapes(first, second, expected):
+    """One text with each of many, or each with the one at its place."""
+    answer = await create(cross_encoder(), text_1=first, text_2=second)
+
+    assert expected == [each.score for each in answer.data]
+
+
+async def test_cross_encoder_reads_pairs():
+    """A cross-encoder gets both texts in one sequence, with the part of each token."""
+    model = cross_encoder()
+
+    answer = await create(model, text_1="a", text_2="bc")
+
+    [request] = model.scored
+    assert (request.prompt_token_ids, request.token_type_ids) == ([97, 98, 99], [0, 1, 1])
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 3)
+
+
+async def test_embeddings_compare_by_their_angle():
+    """Without a cross-encoder the score is the cosine of the angle between the embeddings."""
+    model = FakePoolingModel(vectors=VECTORS)
+
+    answer = await create(model, text_1="x", text_2=["near", "far", "x"])
+
+    near, far, same = (each.score for each in answer.data)
+    assert (round(near, 3), far, same) == (0.995, 0, 1)
+
+
+async def test_each_text_is_embedded_once():
+    """However many pairs a text is in, the model reads it once."""
+    model = FakePoolingModel(vectors=VECTORS)
+
+    await create(model, text_1="x", text_2=["near", "x", "near"])
+
+    assert [request.prompt for request in model.embedded] == ["x", "near"]
+
+
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "text_1", "missing_required_parameter"),
+    ({"text_1": "a"}, "text_2", "missing_required_parameter"),
+    ({"queries": "a"}, "documents", "missing_required_parameter"),
+    ({"items": "a"}, "queries", "missing_required_parameter"),
+    ({"text_1": "a", "text_2": "b", "data_1": "c"}, "data_1", "invalid_value"),
+    ({"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1", "invalid_value"),
+    ({"text_1": "a", "text_2": "b", "instruction": "x"}, "instruction", "unsupported_parameter"),
+    ({"text_1": "a", "text_2": "b", "nonsense": 1}, "nonsense", "unknown_parameter"),
+    ({"text_1": "a", "text_2": ["b", "c" * 10]}, "text_2[1]", "context_length_exceeded"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
+async def test_refused(fields, param, code):
+    """What cannot be honoured is refused by name, and nothing reaches the model."""
+    model = cross_encoder()
+
+    with pytest.raises(InvalidRequest) as refused:
+        await create(model, **fields)
+
+    assert (param, code) == (refused.value.param, refused.value.code)
+    assert model.scored == []
+
+
+async def test_text_too_long_to_embed():
+    """A text that does not fit an embedding model is named by its place too."""
+    with pytest.raises(ContextLengthExceeded) as refused:
+        await create(FakePoolingModel(), text_1="a", text_2=["b", "c" * 10])
+
+    assert refused.value.param == "text_2[1]"
+
+
+@pytest.mark.parametrize(("task", "length"), [("score", 3), ("embed", 5)])
+async def test_usage_of_a_backend_that_does_not_count(task, length):
+    """It is what the prompts hold."""
+
+    class Uncounted(FakePoolingModel):
+        async def embed(self, request: EmbedRequest) -> EmbeddingResult:
+            return replace(await super().embed(request), prompt_tokens=0)
+
+        async def score(self, request: ScorePairRequest) -> ScoreResult:
+            return replace(await super().score(request), prompt_tokens=0)
+
+    answer = await create(Uncounted(tasks=[task]), text_1="a", text_2="bc")
+
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (length, length)
+
+
+async def test_model_that_cannot_score():
+    """A chat model is told apart by name."""
+    with pytest.raises(InvalidRequest, match="'fake' does not score texts") as refused:
+        await create(FakePoolingModel(tasks=["generate"]), text_1="a", text_2="b")
+
+    assert refused.value.param == "model"
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("-inf")])
+async def test_score_that_is_no_number(score):
+    """JSON has no NaN: a model that makes one has failed."""
+
+    class Broken(FakePoolingModel):
+        async def score(self, request: ScorePairRequest) -> ScoreResult:
+            return ScoreResult(score, 1)
+
+    with pytest.raises(InferenceFailed):
+        await create(Broken(tasks=["score"]), text_1="a", text_2="b")
+
+
+@pytest.mark.parametrize("model", [cross_encoder(), FakePoolingModel()], ids=["judged", "compared"])
+async def test_the_length_of_all_texts(model):
+    """All pairs are counted together: a query is read with each of its documents."""
+    scoring = Scoring(
+        InferenceLimits(max_prompt_tokens=9), FieldPolicy("reject"), ConcurrencyLimiter(99)
+    )
+    fits = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["a"]})
+    many = WireRequest.model_validate({"model": "fake", "text_1": "a", "text_2": ["abc", "abcde"]})
+
+    assert len((await scoring.create(fits, model)).data) == 1
+    with pytest.raises(InvalidRequest) as refused:
+        await scoring.create(many, model)
+    assert refused.value.code == "max_tokens_per_request"

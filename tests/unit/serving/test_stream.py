@@ -1,0 +1,356 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from openai_frontend.errors import InferenceFailed
+from openai_frontend.generation import (
+    CompletionDelta,
+    GenerationRequest,
+    TokenCounts,
+    TokenLogprobs,
+)
+from openai_frontend.serving import chat, completions
+from openai_frontend.serving.admission.concurrency_limit import ConcurrencyLimiter
+from openai_frontend.serving.output.collect import Collector, CompletedChoice, collect
+from openai_frontend.serving.output.completion_job import CompletionJob
+from openai_frontend.serving.output.logprobs import ChatLogprobs, TextLogprobs
+from openai_frontend.serving.output.stream import ChunkStream
+from openai_frontend.serving.request.response_options import ResponseOptions
+from openai_frontend.sse import CHAT_COMPLETION_CHUNK, COMPLETION_CHUNK
+from tests.unit.serving.fake_model import FakeModel, last
+
+
+def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> CompletionJob:
+    requests = [
+        GenerationRequest(request_id=str(i), prompt_token_ids=[1, 2]) for i in range(choices)
+    ]
+    return CompletionJob(
+        id="id",
+        model=FakeModel(),  # type: ignore[arg-type]
+        slots=ConcurrencyLimiter(99).slots_for(FakeModel()),
+        requests=requests,
+        n=n or choices,
+        **fields,
+    )
+
+
+def events(stream: bytes) -> list[Any]:
+    """The stream's events, parsed; [DONE] stays text."""
+    lines = stream.decode().split("\n\n")
+    assert lines.pop() == ""
+    payloads = [line.removeprefix("data: ") for line in lines]
+    return [each if each == "[DONE]" else json.loads(each) for each in payloads]
+
+
+class StreamOrder(RuleBasedStateMachine):
+    """Whatever deltas come in whatever order, the frames keep the order that clients rely on."""
+
+    choices = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = ChunkStream(
+            answer(self.choices, options=ResponseOptions(include_usage=True)),
+            CHAT_COMPLETION_CHUNK,
+            ChatLogprobs,
+        )
+        self.sent = self.stream.start()
+        self.texts = [""] * self.choices
+        self.running = set(range(self.choices))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), texts=st.lists(st.sampled_from(["", "a", "\n", '"', "é"]), max_size=4))
+    def burst(self, data, texts):
+        choice = data.draw(st.sampled_from(sorted(self.running)))
+        self.texts[choice] += "".join(texts)
+        self.sent += self.stream.feed(choice, [CompletionDelta(text) for text in texts])
+
+    @precondition(lambda self: self.running)
+    @rule(
+        data=st.data(), text=st.sampled_from(["", "z"]), reason=st.sampled_from(["stop", "length"])
+    )
+    def end(self, data, text, reason):
+        choice = data.draw(st.sampled_from(sorted(self.running)))
+        self.running.discard(choice)
+        self.texts[choice] += text
+        self.sent += self.stream.feed(choice, [last(text, reason)])
+
+    @rule(choice=st.integers(0, choices - 1))
+    def empty_burst(self, choice):
+        self.sent += self.stream.feed(choice, [])
+
+    @invariant()
+    def roles_come_first_and_once(self):
+        roles = [
+            (chunk["choices"][0]["index"], position)
+            for position, chunk in enumerate(events(self.sent))
+            if "role" in chunk["choices"][0]["delta"]
+        ]
+        assert [(i, i) for i in range(self.choices)] == roles
+
+    @invariant()
+    def text_is_complete(self):
+        texts = [""] * self.choices
+        for chunk in events(self.sent):
+            choice = chunk["choices"][0]
+            texts[choice["index"]] += choice["delta"].get("content", "")
+        assert self.texts == texts
+
+    @invariant()
+    def nothing_follows_a_finish_reason(self):
+        ended = set()
+        for chunk in events(self.sent):
+            choice = chunk["choices"][0]
+            assert choice["index"] not in ended
+            if choice["finish_reason"] is not None:
+                ended.add(choice["index"])
+        assert set(range(self.choices)) - self.running == ended
+
+    @invariant()
+    def usage_is_null(self):
+        assert all(chunk["usage"] is None for chunk in events(self.sent))
+
+    @invariant()
+    def finished_is_known(self):
+        assert self.stream.finished == (not self.running)
+
+    def teardown(self):
+        for choice in self.running:
+            self.stream.feed(choice, [last()])
+        usage, done = events(self.stream.finish())
+        assert usage["choices"] == []
+        assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (3, 6)
+        assert done == "[DONE]"
+
+
+TestStreamOrder = StreamOrder.TestCase
+TestStreamOrder.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+
+
+@given(st.lists(st.lists(st.text("ab\n", max_size=2), max_size=3), max_size=4))
+def test_both_endings_agree(bursts):
+    """The texts of a stream's chunks, joined, are the whole answer's text."""
+    stream, collector = ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())
+    sent = stream.start()
+    for burst in [*([CompletionDelta(text) for text in texts] for texts in bursts), [last("end")]]:
+        sent += stream.feed(0, burst)
+        collector.feed(0, burst)
+
+    wholes, _ = collector.finish()
+
+    assert wholes[0].text == "".join(chunk["choices"][0]["text"] for chunk in events(sent))
+
+
+def test_no_usage_unless_asked():
+    """Without include_usage no chunk has a usage field: genai-perf breaks on a usage chunk."""
+    stream = ChunkStream(answer(), CHAT_COMPLETION_CHUNK, ChatLogprobs)
+
+    sent = stream.start() + stream.feed(0, [last("x")]) + stream.finish()
+
+    assert all("usage" not in event for event in events(sent))
+
+
+def test_continuous_usage():
+    """With continuous_usage_stats each chunk carries the counts up to its own tokens."""
+    stream = ChunkStream(
+        answer(options=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
+    )
+
+    sent = stream.start() + stream.feed(
+        0,
+        [
+            CompletionDelta("a", token_ids=[7]),
+            CompletionDelta("b", token_ids=[8, 9]),
+            CompletionDelta("c", token_ids=[5], finish_reason="stop", counts=TokenCounts(2, 4)),
+        ],
+    )
+
+    counted = [event["usage"]["completion_tokens"] for event in events(sent)]
+    assert counted == [0, 1, 3, 4, 4]
+    assert {2} == {event["usage"]["prompt_tokens"] for event in events(sent)}
+
+
+def test_prompt_counts_once_for_its_choices():
+    """Two prompts with two choices each: four answers are counted, but only two prompts."""
+    collector = Collector(answer(4, n=2))
+    for choice, prompt in enumerate([10, 10, 20, 20]):
+        collector.feed(choice, [last(prompt=prompt, completion=5)])
+
+    _, usage = collector.finish()
+
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (30, 20, 50)
+    assert usage.prompt_tokens_details.cached_tokens == 2
+
+
+def test_echo():
+    """An echoed prompt stands before each of its answers, streamed or whole."""
+    stream = ChunkStream(answer(2, n=1, echo=["p", "q"]), COMPLETION_CHUNK, TextLogprobs)
+    collector = Collector(answer(2, n=1, echo=["p", "q"]))
+    for choice in range(2):
+        collector.feed(choice, [last("x")])
+
+    start = stream.start()
+
+    assert [event["choices"][0]["text"] for event in events(start)] == ["p", "q"]
+    assert [whole.text for whole in collector.finish()[0]] == ["px", "qx"]
+
+
+@pytest.mark.parametrize(
+    "ending", [ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())]
+)
+def test_end_without_finish_reason(ending):
+    """An answer that just ends is a failure; no finish is pretended."""
+    ending.feed(0, [CompletionDelta("x")])
+
+    with pytest.raises(InferenceFailed):
+        ending.finish()
+
+
+def test_aborted_answer():
+    """An answer that the engine gave up is a failure."""
+    collector = Collector(answer())
+
+    with pytest.raises(InferenceFailed):
+        collector.feed(0, [last(reason="abort")])
+
+
+async def test_collect_closes_the_generation():
+    """A whole answer leaves no generation open."""
+    model = FakeModel()
+    one = CompletionJob(
+        id="id",
+        model=model,  # type: ignore[arg-type]
+        slots=ConcurrencyLimiter(1).slots_for(model),
+        requests=[GenerationRequest(request_id="1")],
+    )
+
+    wholes, _ = await collect(one)
+
+    assert [(whole.text, whole.finish_reason) for whole in wholes] == [("Hello", "stop")]
+    assert (model.open, one.slots.running) == (0, 0)
+
+
+def position(token: int, logprob: float = -1.0) -> TokenLogprobs:
+    return {token: {"logprob": logprob, "rank": 1, "decoded_token": chr(token)}}
+
+
+def token(letter: str) -> CompletionDelta:
+    return CompletionDelta(letter, [ord(letter)], logprobs=[position(ord(letter))])
+
+
+def chat_stream(details: ResponseOptions, choices: int = 1) -> ChunkStream:
+    return chat.chunks(answer(choices, options=details))
+
+
+def test_logprobs_cover_the_chunk():
+    """A chunk's log probabilities are those of its own tokens, also where it has no text."""
+    stream = chat_stream(ResponseOptions(logprobs=0))
+    without_text = CompletionDelta("", [98], logprobs=[position(98)])
+
+    sent = stream.feed(0, [token("a"), without_text, last("c")])
+
+    told = [
+        [
+            entry["token"]
+            for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]
+        ]
+        for event in events(sent)
+    ]
+    assert told == [["a"], ["b"], [], []]
+
+
+def test_logprobs_that_were_not_asked_for():
+    """What the engine tells for our own use, clients do not see."""
+    stream = chat_stream(ResponseOptions(token_ids=True))
+
+    [event] = events(stream.feed(0, [token("a")]))
+
+    assert event["choices"][0]["logprobs"] is None
+
+
+def test_token_ids_of_a_chat():
+    """The prompt's ids come with each role, the answer's with its text."""
+    stream = chat_stream(ResponseOptions(token_ids=True), choices=2)
+
+    sent = events(stream.start() + stream.feed(1, [token("a")]))
+
+    assert [event.get("prompt_token_ids") for event in sent] == [[1, 2], [1, 2], None]
+    assert sent[-1]["choices"][0]["token_ids"] == [97]
+
+
+def test_token_ids_of_a_completion():
+    """A completion has no opening frame: the prompt's ids come on a frame of their own."""
+    stream = completions.chunks(answer(options=ResponseOptions(token_ids=True)))
+
+    [event] = events(stream.start())
+
+    assert event["choices"][0]["prompt_token_ids"] == [1, 2]
+
+
+def test_interval():
+    """With a stream interval several tokens share an event, and none is lost."""
+    stream = chat_stream(ResponseOptions(interval=2, logprobs=0))
+
+    sent = stream.feed(0, [*map(token, "abcde"), last("f")])
+
+    chunks = [event["choices"][0] for event in events(sent)]
+    assert [chunk["delta"].get("content", "") for chunk in chunks] == ["a", "bc", "de", "f", ""]
+    assert [len((chunk["logprobs"] or {"content": []})["content"]) for chunk in chunks] == [
+        1, 2, 2, 0, 0,
+    ]  # fmt: skip
+
+
+def test_obfuscation():
+    """Padding stands on every chunk of a choice, where the request asked for it."""
+    sent = chat_stream(ResponseOptions(obfuscate=True)).feed(0, [token("a"), last("b")])
+
+    assert ["obfuscation" in event for event in events(sent)] == [True, True, True]
+
+
+def test_echo_with_logprobs():
+    """A prompt echoed with its log probabilities comes with them, before the answer."""
+    echoing = answer(echo=["\x01\x02"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
+    first = CompletionDelta("a", [97], logprobs=[position(97)])
+    first.prompt_logprobs = [None, position(2)]
+    stream, collector = completions.chunks(echoing), Collector(echoing)
+
+    sent = events(stream.start() + stream.feed(0, [first, last()]))
+    collector.feed(0, [first, last()])
+
+    texts = [event["choices"][0]["text"] for event in sent]
+    offsets = [(event["choices"][0]["logprobs"] or {}).get("text_offset") for event in sent]
+    assert (texts, offsets) == (["\x01\x02", "a", ""], [[0, 1], [2], None])
+    [whole], _ = collector.finish()
+    assert whole.text == "\x01\x02a"
+
+
+ECHOING = answer(echo=["p"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
+
+
+@pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])
+def test_echo_without_the_logprobs_it_promised(ending):
+    """A model that tells nothing of the prompt fails the answer: a null would be a lie."""
+    ending.feed(0, [last()])
+
+    with pytest.raises(InferenceFailed):
+        ending.finish()
+
+
+class Piece(str):
+    """A text that must not be added to another, which would be copied for it."""
+
+    def __radd__(self, before: str) -> str:
+        raise AssertionError(f"{len(before)} characters are copied")
+
+
+def test_whole_answer_does_not_copy_its_text_for_each_delta():
+    """The texts of deltas are joined once, when the answer is complete."""
+    whole = CompletedChoice([""])
+    for _ in range(3):
+        whole.add(CompletionDelta(Piece("a"), (1,)))
+
+    assert whole.text == "aaa"

@@ -1,0 +1,173 @@
+"""Whatever ends an answer, metrics, quota and request record report the same tokens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openai_frontend import request_record
+from openai_frontend.auth.api_keys import Principal
+from openai_frontend.auth.rate_limit import Reservation
+from openai_frontend.metrics.gateway import GatewayMetrics
+from openai_frontend.request_record import RequestRecord
+from openai_frontend.serving.admission.metered_model import MeteredModel
+from openai_frontend.serving.output.collect import collect
+from tests import mock_models
+from tests.unit.auth.key_files import FakeClock, caller, key
+from tests.unit.prompting import tiny_tokenizer
+from tests.unit.serving.test_chat import prepare
+
+LIMIT = 10_000
+CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+HERMES = "{# <tool_call> #}{% if tools %}{{ tools | tojson }}{% endif %}" + tiny_tokenizer.CHATML
+FUNCTION = {"name": "now", "parameters": {"type": "object"}}
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """A model at work for one key, and everything that reports what it used."""
+
+    model: Any  # as its caller sees it
+    caller: Principal
+    record: RequestRecord
+    metrics: GatewayMetrics
+
+    def metric(self, name: str, **labels: str) -> float:
+        labels = {"model": "m", "version": "1", "adapter": "", **labels}
+        value = self.metrics.registry.get_sample_value(f"openai_frontend_{name}", labels)
+        return value or 0.0
+
+    def ends(self) -> dict[str, float]:
+        counted = {
+            end: self.metric("generations_total", finish_reason=end)
+            for end in ("stop", "length", "cancelled", "error")
+        }
+        return {end: count for end, count in counted.items() if count}
+
+    def charged(self) -> int:
+        [standing] = self.caller.rate_limiter.statuses()
+        return round(standing.reset_s * LIMIT / 60)
+
+
+@asynccontextmanager
+async def accounts(folder: Path) -> AsyncIterator[Accounts]:
+    who = caller(key("k", tokens_per_minute=LIMIT), FakeClock())
+    record = RequestRecord("r")
+    token = request_record.current.set(record)
+    async with mock_models.serving(folder, tool_call_parser={"m": "hermes"}) as models:
+        model = models.get("m")
+        yield Accounts(
+            MeteredModel(model, who, Reservation(who.rate_limiter)), who, record, model.metrics
+        )
+    request_record.current.reset(token)
+
+
+def write(folder: Path, text: str, **engine: Any) -> None:
+    """The model `m`, which says the text over and over, three characters a token."""
+    pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
+    version = mock_models.write(folder, "m", tokenizer="./tokenizer", tokens=pieces, **engine)
+    tiny_tokenizer.write(version / "tokenizer", chat_template=HERMES)
+
+
+ONE_CALL: list[dict[str, Any]] = [
+    {"tools": [{"type": "function", "function": FUNCTION}], "parallel_tool_calls": False},
+    {"functions": [FUNCTION]},
+]
+
+
+@pytest.mark.parametrize("fields", ONE_CALL, ids=["parallel_tool_calls", "functions"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_complete_with_its_one_call(tmp_path, fields, stream):
+    """It ends as any other does, and every account has its tokens, though the engine was stopped.
+
+    The key is charged what was used, not what was reserved.
+    """
+    write(tmp_path, CALL, tokens_per_second=200)
+    async with accounts(tmp_path) as each:
+        answer = await prepare(each.model, stream=stream, max_tokens=1000, **fields)
+        _, usage = await collect(answer)
+
+        assert each.ends() == {"stop": 1}
+        assert each.metric("prompt_tokens_sum") == usage.prompt_tokens
+        assert each.metric("generation_tokens_sum") == usage.completion_tokens
+        assert each.charged() == usage.total_tokens
+    record = each.record
+    assert record.prompt_tokens == usage.prompt_tokens
+    assert record.completion_tokens == usage.completion_tokens
+    assert [one.usage.finish_reason for one in record.generations] == ["stop"]
+
+
+async def test_plain_text_that_its_client_cuts_off(tmp_path):
+    """The tokens that came are counted, though the engine never reported any counts."""
+    write(tmp_path, "abc", tokens_per_second=200)
+    async with accounts(tmp_path) as each:
+        answer = await prepare(each.model, stream=True, max_tokens=100)
+        async with aclosing(answer.bursts()) as bursts:
+            texts = [len(deltas) async for _, deltas in _first(bursts, 5)]
+
+        assert each.ends() == {"cancelled": 1}
+        assert each.metric("generation_tokens_sum") >= sum(texts) >= 5
+        assert each.record.completion_tokens == each.metric("generation_tokens_sum")
+        assert each.charged() == each.record.prompt_tokens + 100
+
+
+async def _first(bursts: Any, wanted: int) -> Any:
+    async for burst in bursts:
+        for choice in burst:
+            yield choice
+        wanted -= len(burst)
+        if wanted <= 0:
+            return
+
+
+async def test_relayed_text_that_its_client_cuts_off(tmp_path):
+    """Text that went past the gateway's own code is counted too."""
+    write(tmp_path, "abc", tokens_per_second=200)
+    written = asyncio.Event()
+    frames: list[bytes] = []
+
+    def write_frame(frame: bytes) -> bool:
+        frames.append(frame)
+        if len(frames) == 5:
+            written.set()
+        return False
+
+    async with accounts(tmp_path) as each:
+        answer = await prepare(each.model, stream=True, max_tokens=100)
+        relay = answer.requests[0].relay
+        assert relay is not None
+        async with aclosing(answer.bursts()) as bursts:
+            await anext(bursts)
+            relay.take(b"", b"", write_frame)
+            rest = asyncio.ensure_future(anext(bursts))
+            await written.wait()
+            rest.cancel()
+            await asyncio.wait([rest])
+
+        assert each.metric("generation_tokens_sum") >= 1 + len(frames)
+        assert each.record.completion_tokens == each.metric("generation_tokens_sum")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_time_to_the_first_token(tmp_path, stream):
+    """Whole or streamed, an answer's first token is timed when the engine makes it, as vLLM does,
+    and its other tokens after that.
+    """
+    write(tmp_path, "abc", tokens_per_second=50)
+    async with accounts(tmp_path) as each:
+        await collect(await prepare(each.model, stream=stream, max_tokens=25))
+        first_s = each.metric("time_to_first_token_seconds_sum")
+        answer_s = each.metric("generation_duration_seconds_sum")
+
+        assert first_s < answer_s / 4
+        per_token_s = each.metric("time_per_output_token_seconds_sum")
+        assert per_token_s == pytest.approx((answer_s - first_s) / 24, rel=0.05)
+        assert each.metric("output_tokens_total") == 25
+    [generation] = each.record.generations
+    assert generation.first_ns is not None
+    assert generation.end_ns is not None
+    assert generation.end_ns - generation.first_ns > answer_s / 2 * 1e9

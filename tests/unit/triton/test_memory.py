@@ -1,0 +1,33 @@
+"""Memory over many requests: OPENAI_FRONTEND_MEMORY_REQUESTS=100000 for the long run (a minute)."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.gateway_process import ROOT
+
+pytestmark = pytest.mark.skipif(
+    "ASAN_OPTIONS" in os.environ, reason="AddressSanitizer keeps freed memory for a while"
+)
+
+MIB = 1024 * 1024
+REQUESTS = os.environ.get("OPENAI_FRONTEND_MEMORY_REQUESTS", "5000")
+
+
+def growth(kind: str) -> int:
+    """The bytes that a fresh process grows by in the second half of the requests."""
+    command = [sys.executable, "-m", "tests.unit.triton.memory_growth", REQUESTS, kind]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    return int(done.stdout)
+
+
+def test_memory_is_flat():
+    """Requests leave nothing behind: their second half needs no more memory than the first."""
+    assert growth("none") < 10 * MIB
+
+
+def test_a_leak_would_show():
+    """The check above sees a leak: responses that are kept make the process grow."""
+    assert growth("leak") > 10 * MIB

@@ -1,0 +1,78 @@
+"""Changes of models whose caller leaves, or that the core's stop interrupts."""
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from openai_frontend.triton.model_control import ModelControl
+from tests import mock_models
+from tests.unit.engines import failing_engines
+from tests.unit.triton.waiting import until
+
+
+class SlowCore:
+    """A core whose changes start at once and end when the test lets them."""
+
+    def __init__(self):
+        self.under_way = 0
+        self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def change(self, ask, changed):
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await self.go_on.wait()
+        self.under_way -= 1
+
+    @staticmethod
+    def states(name):
+        return ()
+
+    @staticmethod
+    async def refresh():
+        """Nothing changes by itself."""
+
+
+@pytest.mark.parametrize("first", ["load", "unload"])
+async def test_cancelled_caller(first):
+    """The change continues and keeps its lock until the core is done."""
+    core = SlowCore()
+    control = ModelControl(core.change, core.states, core.refresh)
+    works = {"load": lambda: control.load("model", None, {}), "unload": lambda: control.unload("m")}
+    second = {"load": "unload", "unload": "load"}[first]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(works[first](), 0.05)
+    after = asyncio.create_task(works[second]())
+    await asyncio.sleep(0.1)
+    core.go_on.set()
+    async with asyncio.timeout(5):
+        await after
+
+    assert core.most == 1
+
+
+async def test_stop_while_a_polled_model_loads(repository, start_server):
+    """A stop during a poll interrupts the load and stops the core."""
+    server = await start_server(model_control_mode="poll", repository_poll_s=0.05)
+    mock_models.write(repository, "mock", config=failing_engines.config("WaitsInLoad"))
+    await until(lambda: bool(multiprocessing.active_children()))
+    async with asyncio.timeout(10):
+        await server.stop()
+
+    assert not server.outlives_stop
+
+
+async def test_a_load_takes_no_thread_of_the_loops(repository, start_server):
+    """Work on the event loop's own threads does not wait for loads."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    mock_models.write(repository, "mock", load_s=1.0)
+    server = await start_server(startup_models=[])
+    loading = asyncio.create_task(server.load_model("mock"))
+    await until(lambda: "LOADING" in server._states("mock"))
+
+    async with asyncio.timeout(0.5):
+        await asyncio.to_thread(int)
+    assert not loading.done()
+    await loading

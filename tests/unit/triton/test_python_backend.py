@@ -1,0 +1,272 @@
+"""Python models of a pip installation run in the gateway's environment, or fail with the reason."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from openai_frontend.triton import Server, backends, library, python_backend
+from tests.unit.triton import python_models
+
+TEXT = "naïve 😀"
+
+FACTS = """
+import json, locale, multiprocessing, os, subprocess, sys
+
+LOADED_AT_IMPORT = open(os.environ["TEXT_FILE"]).read()
+CHILD = "import os, sys, numpy; print(sys.prefix, os.environ.get('LD_LIBRARY_PATH'))"
+
+def answer(given):
+    facts = {
+        "prefix": sys.prefix,
+        "executable": sys.executable,
+        "python3": subprocess.run(["python3", "-c", CHILD], capture_output=True).stdout.decode(),
+        "numpy": numpy.__file__,
+        "module": __import__("module_on_the_path").NAME,
+        "text": LOADED_AT_IMPORT,
+        "encoding": sys.stdout.encoding,
+    }
+    return numpy.array([json.dumps(facts)], dtype=object)
+"""
+
+SPAWNS = """
+import multiprocessing
+
+def answer(given):
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return numpy.array([str(pool.apply(sum, ([1, 2, 3],)))], dtype=object)
+"""
+
+ARRAYS = {
+    "BOOL": np.array([True, False, True]),
+    "UINT8": np.array([1, 2, 255], np.uint8),
+    "INT16": np.array([-1, 2, 3], np.int16),
+    "INT32": np.array([-1, 2, 1 << 30], np.int32),
+    "INT64": np.array([-1, 2, 1 << 60], np.int64),
+    "UINT64": np.array([1, 2, 1 << 63], np.uint64),
+    "FP16": np.array([0.5, -2], np.float16),
+    "FP32": np.array([0.5, -2, 1e30], np.float32),
+    "FP64": np.array([0.5, -2, 1e300], np.float64),
+}
+
+
+def texts(*values: str) -> tuple[str, tuple[int, ...], bytes]:
+    encoded = [value.encode() for value in values]
+    raw = b"".join(len(each).to_bytes(4, "little") + each for each in encoded)
+    return "BYTES", (len(values),), raw
+
+
+async def asked(server: Server, model: str, tensor: Any, name: str = "IN") -> Any:
+    [[response]] = [burst async for burst in server.infer(model, {name: tensor})]
+    return response
+
+
+async def test_every_datatype_comes_back(repository, start_server):
+    """A Python model receives and returns the request's values in every datatype."""
+    datatypes = {f"IN_{datatype}": datatype for datatype in (*ARRAYS, "STRING")}
+    python_models.write(repository, "echo", inputs=datatypes)
+    server = await start_server()
+
+    tensors: dict[str, Any] = {
+        f"IN_{datatype}": (datatype, array.shape, array.tobytes())
+        for datatype, array in ARRAYS.items()
+    }
+    tensors["IN_STRING"] = texts("", TEXT, "x" * 1001)
+    [[response]] = [burst async for burst in server.infer("echo", tensors)]
+
+    for datatype, array in ARRAYS.items():
+        answer = np.frombuffer(memoryview(response.tensor(f"OUT_{datatype}")), array.dtype)
+        assert array.tolist() == answer.tolist()
+    strings = [each.decode() for each in response.tolist("OUT_STRING")]
+    assert strings == ["", TEXT, "x" * 1001]
+
+
+async def test_the_environment_is_the_gateways(repository, start_server, monkeypatch, tmp_path):
+    """A model and its subprocesses use this interpreter's packages, PYTHONPATH and UTF-8."""
+    (tmp_path / "module_on_the_path.py").write_text("NAME = 'found'")
+    (tmp_path / "text").write_text(TEXT)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("TEXT_FILE", str(tmp_path / "text"))
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    python_models.write(repository, "facts", answer=FACTS)
+    server = await start_server()
+
+    facts = json.loads((await asked(server, "facts", texts("?"))).item("OUT"))
+
+    assert facts == {
+        "prefix": sys.prefix,
+        "executable": sys.executable,
+        "python3": f"{sys.prefix} None\n",
+        "numpy": np.__file__,
+        "module": "found",
+        "text": TEXT,
+        "encoding": "UTF-8",
+    }
+
+
+async def test_a_model_can_spawn_processes(repository, start_server):
+    """multiprocessing's spawn works inside a model, as engines with workers need it."""
+    python_models.write(repository, "spawns", answer=SPAWNS)
+    server = await start_server()
+
+    assert (await asked(server, "spawns", texts("?"))).item("OUT") == b"6"
+
+
+async def test_ensembles_of_python_models(repository, start_server):
+    """An ensemble passes tensors from one Python model to the next."""
+    for name, added in (("first", "b"), ("second", "c")):
+        body = f'def answer(given):\n    return given + "{added}".encode()'
+        python_models.write(repository, name, answer=body)
+    python_models.write_ensemble(repository)
+    server = await start_server()
+
+    response = await asked(server, "ensemble", texts("a"), "QUESTION")
+
+    assert response.item("REPLY") == b"abc"
+
+
+async def test_python_based_backend(repository, start_server, tmp_path):
+    """A backend directory may contain a Python program for all its models, like NVIDIA's vLLM
+    backend.
+    """
+    python_models.write_backend(tmp_path / "backends", repository)
+    server = await start_server(backend_directory=tmp_path / "backends")
+
+    assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
+
+
+async def test_python_based_backend_in_an_image(repository, start_server, tmp_path):
+    """The same with an installed Python backend, as in NVIDIA's images."""
+    installed = tmp_path / "backends"
+    installed.mkdir()
+    python_backend.install(installed / "python", library.find().parent.parent)
+    python_models.write_backend(installed, repository)
+    server = await start_server(backend_directory=installed)
+
+    assert (await asked(server, "model", texts("a"))).item("OUT") == b"a"
+
+
+async def test_broken_model(repository, start_server):
+    """The exception at its load is the reason in the index."""
+    python_models.write(repository, "broken", answer="raise ValueError('no weights')")
+    server = await start_server()
+
+    [entry] = server.model_index()
+    assert "ValueError: no weights" in entry.reason
+
+
+async def test_no_shared_library(repository, start_server, monkeypatch):
+    """Without libpython the model's reason is one line that says so."""
+    monkeypatch.setattr(python_backend, "_mapped_libraries", lambda _: set())
+    monkeypatch.setattr(python_backend, "_library_folders", list)
+    python_models.write(repository, "model")
+    server = await start_server()
+
+    [entry] = server.model_index()
+    assert entry.reason.startswith(
+        f"Triton's Python backend needs libpython{python_backend.VERSION}"
+    )
+    assert "\n" not in entry.reason
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    """A site-packages whose stub prints what it was started with."""
+    backend = tmp_path / "site-packages" / "pytriton" / "tritonserver"
+    stub = backend / "python_backend_stubs" / python_backend.VERSION / python_backend.STUB
+    stub.parent.mkdir(parents=True)
+    stub.write_text('#!/bin/sh\necho "$PATH|${LD_LIBRARY_PATH-}|$1"\n')
+    stub.chmod(0o700)
+    (backend / "backends" / "python").mkdir(parents=True)
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        (backend / "backends" / "python" / name).touch()
+    return tmp_path / "site-packages"
+
+
+def started(folder: Path, **environment: str) -> list[str]:
+    """PATH, LD_LIBRARY_PATH and the first argument of a stub that was started from `folder`."""
+    command = [str(folder / python_backend.STUB), "model.py"]
+    environment = {"PATH": os.environ["PATH"], **environment}
+    printed: str = subprocess.check_output(command, env=environment, text=True)
+    return printed.strip().split("|")
+
+
+def test_the_wrapper(wheel, tmp_path, monkeypatch):
+    """The stub finds libpython and its interpreter first; other paths follow."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/x y")
+    folder = tmp_path / "python"
+    python_backend.install(folder, wheel)
+
+    path, libraries, argument = started(folder, LD_LIBRARY_PATH="/opt/x y")
+
+    assert f"{folder / 'environment' / 'bin'}:{os.environ['PATH']}" == path
+    assert f"{folder / 'lib'}:/opt/x y" == libraries
+    assert argument == "model.py"
+
+
+def test_an_execution_environment_stays(wheel, tmp_path, monkeypatch):
+    """A model with an EXECUTION_ENV_PATH starts in that environment, not in the gateway's."""
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    folder = tmp_path / "python"
+    python_backend.install(folder, wheel)
+
+    path, libraries, _ = started(folder, LD_LIBRARY_PATH="/env/lib:")
+
+    assert (os.environ["PATH"], "/env/lib:") == (path, libraries)
+
+
+def test_no_stub_for_this_python(tmp_path):
+    """A wheel without a stub for this Python version is rejected."""
+    with pytest.raises(
+        python_backend.PythonBackendUnavailable, match=f"for Python {python_backend.VERSION}"
+    ):
+        python_backend.install(tmp_path / "python", tmp_path)
+
+
+def test_a_temporary_folder_without_programs(wheel, tmp_path, monkeypatch):
+    """If the temporary folder is mounted noexec, the reason names TMPDIR."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with pytest.raises(python_backend.PythonBackendUnavailable, match="set TMPDIR"):
+        python_backend.install(tmp_path / "python", wheel)
+
+
+def test_an_images_backend_stays(tmp_path):
+    """An installed Python backend is used as it is."""
+    own = tmp_path / "python"
+    own.mkdir()
+
+    collected = backends.assemble(tmp_path, library.find())
+
+    assert own == (collected.folder / "python").readlink()
+
+
+def test_the_wheels_backend_needs_the_wheels_core(tmp_path):
+    """With another core the wheel's backend would load a second core, so it is left out."""
+    collected = backends.assemble(tmp_path, Path("/opt/tritonserver/lib/libtritonserver.so"))
+
+    assert not (collected.folder / "python").exists()
+
+
+def test_no_blas_threads_when_stubs_are_forked(wheel, tmp_path):
+    """NumPy's OpenBLAS has no threads left, on which two concurrent forks would deadlock."""
+    script = (
+        "import numpy, os, pathlib\n"
+        "from openai_frontend.triton import python_backend\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        f"python_backend.install(pathlib.Path({str(tmp_path / 'python')!r}), "
+        f"pathlib.Path({str(wheel)!r}))\n"
+        "print(before > 1, len(os.listdir('/proc/self/task')))"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "4"}
+
+    told = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+
+    assert told == "True 1\n"

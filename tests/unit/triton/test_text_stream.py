@@ -1,0 +1,148 @@
+"""Tokens that become responses without Python, and those that Python must handle."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openai_frontend.triton import _core, error_codes, inprocess
+from tests.unit.triton import puppet
+from tests.unit.triton.generation_inputs import collect
+from tests.unit.triton.puppet import Request
+
+
+@pytest.fixture
+async def ask(start_server, monkeypatch):
+    """Sends a request to a core whose models the test answers."""
+    monkeypatch.setattr(inprocess, "RUNTIME", puppet.__name__)
+    async with puppet.model(await start_server()) as asked:
+        yield asked
+
+
+def decoded(tokenizer: Any, token_id: int) -> str | None:
+    """The text of a token; odd ones are a part of a character."""
+    if token_id < 0:
+        raise ValueError("no such token")
+    return None if token_id % 2 else tokenizer[token_id]
+
+
+def stream_of(
+    request: Request, texts: list[Any], on_no_text: Callable[[], None] = lambda: None
+) -> Any:
+    """As an engine keeps it."""
+    native = _core.TextStream(request.execution, decoded, texts, on_no_text)
+    return SimpleNamespace(native=native)
+
+
+def output(
+    request_id: str, token_ids: Any, *, reason: str | None = None, stats: Any = None
+) -> SimpleNamespace:
+    """As vLLM's engine gives it."""
+    return SimpleNamespace(
+        request_id=request_id, new_token_ids=token_ids, finish_reason=reason, prefill_stats=stats
+    )
+
+
+TEXTS = ["zero", "-", "zwei", "-", "", "-", "\ud800", "-", 7]
+
+
+async def test_tokens(ask):
+    """Each token is a response with its text; one that completes no character is only counted."""
+    request = await ask()
+    streams = {"r": stream_of(request, TEXTS)}
+
+    for token in (0, 1, 2, 4, 0):
+        assert _core.advance_all([output("r", [token])], streams) == ([], [])
+
+    assert request.taken() == [b"zero", b"zwei", b"zero"]
+    native = streams["r"].native
+    assert (native.begun, native.take_count(), native.take_count()) == (True, 5, 0)
+
+
+async def test_tokens_without_text_are_reported(ask):
+    """A token without a response is reported immediately, as evidence that the engine works."""
+    reported: list[bool] = []
+    streams = {"r": stream_of(await ask(), TEXTS, lambda: reported.append(True))}
+
+    _core.advance_all([output("r", [token]) for token in (0, 1, 2, 4, 0)], streams)
+
+    assert len(reported) == 2
+
+
+async def test_many_streams(ask):
+    """One step brings a token for each stream; none gets another's."""
+    requests = {str(number): await ask() for number in range(5)}
+    streams = {name: stream_of(request, [f"text of {name}"]) for name, request in requests.items()}
+
+    assert _core.advance_all([output(name, [0]) for name in requests], streams) == ([], [])
+
+    for name, request in requests.items():
+        assert request.taken() == [f"text of {name}".encode()]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        output("r", [0], reason="stop"),
+        output("r", [0], stats="prefilled"),
+        output("r", [0, 2]),
+        output("r", []),
+        output("r", (0,)),
+        output("r", [-1]),
+        output("other", [0]),
+        output("slow", [0]),
+    ],
+    ids=["end", "first", "two tokens", "none", "tuple", "bad token", "unknown", "not plain"],
+)
+async def test_what_python_has_to_see(ask, more):
+    """Anything but one token's text is returned unprocessed."""
+    request = await ask()
+    streams = {"r": stream_of(request, TEXTS), "slow": SimpleNamespace(native=None)}
+
+    rest, failed = _core.advance_all([output("r", [2]), more, output("r", [0])], streams)
+
+    assert (rest, failed) == ([more], [])
+    assert request.taken() == [b"zwei", b"zero"]
+    assert streams["r"].native.take_count() == 2
+
+
+@pytest.mark.parametrize(("token", "cause"), [(6, "surrogates"), (8, "bytes-like")])
+async def test_text_that_cannot_be_sent(ask, token, cause):
+    """Only its stream fails, with the reason."""
+    request, other = await ask(), await ask()
+    streams = {"r": stream_of(request, TEXTS), "o": stream_of(other, TEXTS)}
+
+    rest, failed = _core.advance_all([output("r", [token]), output("o", [0])], streams)
+
+    assert rest == []
+    [(failing, reason)] = failed
+    assert failing == "r"
+    assert cause in reason
+    assert other.taken() == [b"zero"]
+
+
+async def test_request_that_has_ended(ask):
+    """Output after the caller left is dropped."""
+    request = await ask()
+    streams = {"r": stream_of(request, TEXTS)}
+    request.execution.fail(error_codes.CANCELLED, "gone")
+
+    assert _core.advance_all([output("r", [0])], streams) == ([], [])
+
+    assert streams["r"].native.take_count() == 0
+    with pytest.raises(Exception, match="gone"):
+        await collect(request.stream)
+
+
+async def test_output_of_another_form(ask):
+    """The output of another engine version is an immediate error, not a hanging stream."""
+    streams = {"r": stream_of(await ask(), TEXTS)}
+
+    with pytest.raises(AttributeError, match="request_id"):
+        _core.advance_all([object()], streams)
+    rest, failed = _core.advance_all([SimpleNamespace(request_id="r")], streams)
+
+    assert rest == []
+    assert "finish_reason" in json.dumps(failed)

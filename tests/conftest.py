@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from openai_frontend.triton import Options, Server, _core
@@ -19,6 +20,10 @@ pytest_plugins = [
     "tests.api.conformance.gateway",
     "tests.shared_gateway",
 ]
+
+# A busy machine takes longer over an example now and then; tests of speed count CPU time instead.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 StartServer = Callable[..., Awaitable[Server]]
 

@@ -73,7 +73,7 @@ class ServedModel(TritonModel):
     prompts: PromptBuilder | None  # None without a tokenizer
     pool: TokenizerPool
     embedding_contract: EmbeddingContract | GenericEmbeddingContract | None = (
-        None  # None if the model makes no embeddings
+        None  # None if the model does not support embeddings
     )
     score_contract: ScoreContract | None = None  # None if it is not a cross-encoder
     output_format: OutputFormat = PLAIN  # the format of its output
@@ -265,7 +265,9 @@ class ServedModel(TritonModel):
         """Embed one input. Cancelling this cancels the request in Triton."""
         contract = self.embedding_contract
         if contract is None:
-            raise InvalidRequest(f"The model '{self.name}' makes no embeddings.", param="model")
+            raise InvalidRequest(
+                f"The model '{self.name}' does not support embeddings.", param="model"
+            )
         result = contract.decode(await self.infer_one(contract.encode(request), request.request_id))
         self._count_prompt(result.prompt_tokens)
         return result

@@ -199,7 +199,7 @@ def _resolved(schema: Any, reference: str, where: _SchemaPath) -> Any:
         else:
             _refuse(where, f"there is no {reference[:128]!r}")
     if not isinstance(found, (Mapping, bool)) or (len(reference) > 1 and reference[1] != "/"):
-        _refuse(where, f"{reference[:128]!r} is no schema")
+        _refuse(where, f"{reference[:128]!r} is not a schema")
     return found
 
 

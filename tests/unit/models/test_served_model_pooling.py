@@ -86,7 +86,7 @@ async def test_unsupported_tasks(tmp_path: Path) -> None:
             registry.get("m"), contract=None, embedding_contract=None, score_contract=None
         )
         for asked, message in (
-            (model.embed(EMBEDDING), "makes no embeddings"),
+            (model.embed(EMBEDDING), "does not support embeddings"),
             (model.score(PAIR), "is not a cross-encoder"),
             (anext(model.generate(GenerationRequest(request_id="g"))), "does not generate text"),
         ):

@@ -49,8 +49,8 @@ INTERVALS = [
 
 
 @pytest.mark.parametrize(("fields", "unsupported", "expected"), INTERVALS)
-async def test_interval(fields, unsupported, expected):
-    """An engine that can gathers plain text; the server's interval is for requests without one."""
+async def test_engine_merges_plain_text_at_the_request_interval(fields, unsupported, expected):
+    """If the request has none, the server's interval applies."""
     chat = ChatCompletions(
         InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(99), stream_defaults=FIVE
     )
@@ -66,8 +66,8 @@ async def test_interval(fields, unsupported, expected):
     assert (answer.options.interval > 1 and not answer.options.coalesced_by_engine) == of_gateway
 
 
-async def test_prompt():
-    """The rendered conversation goes to the model as text and as token ids."""
+async def test_rendered_conversation_reaches_the_model():
+    """The model gets it as text and as token ids."""
 
     answer = await prepare(FakeModel())
 
@@ -89,8 +89,8 @@ MAX_TOKENS = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), MAX_TOKENS)
-async def test_max_tokens(fields, expected):
-    """max_completion_tokens wins; without either field, or with -1, an answer fills the context."""
+async def test_max_completion_tokens_wins_over_max_tokens(fields, expected):
+    """Without either field, or with -1, an answer may fill the context."""
 
     answer = await prepare(FakeModel(max_model_len=100), **fields)
 
@@ -98,32 +98,32 @@ async def test_max_tokens(fields, expected):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_tokens_of_all_choices(n):
-    """A context that a choice may fill counts as its length, unless the request has its own."""
+async def test_unlimited_choice_counts_as_the_context_length(n):
+    """The request's own limit replaces it."""
     model = FakeModel(max_model_len=1005)  # the prompt has 5 tokens
 
     assert len((await prepare(model, n=n, max_tokens=1000)).requests) == n
     assert len((await prepare(model, n=n)).requests) == n
 
 
-async def test_too_many_tokens_in_all():
-    """One choice too many of such a length is refused by name."""
+async def test_total_tokens_beyond_the_limit_are_refused():
+    """The error names the field."""
     with pytest.raises(InvalidRequest, match="4 choices of up to 1000 tokens") as refused:
         await prepare(FakeModel(max_model_len=1005), n=4)
 
     assert (refused.value.param, refused.value.code) == ("n", "integer_above_max_value")
 
 
-async def test_max_tokens_of_a_model_without_known_context():
-    """Where the context is not known, the model itself ends the answer."""
+async def test_unknown_context_length_leaves_max_tokens_unset():
+    """The model itself ends the answer."""
 
     answer = await prepare(FakeModel())
 
     assert answer.requests[0].sampling_params.max_tokens is None
 
 
-async def test_too_long():
-    """A conversation that does not fit is refused before anything is generated."""
+async def test_conversation_beyond_the_context_is_refused():
+    """The check runs before generation starts."""
     model = FakeModel(max_model_len=5)
 
     with pytest.raises(ContextLengthExceeded) as refused:
@@ -133,8 +133,8 @@ async def test_too_long():
     assert model.requests == []
 
 
-async def test_choices():
-    """n choices are n requests that differ in id and seed alone."""
+async def test_n_choices_are_n_requests():
+    """They differ only in id and seed."""
 
     answer = await prepare(FakeModel(), n=3, seed=7, temperature=0.5)
 
@@ -143,8 +143,8 @@ async def test_choices():
     assert {0.5} == {request.sampling_params.temperature for request in answer.requests}
 
 
-async def test_ids_are_new_for_each_answer():
-    """Engines refuse an id that they know already."""
+async def test_each_answer_gets_new_request_ids():
+    """Engines refuse an id that is already in use."""
     first, second = await prepare(FakeModel()), await prepare(FakeModel())
 
     assert first.id.startswith("chatcmpl-")
@@ -152,8 +152,7 @@ async def test_ids_are_new_for_each_answer():
 
 
 @pytest.mark.honours("chat.add_generation_prompt", "chat.chat_template_kwargs")
-async def test_template_options():
-    """What templates may be told, they are told."""
+async def test_template_gets_every_option_of_the_request():
     model = FakeModel()
     document = {"title": "t", "text": "x"}
 
@@ -194,8 +193,8 @@ VARIABLES: list[tuple[dict[str, Any], set[str], dict[str, Any]]] = [
 
 @pytest.mark.honours("chat.reasoning_effort", "chat.verbosity")
 @pytest.mark.parametrize(("fields", "known", "expected"), VARIABLES)
-async def test_template_variables(fields, known, expected):
-    """Effort and verbosity are what the template knows them as; the request's own word wins."""
+async def test_effort_and_verbosity_use_the_template_variables(fields, known, expected):
+    """A variable that the request itself sets wins."""
     model = FakeModel(template_variables=frozenset(known))
 
     await prepare(model, **fields)
@@ -209,8 +208,8 @@ HINTS = [{"reasoning_effort": "high"}, {"verbosity": "high"}]
 
 @pytest.mark.refuses("chat.reasoning_effort", "chat.verbosity")
 @pytest.mark.parametrize("fields", HINTS, ids=str)
-async def test_hints_that_the_template_does_not_know_are_refused_on_request(fields):
-    """With `--unknown-fields reject` a hint that changes nothing is an error."""
+async def test_unknown_hint_is_refused_with_unknown_fields_reject(fields):
+    """With `--unknown-fields reject`, a hint that has no effect is an error."""
     [name] = fields
 
     with pytest.raises(InvalidRequest) as refused:
@@ -229,8 +228,7 @@ CLAMPED = [
 
 
 @pytest.mark.parametrize(("asked", "accepted", "used"), CLAMPED)
-async def test_effort_is_clamped(asked, accepted, used):
-    """The template gets the nearest effort that it renders with."""
+async def test_effort_is_clamped_to_the_nearest_supported_one(asked, accepted, used):
     model = FakeModel(
         template_variables=frozenset({"reasoning_effort"}), template_values=frozenset(accepted)
     )
@@ -242,8 +240,8 @@ async def test_effort_is_clamped(asked, accepted, used):
     assert answer.adjusted == ({} if used == asked else {"reasoning_effort": used})
 
 
-async def test_adjusted_hints_are_logged_once_for_each_model(caplog):
-    """The line names the model, the field and what is used."""
+async def test_adjusted_hints_are_logged_once_per_model(caplog):
+    """The line has the model, the field and the value used."""
     policy = FieldPolicy("warn")
 
     for _ in range(2):
@@ -258,8 +256,7 @@ async def test_adjusted_hints_are_logged_once_for_each_model(caplog):
 PREFILLED = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "He"}]
 
 
-async def test_prefill():
-    """With continue_final_message the model goes on in the last message."""
+async def test_continue_final_message_continues_the_last_message():
     model = FakeModel()
 
     await prepare(model, messages=PREFILLED, continue_final_message=True)
@@ -269,8 +266,8 @@ async def test_prefill():
 
 
 @pytest.mark.honours("chat.echo")
-async def test_echo():
-    """vLLM's echo puts what was prefilled before the answer."""
+async def test_echo_puts_the_prefilled_text_before_the_answer():
+    """`echo` is a field of vLLM."""
     answer = await prepare(FakeModel(), messages=PREFILLED, continue_final_message=True, echo=True)
 
     completion = await complete(answer)
@@ -298,8 +295,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-async def test_refused(fields, param):
-    """What cannot be honoured is refused before the prompt is built."""
+async def test_unsupported_field_is_refused_before_rendering(fields, param):
     model = FakeModel()
 
     with pytest.raises(InvalidRequest) as refused:
@@ -320,24 +316,23 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
-async def test_unsupported_by_the_model(fields, param):
-    """What this model's tensors cannot carry is refused."""
+async def test_field_without_a_tensor_is_refused(fields, param):
     with pytest.raises(InvalidRequest) as refused:
         await prepare(FakeModel(unsupported=frozenset({param})), **fields)
 
     assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
 
 
-async def test_prompt_logprobs_are_asked_for_once():
-    """A chat tells what its prompt is worth once, however many choices it has."""
+async def test_prompt_logprobs_come_once_per_chat():
+    """Only one request asks for them, however many choices the chat has."""
     answer = await prepare(FakeModel(), n=3, prompt_logprobs=1)
 
     asked = [request.sampling_params.prompt_logprobs for request in answer.requests]
     assert asked == [1, None, None]
 
 
-async def test_too_many_prompt_logprobs():
-    """Log probabilities that would fill the memory are refused by name."""
+async def test_prompt_logprobs_that_would_exhaust_memory_are_refused():
+    """The error names the field."""
     with pytest.raises(InvalidRequest) as refused:
         await prepare(
             FakeModel(),
@@ -348,8 +343,7 @@ async def test_too_many_prompt_logprobs():
     assert refused.value.param == "prompt_logprobs"
 
 
-async def test_fields_beside_the_sampling():
-    """Priority and cache salt go to the engine as they are."""
+async def test_priority_and_cache_salt_reach_the_engine_unchanged():
     answer = await prepare(FakeModel(), priority=-1, cache_salt="a")
 
     assert (answer.requests[0].priority, answer.requests[0].cache_salt) == (-1, "a")
@@ -365,15 +359,14 @@ LOGPROBS: list[tuple[dict[str, Any], int | None]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), LOGPROBS)
-async def test_logprobs(fields, expected):
-    """The engine tells as many alternatives as the request asks for, or none."""
+async def test_engine_gets_the_requested_number_of_logprobs(fields, expected):
     answer = await prepare(FakeModel(), **fields)
 
     assert expected == answer.requests[0].sampling_params.logprobs
 
 
-async def test_what_is_told_beside_the_answer():
-    """Tier and metadata come back where they were given; the fingerprint always."""
+async def test_answer_repeats_service_tier_and_metadata():
+    """They appear if the request had them. The system fingerprint always appears."""
     plain = await complete(await prepare(FakeModel()))
     told = await complete(
         await prepare(FakeModel(), service_tier="auto", metadata={"a": "b"}, store=True)
@@ -385,8 +378,8 @@ async def test_what_is_told_beside_the_answer():
     assert told["system_fingerprint"].startswith("fp_")
 
 
-async def test_whole_answer():
-    """A whole answer has every choice, its reason, and the counts; openai-python reads it."""
+async def test_complete_answer_parses_with_openai_python():
+    """It has every choice, its finish reason, and the usage."""
     answer = await prepare(FakeModel(), n=2)
 
     completion = await complete(answer)
@@ -404,8 +397,8 @@ async def test_whole_answer():
     assert (answer.id, "fake", "chat.completion") == (read.id, read.model, read.object)
 
 
-async def test_the_length_of_a_prompt():
-    """By the server's own limit, whatever the model's context; it holds for what is shown too."""
+async def test_prompt_length_limit_of_the_server():
+    """It is independent of the model's context and applies to /render too."""
     chat = ChatCompletions(
         InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
     )
@@ -420,8 +413,7 @@ async def test_the_length_of_a_prompt():
         assert (refused.value.param, refused.value.code) == ("messages", "max_tokens_per_request")
 
 
-async def test_a_full_queue():
-    """Who would not even wait is told before the prompt is rendered."""
+async def test_full_queue_refuses_before_rendering():
     chat = ChatCompletions(
         InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
     )

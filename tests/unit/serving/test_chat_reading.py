@@ -1,4 +1,4 @@
-"""Answers that a parser reads, streamed and whole: the same, and what the samples say."""
+"""Answers that a parser reads: streamed and complete answers agree with the recorded samples."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def reading(family: str) -> OutputFormat:
 
 
 def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeModel:
-    """A model that says these pieces, a token for each character."""
+    """A model that produces these pieces, one token for each character."""
     deltas = [CompletionDelta(piece, list(map(ord, piece))) for piece in pieces]
     counts = TokenCounts(prompt_tokens=5, completion_tokens=sum(map(len, pieces)))
     last = CompletionDelta(finish_reason=options.pop("reason", "stop"), counts=counts)
@@ -51,7 +51,7 @@ def model(pieces: Sequence[str], family: str = "qwen3", **options: Any) -> FakeM
 
 
 async def whole(of: FakeModel, **fields: Any) -> dict[str, Any]:
-    """The whole answer, as the SDK's types have it."""
+    """The complete answer, parsed by the SDK's types."""
     async with asyncio.timeout(20):
         completion = await complete(await prepare(of, **{"tools": TOOLS, **fields}))
     check_body(PATH, orjson.dumps(completion))
@@ -59,7 +59,7 @@ async def whole(of: FakeModel, **fields: Any) -> dict[str, Any]:
 
 
 async def streamed(of: FakeModel, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks of the answer, whose order is checked."""
+    """The chunks of the answer, after a check of their order."""
     body = {"tools": TOOLS, **fields, "stream": True}
     answer = await prepare(of, **body)
     stream, rules = chunks(answer), StreamRules(Asked.by(body), chat=True)
@@ -78,7 +78,7 @@ async def streamed(of: FakeModel, **fields: Any) -> list[dict[str, Any]]:
 
 
 def added_up(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The completion that the SDK makes of chunks."""
+    """The completion that the SDK assembles from the chunks."""
     state: Any = ChatCompletionStreamState()
     for part in parts:
         state.handle_chunk(ChatCompletionChunk.construct(**part))
@@ -87,7 +87,7 @@ def added_up(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def said(completion: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each choice says, without the ids, which are random."""
+    """What each choice contains, without the random ids."""
     return [
         {
             "content": choice["message"].get("content") or "",
@@ -105,7 +105,7 @@ def said(completion: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def called(call: dict[str, Any]) -> dict[str, Any]:
-    """Without what the SDK adds of its own."""
+    """Without the fields that the SDK adds."""
     return {name: value for name, value in call.items() if name != "parsed_arguments"}
 
 
@@ -122,7 +122,7 @@ OUTPUTS = [
 
 
 def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
-    """Messages whose rendering ends as the sample's prompt did."""
+    """Messages whose rendered prompt ends as the sample's prompt did."""
     reasoning = family_named(family).reasoning
     opened = output.get("reasoning_open")
     if reasoning is None or opened is None:
@@ -133,8 +133,8 @@ def prompt_for(family: str, output: dict[str, Any]) -> list[dict[str, str]]:
 @pytest.mark.parametrize(("family", "output"), OUTPUTS)
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(places=st.lists(st.integers(0, 400), max_size=40))
-async def test_streamed_and_whole_are_the_sample(family, output, places):
-    """However the answer is cut into deltas, it says what the sample says, streamed and whole."""
+async def test_answer_equals_the_sample_however_it_is_split(family, output, places):
+    """Streamed and complete answers equal the sample for every split into deltas."""
     pieces, messages = cut(output["text"], places), prompt_for(family, output)
     fields = {"messages": messages, "tools": TOOLS if reading(family).tools else None}
 
@@ -152,8 +152,8 @@ async def test_streamed_and_whole_are_the_sample(family, output, places):
         assert of_whole["finish_reason"] == "stop"
 
 
-async def test_deltas():
-    """OpenAI's deltas: what begins a call comes once, then pieces of its arguments."""
+async def test_tool_call_deltas_follow_openai():
+    """The fields that open a call come once; pieces of its arguments follow."""
     pieces = ["<think>", "hm", "</think>", "Hi.", CALL[:44], CALL[44:]]
 
     events = await streamed(model(pieces))
@@ -183,8 +183,8 @@ async def test_deltas():
         ("mistral", "[TOOL_CALLS]NAME[ARGS]{}"),
     ],
 )
-async def test_names_of_mcp(name, family, text):
-    """Names may hold dots and slashes, and be as long as MCP's."""
+async def test_function_names_of_mcp_are_accepted(name, family, text):
+    """They may contain dots and slashes and have the length that MCP allows."""
     tools = [{"type": "function", "function": {"name": name}}]
 
     completion = await whole(model([text.replace("NAME", name)], family), tools=tools)
@@ -193,8 +193,8 @@ async def test_names_of_mcp(name, family, text):
     assert call["function"] == {"name": name, "arguments": "{}"}
 
 
-async def test_message_of_calls_alone():
-    """A message that only calls tools has no content, and no fields of what it does not say."""
+async def test_message_with_only_tool_calls_has_no_content():
+    """The message also has no `function_call` and no reasoning field."""
     completion = await whole(model([CALL]))
 
     [choice] = completion["choices"]
@@ -209,8 +209,8 @@ async def test_message_of_calls_alone():
     assert call["id"].startswith("call_")
 
 
-async def test_without_tools_a_call_is_text():
-    """Without tools, or with a choice of none, what looks like a call is the answer's text."""
+async def test_call_is_text_if_the_request_has_no_tools():
+    """The same applies with `tool_choice` "none"."""
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         [answer] = said(await whole(model([CALL]), **fields))
 
@@ -227,8 +227,8 @@ REASONS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("choice", "reason", "expected"), REASONS)
-async def test_finish_reason(choice, reason, expected):
-    """Calls are the reason for the end, named or chosen, unless the answer was cut."""
+async def test_finish_reason_of_an_answer_with_calls(choice, reason, expected):
+    """It is `tool_calls` for named and chosen functions, unless the answer was cut."""
     of = model([CALL], "hermes", reason=reason)
 
     events = await streamed(of, tool_choice=choice)
@@ -243,8 +243,7 @@ HELD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("choice", "text"), HELD)
-async def test_answers_that_the_engine_holds_to_calls(choice, text):
-    """Where a family has no form that the engine could hold it to, the answer is JSON."""
+async def test_forced_calls_are_json_if_the_family_has_no_constrainable_format(choice, text):
     [answer] = said(await whole(model([*text], "gemma4"), tool_choice=choice))
 
     assert answer["calls"] == [
@@ -254,8 +253,8 @@ async def test_answers_that_the_engine_holds_to_calls(choice, text):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_parallel_tool_calls(stream):
-    """One call at most: what follows it is not told, and the engine is stopped."""
+async def test_parallel_tool_calls_false_stops_after_the_first_call(stream):
+    """The server omits what follows the call and stops the engine."""
     of = model([*CALL, *CALL, "never told"], endless=True)
 
     fields = {"parallel_tool_calls": False}
@@ -266,11 +265,10 @@ async def test_parallel_tool_calls(stream):
         {"type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
     ]
     assert (answer["content"], answer["finish_reason"], of.open) == ("", "tool_calls", 0)
-    assert of.requests[0].stream  # or the engine would tell nothing before its own end
+    assert of.requests[0].stream  # otherwise the engine returns nothing before its own end
 
 
-async def test_one_choice_ends_before_the_others():
-    """Where one of several choices is over, the others go on."""
+async def test_choice_that_ends_early_does_not_end_the_others():
     of = model([CALL, CALL, "text"])
 
     completion = await whole(of, parallel_tool_calls=False, n=3)
@@ -279,8 +277,8 @@ async def test_one_choice_ends_before_the_others():
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_arguments_too_long(stream):
-    """A call without end is cut as an answer without end is, and the engine is stopped."""
+async def test_endless_call_is_cut(stream):
+    """The answer ends with `length`, like any answer without an end, and the engine stops."""
     endless_call = CALL.replace("1}}", '"' + "x" * 140_000)
     of = model([endless_call[at : at + 7000] for at in range(0, 140_000, 7000)], endless=True)
 
@@ -292,8 +290,7 @@ async def test_arguments_too_long(stream):
     assert of.open == 0
 
 
-async def test_legacy_functions():
-    """`functions` are answered by `function_call`, one at most."""
+async def test_legacy_functions_get_at_most_one_function_call():
     functions = [tool["function"] for tool in TOOLS]
     fields = {"tools": None, "functions": functions}
     for answered in (
@@ -306,8 +303,7 @@ async def test_legacy_functions():
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
-async def test_custom_tools(size):
-    """A custom tool is called with text; its call has OpenAI's own type."""
+async def test_custom_tool_call_has_text_input_and_openai_type(size):
     text = (
         '<tool_call>{"name": "code", "arguments": {"input": "print(\\"\\u00e9\\")\\n"}}</tool_call>'
     )
@@ -325,8 +321,8 @@ async def test_custom_tools(size):
     assert "".join(pieces_of_input) == called["input"]
 
 
-async def test_reasoning_is_counted():
-    """The tokens of reasoning are counted, streamed or whole, told or left out."""
+async def test_reasoning_tokens_are_counted_shown_or_hidden():
+    """Streamed and complete answers report the same count."""
     text = "<think>hm</think>Hi"
     include_usage = {"stream_options": {"include_usage": True}}
     for pieces in ([*text], [text]):
@@ -340,8 +336,8 @@ async def test_reasoning_is_counted():
                 assert told == (len(text), len("hm</think>"))
 
 
-async def test_include_reasoning():
-    """Reasoning that is not wanted is not told, streamed or whole."""
+async def test_include_reasoning_false_omits_the_reasoning():
+    """Streamed and complete answers both omit it."""
     pieces = [*"<think>hm</think>Hi"]
     fields: dict[str, Any] = {"tools": None, "include_reasoning": False}
 
@@ -367,8 +363,8 @@ def with_logprobs(text: str) -> FakeModel:
     )
 
 
-async def test_log_probabilities():
-    """Every token is told once, in order, with the frame that it leads to."""
+async def test_logprobs_cover_every_token_once_in_order():
+    """Each comes with the frame that its token leads to."""
     text = f"<think>hm</think>Hi {CALL}"
     fields = {"logprobs": True, "return_token_ids": True}
 
@@ -384,8 +380,7 @@ async def test_log_probabilities():
     assert completion["choices"][0]["token_ids"] == ids
 
 
-async def test_fewer_events():
-    """An interval joins what tokens say, and changes nothing of it."""
+async def test_stream_interval_merges_events_without_changing_them():
     text = f"<think>hm</think>Hi there. {CALL}"
 
     many = await streamed(model([*text]))
@@ -395,8 +390,7 @@ async def test_fewer_events():
     assert said(added_up(few)) == said(added_up(many))
 
 
-async def test_obfuscation_and_counts_so_far():
-    """What concerns every chunk concerns those of calls and reasoning."""
+async def test_obfuscation_and_running_usage_cover_call_and_reasoning_chunks():
     options = {"include_obfuscation": True, "continuous_usage_stats": True, "include_usage": True}
 
     events = await streamed(model([*f"<think>hm</think>{CALL}"]), stream_options=options)
@@ -406,8 +400,7 @@ async def test_obfuscation_and_counts_so_far():
     assert all("obfuscation" in event for event in events[1:-1])
 
 
-async def test_echo():
-    """What was prefilled stands before what is read."""
+async def test_echo_puts_the_prefilled_text_before_the_parsed_answer():
     prefilled = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "He"}]
     fields = {"messages": prefilled, "continue_final_message": True, "echo": True}
 
@@ -428,8 +421,9 @@ PREFILLS = [
 
 
 @pytest.mark.parametrize(("family", "prefilled", "text", "expected"), PREFILLS)
-async def test_prefilled_answers(family, prefilled, text, expected):
-    """An answer that was begun goes on where it stands: in its text, or within its reasoning."""
+async def test_prefilled_answer_continues_in_its_text_or_reasoning(
+    family, prefilled, text, expected
+):
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": prefilled}]
     fields = {"tools": None, "messages": messages, "continue_final_message": True}
 
@@ -439,8 +433,7 @@ async def test_prefilled_answers(family, prefilled, text, expected):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-async def test_a_client_that_goes(n):
-    """Whoever stops reading ends the generation."""
+async def test_closing_the_stream_ends_the_generation(n):
     of = model([*CALL], endless=True)
     answer = await prepare(of, tools=TOOLS, n=n)
 
@@ -451,8 +444,8 @@ async def test_a_client_that_goes(n):
     assert of.open == 0
 
 
-async def test_choices_that_end_early_one_by_one():
-    """Each of several choices is stopped at its own end, though none would end by itself."""
+async def test_each_choice_stops_at_its_own_end():
+    """None of these choices would end without the stop."""
     of = model([*CALL], endless=True)
 
     completion = await whole(of, parallel_tool_calls=False, n=3)
@@ -461,16 +454,17 @@ async def test_choices_that_end_early_one_by_one():
     assert of.open == 0
 
 
-async def test_a_failure_within_a_call():
-    """An engine's failure is not taken for the end of a call."""
+async def test_engine_failure_within_a_call_is_an_error():
+    """The server does not treat it as the end of the call."""
     of = model([CALL[:40]], failure=InferenceFailed("gone"))
 
     with pytest.raises(InferenceFailed):
         await whole(of)
 
 
-async def test_what_the_engine_is_asked():
-    """The parser has each token's id, special tokens in the text, and no relay past it."""
+async def test_parser_gets_token_ids_and_special_tokens():
+    """The request asks for each token's id and for special tokens in the text, and bypasses the
+    relay."""
     of = model([CALL], "mistral")
     await streamed(of)
 
@@ -479,16 +473,15 @@ async def test_what_the_engine_is_asked():
     assert not request.sampling_params.skip_special_tokens
 
 
-async def test_special_tokens_that_the_request_decides():
-    """A request that says what becomes of special tokens is obeyed."""
+async def test_request_may_set_skip_special_tokens():
+    """Its own value wins."""
     of = model([CALL], "mistral")
     await streamed(of, skip_special_tokens=True)
 
     assert of.requests[0].sampling_params.skip_special_tokens
 
 
-async def test_models_that_cannot_do_it():
-    """What a model cannot tell is not asked of it."""
+async def test_request_omits_what_the_model_cannot_return():
     cannot = frozenset({"return_token_ids", "skip_special_tokens", "stream"})
     of = model(["hi"], "mistral", unsupported=cannot)
     await whole(of, parallel_tool_calls=False)
@@ -498,8 +491,8 @@ async def test_models_that_cannot_do_it():
     assert request.sampling_params.skip_special_tokens
 
 
-async def test_plain_answers_are_not_read():
-    """Without tools, and where a model does not reason, no parser stands in the way."""
+async def test_plain_answers_bypass_the_parser():
+    """A request needs the parser only for tools or reasoning."""
     for fields in ({"tools": None}, {"tool_choice": "none"}):
         answer = await prepare(model(["hi"], "hermes"), stream=True, **{"tools": TOOLS, **fields})
 
@@ -507,16 +500,15 @@ async def test_plain_answers_are_not_read():
         assert answer.requests[0].relay is not None
 
 
-async def test_tools_for_a_model_without():
-    """A model whose calls nobody recognises is offered no tools."""
+async def test_tools_are_refused_for_a_model_without_a_tool_parser():
     with pytest.raises(InvalidRequest) as refused:
         await whole(model(["hi"], "text"))
 
     assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
 
 
-async def test_prompt_that_was_cut():
-    """The end of a prompt that is known as tokens alone says whether reasoning is open."""
+async def test_end_of_a_truncated_prompt_shows_if_reasoning_is_open():
+    """Only the token ids of such a prompt are known."""
 
     class CutModel(FakeModel):
         async def render_chat(self, messages: Any, **options: Any) -> Any:

@@ -36,16 +36,16 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize(("prompt", "expected"), PROMPTS)
-async def test_prompt(prompt, expected):
-    """Text is tokenized, token ids pass as they are, and each prompt is a request."""
+async def test_each_prompt_becomes_a_request(prompt, expected):
+    """Text is tokenized; token ids pass unchanged."""
 
     answer = await prepare(FakeModel(), prompt=prompt)
 
     assert expected == [(each.prompt, each.prompt_token_ids) for each in answer.requests]
 
 
-async def test_choices_are_prompt_major():
-    """All choices of the first prompt come before those of the second, each with its own seed."""
+async def test_choices_are_ordered_by_prompt():
+    """All choices of the first prompt precede those of the second. Each has its own seed."""
 
     answer = await prepare(FakeModel(), prompt=["a", "b"], n=2, seed=1)
 
@@ -55,8 +55,8 @@ async def test_choices_are_prompt_major():
 
 
 @pytest.mark.parametrize("prompt", [["a"], ["a", "b"]])
-async def test_tokens_of_all_answers(prompt):
-    """Choices of a length that no server should promise at once are refused before the model."""
+async def test_total_tokens_beyond_the_limit_are_refused(prompt):
+    """The request does not reach the model."""
     model, answers = FakeModel(), 2 * len(prompt)
 
     fitting = await prepare(model, prompt=prompt, n=2, max_tokens=3000 // answers)
@@ -70,17 +70,15 @@ async def test_tokens_of_all_answers(prompt):
 @pytest.mark.parametrize(
     ("fields", "expected"), [({}, 16), ({"max_tokens": 3}, 3), ({"max_tokens": -1}, 98)]
 )
-async def test_max_tokens(fields, expected):
-    """Without max_tokens a completion has 16 tokens, as OpenAI's."""
+async def test_max_tokens_defaults_to_16(fields, expected):
+    """OpenAI's API has the same default."""
 
     answer = await prepare(FakeModel(max_model_len=100), **fields)
 
     assert expected == answer.requests[0].sampling_params.max_tokens
 
 
-async def test_one_prompt_too_long():
-    """One prompt of many that does not fit refuses them all."""
-
+async def test_one_prompt_beyond_the_context_refuses_all():
     with pytest.raises(ContextLengthExceeded) as refused:
         await prepare(FakeModel(max_model_len=20), prompt=["a", "b" * 20])
 
@@ -105,17 +103,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-async def test_refused(fields, param):
-    """What cannot be honoured is refused by name."""
-
+async def test_unsupported_field_is_refused_by_name(fields, param):
     with pytest.raises(InvalidRequest) as refused:
         await prepare(FakeModel(), **fields)
 
     assert param == refused.value.param
 
 
-async def test_best_of_equal_to_n():
-    """best_of that equals n asks for nothing more."""
+async def test_best_of_equal_to_n_has_no_effect():
     answer = await prepare(FakeModel(), n=2, best_of=2)
 
     assert len(answer.requests) == 2
@@ -134,8 +129,8 @@ UNSUPPORTED = [
 
 
 @pytest.mark.parametrize(("fields", "unsupported", "param"), UNSUPPORTED)
-async def test_unsupported_by_the_model(fields, unsupported, param):
-    """What this model's tensors cannot carry is refused by the name that the request has for it."""
+async def test_field_without_a_tensor_is_refused(fields, unsupported, param):
+    """The error uses the request's name of the field."""
     model = FakeModel(unsupported=frozenset({unsupported}), max_model_len=99)
 
     with pytest.raises(InvalidRequest) as refused:
@@ -144,15 +139,14 @@ async def test_unsupported_by_the_model(fields, unsupported, param):
     assert (param, "unsupported_parameter") == (refused.value.param, refused.value.code)
 
 
-async def test_no_limit():
-    """With -1 each answer may fill the context."""
+async def test_max_tokens_of_minus_one_may_fill_the_context():
     answer = await prepare(FakeModel(max_model_len=10), prompt=["a", "abc"], max_tokens=-1)
 
     assert [each.sampling_params.max_tokens for each in answer.requests] == [9, 7]
 
 
-async def test_max_tokens_of_zero():
-    """Evaluation harnesses ask for no token at all, only for what the prompt is worth."""
+async def test_max_tokens_of_zero_returns_prompt_logprobs_only():
+    """Evaluation harnesses send such requests."""
     answer = await prepare(FakeModel(), max_tokens=0, echo=True, logprobs=1)
 
     params = answer.requests[0].sampling_params
@@ -160,31 +154,29 @@ async def test_max_tokens_of_zero():
 
 
 @pytest.mark.parametrize("prompt", [None, ""])
-async def test_no_prompt(prompt):
-    """Without a prompt the model begins a document, from the token that stands before one."""
+async def test_missing_prompt_starts_a_document(prompt):
+    """The prompt is the token that precedes a document."""
     answer = await prepare(FakeModel(), prompt=prompt)
 
     assert answer.requests[0].prompt_token_ids == [2]
 
 
-async def test_no_prompt_for_a_model_without_a_start():
-    """A model that has no such token has nothing to begin from."""
+async def test_missing_prompt_is_refused_without_a_start_token():
     with pytest.raises(InvalidRequest) as refused:
         await prepare(FakeModel(document_start=None), prompt="")
 
     assert (refused.value.param, refused.value.code) == ("prompt", "empty_string")
 
 
-async def test_suffix():
-    """With a suffix the model gets its family's form for filling in the middle."""
+async def test_suffix_uses_the_fill_in_the_middle_format_of_the_family():
     answer = await prepare(FakeModel(), prompt="a", suffix="b", echo=True)
 
     assert answer.requests[0].prompt == "a_b"
     assert answer.echo == ["a"]
 
 
-async def test_echo_of_a_prompt_that_was_cut():
-    """What is echoed is what the model read."""
+async def test_echo_returns_the_truncated_prompt():
+    """It shows what the model read."""
     model = FakeModel(max_model_len=99)
 
     answer = await prepare(model, prompt="abcd", echo=True, truncate_prompt_tokens=2)
@@ -192,8 +184,8 @@ async def test_echo_of_a_prompt_that_was_cut():
     assert answer.echo == ["cd"]
 
 
-async def test_prompts_are_tokenized_in_turns():
-    """Between two prompts others may have the event loop."""
+async def test_tokenization_yields_between_prompts():
+    """Other tasks can use the event loop between two prompts."""
     turns = 0
 
     async def count_turns() -> None:
@@ -209,8 +201,7 @@ async def test_prompts_are_tokenized_in_turns():
     assert turns >= 8
 
 
-async def test_echo_of_token_ids():
-    """A prompt of token ids is echoed as the text that they stand for."""
+async def test_echo_decodes_token_ids():
     answer = await prepare(FakeModel(), prompt=[[97], [98]], echo=True)
 
     assert answer.echo == ["a", "b"]
@@ -226,21 +217,21 @@ TRUNCATED = [
 
 @pytest.mark.parametrize(("fields", "kept"), TRUNCATED)
 @pytest.mark.parametrize("prompt", ["abcd", [97, 98, 99, 100]])
-async def test_truncation(prompt, fields, kept):
-    """A prompt is cut to so many tokens; -1 leaves room for the answer in the context."""
+async def test_truncate_prompt_tokens_cuts_the_prompt(prompt, fields, kept):
+    """-1 leaves room for the answer in the context."""
     answer = await prepare(FakeModel(max_model_len=19), prompt=prompt, **fields)
 
     assert "".join(map(chr, answer.requests[0].prompt_token_ids or ())) == kept
 
 
 def told(logprob: float, text: str = "x") -> CompletionDelta:
-    """The only delta of an answer, whose one token has this log probability."""
+    """The only delta of an answer; its one token has this log probability."""
     position = {ord(text): {"logprob": logprob, "rank": 1, "decoded_token": text}}
     return CompletionDelta(text, [ord(text)], "stop", counts=TokenCounts(1, 1), logprobs=[position])
 
 
-async def test_best_of():
-    """Of best_of answers the likeliest n are kept, likeliest first; every token is counted."""
+async def test_best_of_returns_the_n_likeliest_answers():
+    """The likeliest comes first. The usage counts every token."""
     model = FakeModel([[told(-3.0, "a")]], answers=[told(-1.0, "b"), told(-2.0, "c")])
     answer = await prepare(model, n=2, best_of=3)
 
@@ -252,8 +243,8 @@ async def test_best_of():
     assert [choice["logprobs"] for choice in choices] == [None, None]
 
 
-async def test_whole_answer():
-    """A whole answer has every choice in order; openai-python reads it."""
+async def test_complete_answer_parses_with_openai_python():
+    """It has every choice in order."""
     answer = await prepare(FakeModel(), prompt=["a", "b"], echo=True)
 
     completion = await complete(answer)
@@ -266,8 +257,8 @@ async def test_whole_answer():
     assert (answer.id, "text_completion") == (read.id, read.object)
 
 
-async def test_the_length_of_all_prompts():
-    """They are counted together, and those beyond the limit are not even tokenized."""
+async def test_prompts_share_one_length_limit():
+    """The server does not tokenize the prompts beyond it."""
     completions = Completions(
         InferenceLimits(max_prompt_tokens=5), FieldPolicy("reject"), ConcurrencyLimiter(99)
     )
@@ -282,8 +273,7 @@ async def test_the_length_of_all_prompts():
         assert (refused.value.param, refused.value.code) == ("prompt", "max_tokens_per_request")
 
 
-async def test_a_full_queue():
-    """Who would not even wait is told before anything is tokenized."""
+async def test_full_queue_refuses_before_tokenizing():
     completions = Completions(
         InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
     )

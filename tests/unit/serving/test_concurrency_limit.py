@@ -29,14 +29,14 @@ def slots(limiter: ConcurrencyLimiter, name: str = "fake", **limits: Any) -> Mod
 
 
 async def began(*takes: Awaitable[int]) -> "list[asyncio.Task[int]]":
-    """Each in a task that has come to where it waits, if it does."""
+    """Start each call as a task and let it run until it waits or finishes."""
     tasks = [asyncio.ensure_future(acquire) for acquire in takes]
     await asyncio.sleep(0)
     return tasks
 
 
-async def test_one_too_many():
-    """While all places are taken and none may wait, the next is refused and not begun."""
+async def test_request_beyond_the_limit_is_rejected_before_it_starts():
+    """If every slot is in use and the queue has no room, the next request is rejected."""
     own, model = slots(ConcurrencyLimiter(2)), FakeModel()
     async with aclosing(own.bursts([model.generate(REQUEST), model.generate(REQUEST)])) as two:
         await anext(two)
@@ -48,8 +48,8 @@ async def test_one_too_many():
     assert third.requests == []
 
 
-async def test_more_than_there_is_room_for():
-    """A call that wants more places than there are runs a few at a time, and all in the end."""
+async def test_call_that_needs_more_slots_than_exist_completes():
+    """It runs a few items at a time."""
     own, model = slots(ConcurrencyLimiter(2)), FakeModel()
     generations = [model.generate(REQUEST) for _ in range(5)]
 
@@ -61,8 +61,7 @@ async def test_more_than_there_is_room_for():
     assert (most, finished) == (2, {0, 1, 2, 3, 4})
 
 
-async def test_place_is_given_back():
-    """A generation that ends makes room for the next."""
+async def test_finished_generation_releases_its_slot():
     limiter, model = ConcurrencyLimiter(1), FakeModel()
     own = slots(limiter)
 
@@ -72,8 +71,7 @@ async def test_place_is_given_back():
     assert (limiter.running, own.running) == (0, 0)
 
 
-async def test_place_of_a_failure_is_given_back():
-    """A generation that fails makes room for the next."""
+async def test_failed_generation_releases_its_slot():
     limiter, model = ConcurrencyLimiter(1), FakeModel(failure=ValueError("broken"))
 
     with pytest.raises(ValueError, match="broken"):
@@ -83,8 +81,8 @@ async def test_place_of_a_failure_is_given_back():
     assert limiter.running == 0
 
 
-async def test_one_generation_passes_through():
-    """A single generation's bursts come as they are, each as choice 0, without a task."""
+async def test_single_generation_passes_through_unchanged():
+    """Each burst becomes choice 0 without an extra task."""
     model, tasks = FakeModel(), len(asyncio.all_tasks())
 
     bursts = [
@@ -95,8 +93,8 @@ async def test_one_generation_passes_through():
     assert tasks == len(asyncio.all_tasks())
 
 
-async def test_a_model_may_have_fewer_places():
-    """They are the server's too: both count, and the other models have what is left."""
+async def test_model_slots_count_towards_the_server_limit():
+    """Both limits apply; the other models share the remaining slots."""
     limiter = ConcurrencyLimiter(3)
     small = slots(limiter, "small", max_concurrent_requests=2)
 
@@ -112,13 +110,13 @@ async def test_a_model_may_have_fewer_places():
     assert (small.running, limiter.running) == (0, 1)
 
 
-async def test_who_waits_gets_the_next_place():
-    """In the order of arrival, and nobody who comes later goes before."""
+async def test_queue_is_first_in_first_out():
+    """Later requests do not overtake queued ones."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=2))
     await own.acquire(1)
     first, second = await began(own.acquire(1), own.acquire(1))
     own.release(1)
-    with pytest.raises(QueueFull):  # the first has its place, though it does not know yet
+    with pytest.raises(QueueFull):  # the first has its slot, but its task has not run yet
         await asyncio.gather(own.acquire(1), own.acquire(1))
 
     assert await first == 1
@@ -127,8 +125,8 @@ async def test_who_waits_gets_the_next_place():
     assert await second == 1
 
 
-async def test_who_waits_gets_what_there_is():
-    """One that wants several places is given those that are free when its turn comes."""
+async def test_queued_call_gets_the_slots_that_are_free_at_its_turn():
+    """A call that asked for several slots may get fewer."""
     own = slots(ConcurrencyLimiter(3, max_queue_size=2))
     await own.acquire(3)
     several, one = await began(own.acquire(5, A), own.acquire(1, B))
@@ -139,13 +137,13 @@ async def test_who_waits_gets_what_there_is():
     assert await one == 1
 
 
-async def test_more_at_once_than_anybody_gets():
-    """A call takes AT_ONCE places at most, and leaves the others to others."""
+async def test_one_call_gets_at_most_max_parallel_slots():
+    """The remaining slots stay available to other calls."""
     assert await slots(ConcurrencyLimiter(1024)).acquire(2048) == MAX_PARALLEL
 
 
-async def test_models_that_are_waited_for_take_turns():
-    """Where the server is full, no model's queue holds another's up; a full model is passed by."""
+async def test_full_server_serves_the_queues_of_its_models_in_turn():
+    """No model's queue blocks another's; the scheduler skips a model that is at its own limit."""
     limiter = ConcurrencyLimiter(2, max_queue_size=9)
     full = slots(limiter, "full", max_concurrent_requests=1)
     ones, others = slots(limiter, "one"), slots(limiter, "other")
@@ -172,10 +170,9 @@ async def test_models_that_are_waited_for_take_turns():
     await asyncio.gather(*waiting)
 
 
-async def test_a_key_with_many_waiting_is_no_ones_wall():
-    """One request of another key is served after the next, and its newest give way to it where
-    the queue is full.
-    """
+async def test_key_with_many_queued_requests_does_not_block_other_keys():
+    """The first request of another key runs after the next one. If the queue is full, it
+    displaces the newest request of the key with many."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=10))
     await own.acquire(1)
     many = await began(*(own.acquire(1, A) for _ in range(10)))
@@ -194,8 +191,8 @@ async def test_a_key_with_many_waiting_is_no_ones_wall():
         await each
 
 
-async def test_newcomers_of_one_moment():
-    """Each of them has another one give way: the queue is never longer than it may be."""
+async def test_simultaneous_arrivals_do_not_overfill_the_queue():
+    """Each arrival displaces a different queued request."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=4))
     await own.acquire(1)
     many = await began(*(own.acquire(1, A) for _ in range(4)))
@@ -210,8 +207,8 @@ async def test_newcomers_of_one_moment():
         own.release(1)
 
 
-async def test_priority():
-    """A lower number goes before, and takes the place of the last in a full queue."""
+async def test_lower_priority_number_runs_first():
+    """In a full queue, it displaces the last request."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=1))
     await own.acquire(1)
     (late,) = await began(own.acquire(1, QueueKey("a", 5)))
@@ -225,8 +222,8 @@ async def test_priority():
     assert await usual == 1
 
 
-async def test_a_deadline():
-    """Who waits too long is told, and leaves the queue; its own word counts where it is shorter."""
+async def test_queue_timeout_removes_the_request():
+    """The request's own timeout applies if it is shorter than the model's."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=2, queue_timeout_s=60), queue_timeout_s=0.02)
     await own.acquire(1)
     longer, shorter = await began(own.acquire(1, timeout_s=50), own.acquire(1, timeout_s=0.01))
@@ -240,8 +237,8 @@ async def test_a_deadline():
     assert await own.acquire(1) == 1
 
 
-async def test_who_goes_leaves_the_queue():
-    """A caller that is cancelled is waited for by nobody, and its place in the queue is free."""
+async def test_cancelled_caller_leaves_the_queue():
+    """Its queue position becomes free."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=1))
     await own.acquire(1)
     (gone,) = await began(own.acquire(1))
@@ -253,22 +250,22 @@ async def test_who_goes_leaves_the_queue():
     assert await next_one == 1
 
 
-async def test_who_goes_with_a_place_gives_it_back():
-    """The place may come in the same turn of the loop in which the caller goes, before or after."""
+async def test_caller_cancelled_while_it_gets_a_slot_returns_the_slot():
+    """The slot can arrive in the loop iteration of the cancellation, before or after it."""
     limiter = ConcurrencyLimiter(1, max_queue_size=3)
     own = slots(limiter)
     await own.acquire(1)
     before, after, last = await began(own.acquire(1), own.acquire(1), own.acquire(1))
     before.cancel()
-    own.release(1)  # to `after`: the other has gone
+    own.release(1)  # to `after`: `before` was cancelled
     after.cancel()
 
     assert await last == 1
     assert (limiter.running, len(own.queue)) == (1, 0)
 
 
-async def test_draining():
-    """Who waits is told at once, nobody else begins, and what runs goes on to its end."""
+async def test_draining_rejects_queued_and_new_requests():
+    """Queued requests fail immediately; running requests finish."""
     limiter = ConcurrencyLimiter(1, max_queue_size=5)
     own = slots(limiter)
     await own.acquire(1)
@@ -286,8 +283,8 @@ async def test_draining():
     assert limiter.running == 0
 
 
-async def test_when_to_come_again():
-    """A refusal says how long the queue takes at its pace, so far as anybody knows."""
+async def test_rejection_estimates_retry_after_from_the_queue_rate():
+    """Without a known rate, the estimate is 1 second."""
     own = slots(ConcurrencyLimiter(1, max_queue_size=2))
     with pytest.raises(QueueFull) as unknown:
         await slots(ConcurrencyLimiter(1), max_concurrent_requests=0).acquire(1)
@@ -317,8 +314,9 @@ async def test_raised_limit_of_a_model():
     assert await waiting == 1
 
 
-async def test_cancelled_requests_that_triton_has_not_released():
-    """They keep their places, the server's and the model's; who waits gets them at the release."""
+async def test_cancelled_requests_keep_their_slots_until_triton_releases_them():
+    """They count towards the limits of the server and the model. Queued requests get the slots
+    on release."""
     limiter = ConcurrencyLimiter(3, max_queue_size=2)
     own = slots(limiter, max_concurrent_requests=1)
     limiter.retain("fake", 10)
@@ -330,14 +328,14 @@ async def test_cancelled_requests_that_triton_has_not_released():
 
 
 class Counted:
-    """Metrics that write down what they are told."""
+    """Metrics that record each call."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
         self.waits: list[str] = []
 
     def unreleased_changed(self, model: str, count: int) -> None:
-        """Triton is not here."""
+        """Does nothing: no Triton runs in these tests."""
 
     def queue_changed(self, model: str, waiting: int) -> None:
         self.lengths.append(waiting)
@@ -346,8 +344,8 @@ class Counted:
         self.waits.append(model)
 
 
-async def test_what_is_counted():
-    """Every wait, however it ends; nothing of who finds a place at once, or none to wait at."""
+async def test_metrics_count_every_wait_and_its_outcome():
+    """Requests that get a slot immediately, or that cannot queue, are not counted."""
     metrics = Counted()
     limiter = ConcurrencyLimiter(1, max_queue_size=1, metrics=metrics)
     own = slots(limiter)
@@ -373,7 +371,8 @@ async def test_what_is_counted():
 
 
 class AnyLoad(RuleBasedStateMachine):
-    """Whatever requests come, end and go, no place is lost and none stays free."""
+    """Under any sequence of arrivals, finishes and cancellations, no slot is lost and none
+    idles."""
 
     models = ("one", "other")
 
@@ -454,8 +453,8 @@ AnyLoad.TestCase.settings = settings(max_examples=40, stateful_step_count=30, de
 TestAnyLoad = AnyLoad.TestCase
 
 
-async def test_a_place_that_is_free_costs_next_to_nothing():
-    """5 us of CPU for the check, the place and giving it back; the least of several looks."""
+async def test_free_slot_costs_at_most_5_us():
+    """CPU time to check, acquire and release; the minimum of several measurements."""
     limiter, model = ConcurrencyLimiter(8, max_queue_size=8), FakeModel()
 
     async def asked() -> float:

@@ -1,4 +1,4 @@
-"""The calls that a parser has read."""
+"""Tool calls in a parser's events."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from openai_frontend.parsing.events import Event, ToolCallArguments, ToolCallSta
 
 
 def calls_of(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """The names and arguments of all calls."""
+    """Return the names and arguments of all calls."""
     names = {each.index: each.name for each in events if isinstance(each, ToolCallStart)}
     arguments = dict.fromkeys(names, "")
     for each in events:

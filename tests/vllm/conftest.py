@@ -16,8 +16,9 @@ from tests.gateway_process import ROOT
 
 @pytest.fixture(scope="package", autouse=True)
 def vllm_is_set_up() -> None:
-    """Its import and its first engine's config set variables of the process: before the first
-    module, which is held to leave them as they were.
+    """Import vLLM and build an engine config before the first module.
+
+    Both set environment variables of the process, and each module must leave those unchanged.
     """
     demo = ROOT / "model_repository" / "demo"
     given = json.loads((demo / "1" / "model.json").read_text())
@@ -28,7 +29,7 @@ def vllm_is_set_up() -> None:
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo model twice: as it is, and generating through AsyncLLM."""
+    """The demo model in the step loop (`demo`) and through AsyncLLM (`demo-async-llm`)."""
     folder = tmp_path_factory.mktemp("repository")
     for name, step_loop in (("demo", "true"), ("demo-async-llm", "false")):
         shutil.copytree(ROOT / "model_repository" / "demo", folder / name)
@@ -39,8 +40,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Standing:
-    """A core for all modules that want no other; the in-process backend serves one at a time, so
-    those that bring their own have it `aside` first.
+    """One core that the test modules share. The in-process backend serves one core at a time, so
+    modules with their own core stop this one first (`aside`).
     """
 
     def __init__(self, repository: Path) -> None:
@@ -48,7 +49,7 @@ class Standing:
         self._server: Server | None = None
 
     async def serve(self) -> Server:
-        """Start it where it does not run."""
+        """Start the core if it does not run."""
         if self._server is None:
             server = Server(
                 Options(model_repositories=[self._repository], model_control_mode="explicit")
@@ -58,7 +59,7 @@ class Standing:
         return self._server
 
     async def stop(self) -> None:
-        """The next to ask starts another one."""
+        """Stop the core. The next module that needs it starts another."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop()
@@ -66,7 +67,7 @@ class Standing:
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def standing(repository: Path) -> AsyncIterator[Standing]:
-    """Gone before the tests of other folders start cores of theirs."""
+    """Stopped before the tests of other folders start cores of their own."""
     core = Standing(repository)
     yield core
     await core.stop()
@@ -74,11 +75,11 @@ async def standing(repository: Path) -> AsyncIterator[Standing]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(standing: Standing) -> Server:
-    """The demo model, both ways."""
+    """A core that serves the demo model in the step loop and through AsyncLLM."""
     return await standing.serve()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def aside(standing: Standing) -> None:
-    """No core runs in this process."""
+    """Stop the shared core, so that the module can start its own."""
     await standing.stop()

@@ -1,4 +1,4 @@
-"""Answers of the demo model that are held to what a request says."""
+"""Answers of the demo model to requests with constraints."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -65,15 +65,17 @@ def offered(functions: Mapping[str, Any], choice: Any = "required", **changed: A
     return Tools(**{**given, **changed})
 
 
-# The first byte of a surrogate, which xgrammar takes for a character though it is none in UTF-8: a
-# text would then be longer than its characters were counted. Models that learned UTF-8 write none.
+# Excludes the first byte of a UTF-8 surrogate, which xgrammar counts as a character although
+# UTF-8 has none: the text would exceed its length. Models trained on UTF-8 never write it.
 WHOLE = {172: -100.0}
 
 
 async def answers(
     server: Server, constraints: Sequence[Constraint], *, refusable: bool = False, **options: Any
 ) -> list[Any]:
-    """All of them, many at once; `refusable`: a refusal stands in the place of an answer."""
+    """Return all answers, many at once. If `refusable`, a refused request returns its error
+    instead.
+    """
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(seed: int, given: Constraint) -> CompletionDelta:

@@ -12,7 +12,7 @@ _SUITE = ROOT / "tests" / "data" / "json_schema_test_suite" / "draft2020-12.json
 
 @dataclass(frozen=True)
 class Case:
-    """One schema, with values that match it and values that do not."""
+    """A schema with values that match it and values that do not."""
 
     name: str
     schema: Any
@@ -20,7 +20,7 @@ class Case:
     invalid: list[Any]
 
     def arguments(self) -> dict[str, Any]:
-        """The schema of a function's arguments, of which `value` is held to the case's schema."""
+        """The schema of a function's arguments, in which `value` must match the case's schema."""
         return {
             "type": "object",
             "properties": {"value": _without_id(_moved(self.schema))},
@@ -30,7 +30,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All of them."""
+    """Return all cases of the suite."""
     files: Mapping[str, Any] = json.loads(_SUITE.read_text(encoding="utf-8"))
     for name, groups in files.items():
         for group in groups:
@@ -44,14 +44,14 @@ def cases() -> Iterator[Case]:
 
 
 def _without_id(schema: Any) -> Any:
-    """What has a name of its own is what its references start from."""
+    """The schema without its `$id`, which would change the base of its references."""
     return (
         {key: schema[key] for key in schema if key != "$id"} if isinstance(schema, dict) else schema
     )
 
 
 def _moved(part: Any) -> Any:
-    """With references to where the schema stands as a property."""
+    """The schema with its references adjusted to its position as a property."""
     if isinstance(part, list):
         return [_moved(each) for each in part]
     if not isinstance(part, dict):

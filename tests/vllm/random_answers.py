@@ -1,4 +1,4 @@
-"""Answers that a grammar allows, made character by character and at random, without a model."""
+"""Random answers that a grammar allows, generated character by character without a model."""
 
 import random
 import string
@@ -8,7 +8,7 @@ _CLOSERS = '"}])>/'
 
 
 class RandomAnswers:
-    """All answers are as a model could write that knows nothing but the grammar."""
+    """Generates answers as a model would that knows only the grammar."""
 
     def __init__(self, structural_tag: str) -> None:
         import xgrammar
@@ -25,16 +25,18 @@ class RandomAnswers:
         self._grammar = compiler.compile_structural_tag(structural_tag)
 
     def takes(self, text: str) -> bool:
-        """Whether the whole text is an answer."""
+        """Return whether the grammar accepts the whole text."""
         matcher = self._matcher()
         return matcher.accept_string(text) and len(self._vocabulary) - 1 in self._next(matcher)
 
     def begins(self, text: str) -> bool:
-        """Whether an answer may begin so."""
+        """Return whether an answer may start with the text."""
         return bool(self._matcher().accept_string(text))
 
     def make(self, seed: int, *, begin: str = "", limit: int = 4000) -> str:
-        """One answer that begins so; it hurries to its end."""
+        """Return an answer that starts with the text. Closing characters are preferred, so it ends
+        soon.
+        """
         chooser = random.Random(seed)
         matcher, text = self._matcher(), begin
         assert matcher.accept_string(begin), begin

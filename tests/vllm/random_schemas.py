@@ -1,5 +1,7 @@
-"""JSON schemas of arguments, made at random: what clients' own generators (pydantic, zod) write,
-in every mixture. Texts and arrays are bounded, so that every answer ends.
+"""Random JSON schemas of arguments, in the forms that client generators (pydantic, zod) write, in
+every combination.
+
+Strings and arrays are bounded, so that every answer ends.
 """
 
 import random
@@ -13,7 +15,7 @@ _WORDS = ("city", "days", "unit_of", "x", "Größe", "a b", "type", "$id", "item
 
 
 def arguments_schema(seed: int) -> Schema:
-    """An object with some properties, and perhaps definitions."""
+    """Return an object schema with some properties, and sometimes with definitions."""
     chooser = random.Random(seed)
     schema = _object(chooser, depth=3)
     if chooser.random() < 0.3:
@@ -70,7 +72,7 @@ def _array(chooser: random.Random, depth: int) -> Schema:
 
 def _union(chooser: random.Random, depth: int) -> Schema:
     key = chooser.choice(["anyOf", "oneOf"])
-    if key == "oneOf":  # alternatives that exclude one another
+    if key == "oneOf":  # mutually exclusive alternatives
         return {"oneOf": [_text(chooser), _integer(chooser), {"type": "null"}]}
     return {"anyOf": [_any(chooser, depth) for _ in range(chooser.randint(1, 3))]}
 

@@ -1,4 +1,4 @@
-"""Requests to a vLLM model of the core, below HTTP."""
+"""Requests to a vLLM model of the core, without HTTP."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,9 +19,7 @@ REQUEST_FIELDS = ("stream", "return_token_ids", "priority", "cache_salt")
 
 
 def request(prompt: str | Sequence[int], **options: Any) -> GenerationRequest:
-    """A request that streams, unless told not to; `options` are its fields or sampling
-    parameters.
-    """
+    """Return a request, streaming by default. `options` are its fields or sampling parameters."""
     fields = {name: options.pop(name) for name in REQUEST_FIELDS if name in options}
     return GenerationRequest(
         request_id="test",
@@ -33,12 +31,12 @@ def request(prompt: str | Sequence[int], **options: Any) -> GenerationRequest:
 
 
 def contract(server: Server, model: str) -> Contract:
-    """The contract that the gateway would serve the model by."""
+    """The contract that the gateway would select for the model."""
     return ZeroTokens(VLLMContract(server.model_config(model)))
 
 
 def send(server: Server, model: str, prompt: str | Sequence[int], **options: Any) -> ResponseStream:
-    """Start a request; `options` as those of `request`."""
+    """Start a request; `options` are those of `request`."""
     inputs = contract(server, model).encode(request(prompt, **options))
     return server.infer(model, inputs, request_id="test")
 
@@ -63,6 +61,6 @@ async def answer(
 
 
 def completion_tokens(delta: CompletionDelta) -> int:
-    """The count that came with the end of an answer."""
+    """The token count that came with the end of the answer."""
     assert isinstance(delta.counts, TokenCounts)
     return delta.counts.completion_tokens

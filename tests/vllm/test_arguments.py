@@ -1,4 +1,4 @@
-"""`model.json` as vLLM's engine arguments."""
+"""`model.json` becomes vLLM's engine arguments."""
 
 import dataclasses
 import json
@@ -36,30 +36,30 @@ def read(**values: Any) -> Any:
 @pytest.mark.parametrize(
     ("value", "meant"), [("true", True), ("false", False), (True, True), (False, False)]
 )
-def test_switches_may_be_words(value: object, meant: bool) -> None:
-    """NVIDIA's tutorial of LoRA writes \"enable_lora\": \"true\"; a word for no is no."""
+def test_words_are_accepted_as_switches(value: object, meant: bool) -> None:
+    """NVIDIA's LoRA tutorial writes `"enable_lora": "true"`; the word "false" means false."""
     assert read(enable_lora=value).enable_lora is meant
 
 
 @pytest.mark.parametrize("name", ["model", "tokenizer"])
-def test_an_absolute_path_that_is_not_there_is_named(name: str) -> None:
-    """vLLM would take it for a name on the hub."""
+def test_missing_absolute_path_is_named_in_the_error(name: str) -> None:
+    """vLLM would read the path as a model name on the Hugging Face Hub."""
     with pytest.raises(ValueError, match=rf"model\.json: {name}: /nope does not exist$"):
         read(**{name: "/nope"})
 
 
-def test_words_elsewhere_are_text() -> None:
-    """Only a switch is one."""
+def test_words_of_other_arguments_stay_text() -> None:
+    """Only switches convert words to booleans."""
     assert read(quantization="true").quantization == "true"
 
 
-def test_the_models_folder_is_found() -> None:
-    """It lies beside model.json, whatever the process' own folder."""
+def test_model_folder_is_found() -> None:
+    """It is next to model.json, whatever the working directory."""
     assert Path(read().model) == DEMO / "1" / "weights"
 
 
-def test_log_in_the_gateways_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's processes read the gateway's file of the log, unless the user has one for vLLM."""
+def test_vllm_logs_in_the_gateways_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's processes read the gateway's logging configuration, unless the user set vLLM's own."""
     monkeypatch.delenv("VLLM_LOGGING_CONFIG_PATH", raising=False)
     monkeypatch.setenv(arguments.LOG_CONFIG, "/ours.json")
     assert read().logging_config.pylogging_config_file == "/ours.json"
@@ -69,10 +69,10 @@ def test_log_in_the_gateways_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("revision", ["main", "v2"])
-def test_a_hub_names_tokenizer_is_the_snapshot_of_its_revision(
+def test_hub_tokenizer_is_the_snapshot_of_its_revision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    """The gateway reads the same files as the engine, config.json too."""
+    """The gateway reads the same files as the engine, including config.json."""
     weights = DEMO / "1" / "weights"
     snapshot = hugging_face_cache.write(tmp_path, "acme/tiny", weights, revision)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
@@ -80,31 +80,31 @@ def test_a_hub_names_tokenizer_is_the_snapshot_of_its_revision(
     assert arguments.tokenizer_folder(config) == str(snapshot)
 
 
-def test_a_tokenizers_folder_stays_as_it_is(tmp_path: Path) -> None:
-    """It is on this machine."""
+def test_tokenizer_folder_is_unchanged(tmp_path: Path) -> None:
+    """A local folder needs no download."""
     config = SimpleNamespace(tokenizer=str(tmp_path), tokenizer_revision=None)
     assert arguments.tokenizer_folder(config) == str(tmp_path)
 
 
-def test_an_unknown_engine_argument_of_serve_is_named_with_one_that_is_near() -> None:
-    """vLLM's own list decides, before the server listens."""
+def test_unknown_engine_argument_of_serve_is_named_with_a_similar_one() -> None:
+    """vLLM's own list of arguments decides, before the server listens."""
     settings = load(flags={"engine_arg": ["max_modl_len=512"]})
     with pytest.raises(InvalidSettings, match=r"'max_modl_len'; did you mean 'max_model_len'\?"):
         cached_repository.repository("org/m", settings)
 
 
-def test_every_engine_argument_that_serve_advises_exists() -> None:
-    """The table of other servers' flags follows vLLM."""
+def test_engine_arguments_that_serve_suggests_exist() -> None:
+    """The table of other servers' flags must match vLLM."""
     advised = {*flag_hints._ENGINE_ARGUMENTS.values(), *flag_hints._SAME_ARGUMENTS}
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     assert advised - {field.name for field in dataclasses.fields(AsyncEngineArgs)} == set()
 
 
-def test_check_names_an_unknown_engine_argument(
+def test_check_names_unknown_engine_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model whose model.json has one is not servable; the problem guesses what was meant."""
+    """A model.json with one is not servable; the problem suggests a similar argument."""
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     version = mock_models.write(tmp_path, "m", config=config, model="./w", max_modl_len=512)
     tiny_tokenizer.write(version / "w")
@@ -117,18 +117,18 @@ def test_check_names_an_unknown_engine_argument(
     )
 
 
-def test_the_arguments_that_check_takes_as_known_exist() -> None:
-    """`check` does not ask vLLM about them."""
+def test_arguments_that_check_knows_exist() -> None:
+    """`check` uses its own list instead of asking vLLM."""
     arguments.check_names(load_checks._KNOWN_ARGUMENTS)
 
 
 @pytest.mark.parametrize(
     ("version", "tested"), [("0.32.0+cpu", True), ("0.32.4", True), ("0.33.0", False)]
 )
-def test_a_patch_release_is_tested(
+def test_patch_release_counts_as_tested(
     monkeypatch: pytest.MonkeyPatch, version: str, tested: bool
 ) -> None:
-    """The minor version decides."""
+    """Only the minor version matters."""
     monkeypatch.setattr("vllm.__version__", version)
 
     assert arguments.tested_version() == tested
@@ -137,10 +137,10 @@ def test_a_patch_release_is_tested(
 @pytest.mark.parametrize(
     ("given", "backend"), [({}, "xgrammar"), ({"backend": "guidance"}, "guidance")]
 )
-def test_an_untested_version_has_one_grammar_engine(
+def test_untested_version_uses_one_grammar_engine(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], backend: str
 ) -> None:
-    """vLLM itself keeps the engine of the first request; the choice of model.json holds."""
+    """vLLM keeps the grammar engine of the first request; a backend set in model.json is kept."""
     monkeypatch.setattr(arguments, "TESTED_VERSIONS", ())
 
     config = read(structured_outputs_config=given).structured_outputs_config

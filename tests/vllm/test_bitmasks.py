@@ -1,4 +1,4 @@
-"""Masks of many grammars at once: the same as vLLM's own, one by one."""
+"""Token bitmasks of many grammars, filled together, equal those that vLLM fills one by one."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -25,8 +25,8 @@ def grammar(pattern: str, *, accepted: str = "") -> Any:
     return made
 
 
-def test_filled_together():
-    """Also one that has ended, and one of another engine."""
+def test_bitmasks_filled_together_equal_vllms():
+    """Including a grammar that has ended and one of another engine."""
     import torch
 
     from openai_frontend.engines.vllm.scheduler import BatchedBitmaskMixin

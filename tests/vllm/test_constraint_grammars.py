@@ -1,4 +1,4 @@
-"""The grammars that requests are held to, in xgrammar itself and read by the parsers; no model."""
+"""Grammars of constrained requests, run by xgrammar and read by the parsers, without a model."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def answers(given: Constraint) -> RandomAnswers:
 
 
 def thought(family: str) -> str:
-    """A thought as a model of the family writes it by itself, if it does."""
+    """Return the reasoning text that a model of the family writes on its own, if it does."""
     if family == "gpt_oss":
         return (
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
@@ -98,7 +98,7 @@ def thought(family: str) -> str:
 
 
 def read(family: str, offered: Tools, given: Constraint, text: str) -> list[Event]:
-    """What the gateway's parser says of the answer to a prompt that has ended any reasoning."""
+    """Parse the answer to a prompt that has closed any reasoning."""
     reading = OutputFormat(family=family_named(family))
     prompt = reading.family.reasoning.end if reading.family.reasoning else ""
     parser = reading.parser(
@@ -108,8 +108,8 @@ def read(family: str, offered: Tools, given: Constraint, text: str) -> list[Even
 
 
 @pytest.mark.parametrize("family", sorted({*TAGS, *JSON_TAGS, "gemma4", "gpt_oss"}))
-def test_required_calls_are_read_and_valid(family):
-    """Whatever the grammar of required calls allows, the family's parser reads as calls whose
+def test_required_calls_are_parsed_and_valid(family):
+    """The family's parser reads whatever the grammar of required calls allows as calls, and their
     arguments match their schemas.
     """
     offered = tools()
@@ -128,8 +128,10 @@ TEXT_FAMILIES = sorted(TAGS.keys() - {"llama4_pythonic", "pythonic"})
 
 
 @pytest.mark.parametrize("family", TEXT_FAMILIES)
-def test_strict_calls_within_text(family):
-    """Under auto a model may answer in text; a call in it is held to its schema."""
+def test_auto_allows_text_and_enforces_strict_calls(family):
+    """With `tool_choice: auto` a model may answer in text; a call in the text must match its
+    schema.
+    """
     given = held(family, tools("auto"), reasoning_open=False)
     possible = answers(given)
     call = answers(held(family, tools(), reasoning_open=False)).make(1, begin=thought(family))
@@ -141,8 +143,8 @@ def test_strict_calls_within_text(family):
 
 
 @pytest.mark.parametrize("family", sorted({*TAGS, *JSON_TAGS, "gemma4"}))
-def test_parallel_calls_are_turned_off(family):
-    """With `parallel_tool_calls: false` an answer holds one call, whatever the family."""
+def test_parallel_tool_calls_false_allows_one_call(family):
+    """In every family, `parallel_tool_calls: false` limits an answer to one call."""
     offered = tools(functions={"f": ANSWER, "g": ANSWER}, parallel=False)
     given = held(family, offered, reasoning_open=False)
 
@@ -151,8 +153,8 @@ def test_parallel_calls_are_turned_off(family):
         assert len(calls_of(read(family, offered, given, text))) == 1, text
 
 
-def test_a_named_function_is_called_once():
-    """A named function is called once, in the syntax of the family."""
+def test_named_function_is_called_once():
+    """In the syntax of the family."""
     possible = answers(held("hermes", tools(allowed=frozenset({"nothing"}))))
     call = '<tool_call>\n{"name": "nothing", "arguments": {}}\n</tool_call>'
 
@@ -175,16 +177,18 @@ COMPOSED = [
 
 
 @pytest.mark.parametrize(("text", "allowed"), COMPOSED)
-def test_reasoning_tools_and_a_format_in_one_request(text, allowed):
-    """The model thinks, then calls tools or answers in the format: nothing else is possible."""
+def test_reasoning_tools_and_response_format_in_one_request(text, allowed):
+    """The model reasons, then calls tools or answers in the format; the grammar allows nothing
+    else.
+    """
     given = held("qwen3", tools("auto"), reasoning_open=True, response_format=FORMAT)
     possible = answers(given)
 
     assert (possible.takes(text) or (text == "" and possible.begins(text))) == allowed
 
 
-def test_reasoning_that_the_model_may_open():
-    """Where the prompt leaves it open, the model thinks or answers at once."""
+def test_optional_reasoning():
+    """If the prompt leaves reasoning to the model, it reasons or answers at once."""
     possible = answers(held("qwen3", Tools(), reasoning_open=False, response_format=FORMAT))
 
     assert possible.takes('{"ok": true}')
@@ -192,8 +196,8 @@ def test_reasoning_that_the_model_may_open():
     assert not possible.takes('hm</think>{"ok": true}')
 
 
-def test_harmony_frames_everything():
-    """A format, a call and thoughts are messages of harmony."""
+def test_harmony_uses_messages_for_everything():
+    """A response format, a call and reasoning are harmony messages."""
     given = held("gpt_oss", tools("auto"), response_format=FORMAT)
     possible = answers(given)
     thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
@@ -225,8 +229,8 @@ FORMS: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "right", "wrong"), FORMS)
-def test_every_form_after_thinking(fields, right, wrong):
-    """Each form of the answer composes with reasoning."""
+def test_every_constraint_after_reasoning(fields, right, wrong):
+    """Each form of the answer combines with reasoning."""
     possible = answers(held("qwen3", Tools(), reasoning_open=True, **fields))
 
     assert possible.takes(f"hm</think>\n\n{right}")
@@ -251,8 +255,8 @@ INPUT = {
 @pytest.mark.parametrize(
     ("form", "pattern"), [(REGEX, r'[a-z]+ = "\d+"'), (LARK, r'[a-z]+ = "[a-z]+"')]
 )
-def test_a_custom_tool(family, form, pattern):
-    """The input of a custom tool matches its grammar once it is no longer spelled in JSON."""
+def test_custom_tool_input_matches_its_grammar(family, form, pattern):
+    """After the JSON escapes of the input are decoded."""
     offered = tools(
         functions={"set": INPUT},
         strict=frozenset(),

@@ -1,4 +1,4 @@
-"""Answers of the demo model, held to grammars at a temperature at which it knows nothing."""
+"""Constrained answers of the demo model, at a temperature that makes its tokens random."""
 
 import asyncio
 import json
@@ -42,10 +42,10 @@ streamed = pytest.mark.parametrize("stream", [True, False])
     ("family", "requests"), [("hermes", 160), ("qwen3_coder", 40), ("functiongemma", 40)]
 )
 async def test_required_calls_match_random_schemas(server: Server, family: str, requests: int):
-    """Two functions of random schemas: each call is read, and its arguments validate.
+    """Each call of two functions with random schemas is parsed, and its arguments validate.
 
-    In a family with JSON arguments, one with arguments between tags, one whose own syntax has no
-    grammar here.
+    The families: one with JSON arguments, one with arguments in tags, and one whose own syntax has
+    no grammar here.
     """
     tools = [
         offered({"f": arguments_schema(2 * n), "g": arguments_schema(2 * n + 1)}, parallel=False)
@@ -57,7 +57,7 @@ async def test_required_calls_match_random_schemas(server: Server, family: str, 
 
     ended = 0
     for each, given, delta in zip(tools, constraints, told, strict=True):
-        if delta.finish_reason == "length":  # a list of lists of lists ...
+        if delta.finish_reason == "length":  # for example a list of lists of lists
             continue
         ended += 1
         ((name, arguments),) = calls_of(read(family, each, given, delta.text))
@@ -67,7 +67,6 @@ async def test_required_calls_match_random_schemas(server: Server, family: str, 
 
 @pytest.mark.slow
 async def test_named_calls_match_random_schemas(server: Server):
-    """The same for a named function."""
     tools = [offered({"f": arguments_schema(n), "g": PERSON}) for n in range(1000, 1200)]
     tools = [offered(each.functions, allowed=frozenset({"f"})) for each in tools]
     constraints = [held("hermes", each) for each in tools]
@@ -84,9 +83,10 @@ async def test_named_calls_match_random_schemas(server: Server):
 
 
 @pytest.mark.slow
-async def test_calls_match_the_published_schemas(server: Server):
-    """Each schema of JSON Schema's test suite as a part of a function's arguments: the call
-    validates, or the request is refused with the place. Required and named in turn.
+async def test_calls_match_the_json_schema_test_suite(server: Server):
+    """Each schema of JSON Schema's test suite is part of a function's arguments: the call
+    validates, or the request is refused with the path of the schema. Calls are required and named
+    in turn.
     """
     made: list[tuple[Tools, Constraint]] = []
     refused = 0
@@ -117,7 +117,7 @@ FORM = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSO
 
 
 @streamed
-async def test_json_schema_every_time(server: Server, stream: bool):
+async def test_json_schema_at_high_temperature(server: Server, stream: bool):
     """At a temperature of 1.5 an answer parses and validates, streamed or whole."""
     given = held("hermes", response_format=FORM)
 
@@ -127,8 +127,8 @@ async def test_json_schema_every_time(server: Server, stream: bool):
 
 
 @streamed
-async def test_json_schema_at_the_length_limit(server: Server, stream: bool):
-    """What the limit cuts says so, and is the beginning of what it would have been."""
+async def test_json_schema_cut_by_the_token_limit(server: Server, stream: bool):
+    """An answer cut by the limit has finish_reason `length` and is a prefix of the full answer."""
     given = held("hermes", response_format=FORM)
     options: dict[str, Any] = {"temperature": 0.0, "stream": stream}
 
@@ -143,9 +143,9 @@ async def test_json_schema_at_the_length_limit(server: Server, stream: bool):
 
 
 @streamed
-async def test_json_schema_cut_anywhere(server: Server, stream: bool):
-    """At a temperature of 1.5 an answer that a limit cuts is the beginning of a valid one, and says
-    so; one that came to its end within the limit is valid.
+async def test_json_schema_cut_at_any_length(server: Server, stream: bool):
+    """At a temperature of 1.5, an answer that a limit cuts has finish_reason `length` and is the
+    prefix of a valid one; an answer that ends within the limit is valid.
     """
     given = held("hermes", response_format=FORM)
     from vllm.sampling_params import StructuredOutputsParams
@@ -159,7 +159,7 @@ async def test_json_schema_cut_anywhere(server: Server, stream: bool):
             assert completion_tokens(delta) <= limit
             if delta.finish_reason == "length":
                 assert completion_tokens(delta) == limit
-                assert possible.begins(delta.text.rstrip("\ufffd"))  # half a character
+                assert possible.begins(delta.text.rstrip("\ufffd"))  # an incomplete character
             else:
                 jsonschema.validate(json.loads(delta.text), PERSON)
 
@@ -177,8 +177,8 @@ FULL: Mapping[str, Any] = {
 
 
 @streamed
-async def test_json_schema_at_its_greatest_lengths(server: Server, stream: bool):
-    """Texts and arrays that may be no longer, and no shorter, come to their end."""
+async def test_json_schema_with_length_bounds(server: Server, stream: bool):
+    """Strings and arrays with an exact length end."""
     form = {"type": "json_schema", "json_schema": {"name": "full", "schema": FULL, "strict": True}}
 
     for delta in await answers(server, [held("hermes", response_format=form)] * 8, stream=stream):
@@ -196,8 +196,8 @@ FORMS: list[tuple[dict[str, Any], str]] = [
 
 @streamed
 @pytest.mark.parametrize(("fields", "pattern"), FORMS, ids=str)
-async def test_other_forms_every_time(server: Server, fields, pattern, stream):
-    """The same for a regular expression, a choice and grammars."""
+async def test_other_constraints_at_high_temperature(server: Server, fields, pattern, stream):
+    """Regular expressions, choices and grammars are enforced too."""
     given = held("hermes", **fields)
 
     for delta in await answers(server, [given] * 16, stream=stream, max_tokens=400):
@@ -212,8 +212,8 @@ LLGUIDANCE: list[dict[str, Any]] = [
 ]
 
 
-async def test_what_xgrammar_cannot_hold(server: Server):
-    """llguidance holds an answer to what xgrammar would pass over; both serve side by side."""
+async def test_llguidance_enforces_what_xgrammar_ignores(server: Server):
+    """Both engines serve side by side."""
     schemas = [schema for _ in range(8) for schema in (PERSON, *LLGUIDANCE)]
     forms = [{"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in schemas]
 
@@ -224,13 +224,13 @@ async def test_what_xgrammar_cannot_hold(server: Server):
         jsonschema.validate(json.loads(delta.text), schema)
 
 
-# The demo model never learned to think, but its sentences end.
+# The demo model was not trained to reason, but its sentences end.
 THINKS = replace(family_named("qwen3"), reasoning=Reasoning(start="<think>", end="."))
 
 
 @streamed
-async def test_reasoning_tools_and_a_format_in_one_request(server: Server, stream: bool):
-    """A model in its thoughts ends them, and then calls or answers in the format."""
+async def test_reasoning_tools_and_response_format_in_one_request(server: Server, stream: bool):
+    """A model that is reasoning ends it, and then calls a tool or answers in the format."""
     tools = offered({"f": PERSON}, "auto")
     given = held(THINKS, tools, reasoning_open=True, response_format=FORM)
 
@@ -274,8 +274,8 @@ REFUSED: dict[str, tuple[StructuredOutputs, str]] = {
 
 @pytest.mark.parametrize("model", ["demo", "demo-async-llm"])
 @pytest.mark.parametrize(("structured", "message"), REFUSED.values(), ids=REFUSED)
-async def test_what_no_grammar_can_hold(server: Server, model, structured, message):
-    """It is refused at once, with the reason, and the next request is served."""
+async def test_unsupported_constraint_is_refused(server: Server, model, structured, message):
+    """At once and with the reason; the next request is served."""
     begun = time.perf_counter()
     with pytest.raises(errors.InvalidRequest, match=message):
         await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=9)
@@ -287,9 +287,9 @@ async def test_what_no_grammar_can_hold(server: Server, model, structured, messa
 
 
 @pytest.mark.slow
-async def test_a_grammar_that_takes_too_long(server: Server):
-    """It is refused after some seconds; meanwhile another one is compiled and followed."""
-    first = StructuredOutputs(regex="ok")  # starts the process that tries grammars
+async def test_slow_grammar_is_refused(server: Server):
+    """It is refused after some seconds; meanwhile another grammar compiles and is enforced."""
+    first = StructuredOutputs(regex="ok")  # starts the process that compiles grammars on trial
     await answer(server, "demo", QUESTION, structured_outputs=first, max_tokens=9)
     hostile = asyncio.ensure_future(
         answer(
@@ -314,8 +314,8 @@ async def test_a_grammar_that_takes_too_long(server: Server):
     assert time.perf_counter() - begun < 20
 
 
-async def test_the_loop_runs_while_a_grammar_is_made(server: Server):
-    """A large schema is prepared and compiled elsewhere: the loop is never held for long."""
+async def test_grammar_compilation_does_not_block_the_event_loop(server: Server):
+    """A large schema is prepared and compiled outside the event loop."""
     properties = {
         f"p{i}": {"type": "object", "properties": {"a": {"type": "string"}, "b": {}}}
         for i in range(900)
@@ -336,13 +336,11 @@ async def test_the_loop_runs_while_a_grammar_is_made(server: Server):
 
 
 PEOPLE = {"type": "array", "items": PERSON, "minItems": 50, "$defs": PERSON["$defs"]}
-LENGTH = 96  # tokens: as many steps
+LENGTH = 96  # tokens, each in a step of its own
 
 
 async def free_token_cost(server: Server, form: StructuredOutputs | None) -> float:
-    """Seconds of the engine's processor from one token to the next of 8 free requests, beside 200
-    of this form.
-    """
+    """Engine CPU seconds per token of 8 unconstrained requests, next to 200 with the constraint."""
     engines = [
         each for each in psutil.Process().children(recursive=True) if "EngineCore" in each.name()
     ]
@@ -363,13 +361,13 @@ async def free_token_cost(server: Server, form: StructuredOutputs | None) -> flo
 
 
 @pytest.mark.slow
-async def test_two_hundred_at_once(server: Server):
-    """They lengthen the others' tokens by no more than a fifth of what as many free ones make
-    them take; and all of them get their answer.
+async def test_200_constrained_requests_at_once(server: Server):
+    """The engine's time per token is at most 1.2 times that with 200 unconstrained requests, and
+    every request gets its answer.
     """
     form = {"type": "json_schema", "json_schema": {"name": "people", "schema": PEOPLE}}
     given = held("hermes", response_format=form).structured
-    await free_token_cost(server, given)  # the grammar is compiled
+    await free_token_cost(server, given)  # compiles the grammar
 
     costs = [
         (await free_token_cost(server, None), await free_token_cost(server, given))

@@ -1,4 +1,4 @@
-"""What a request asks, in vLLM's form, and what cannot be asked; no engine runs."""
+"""A request's fields in vLLM's form, and the fields that vLLM cannot honour; no engine runs."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ def converted(**params: Any) -> Any:
     return conversion.sampling_params(SamplingParams(**params), {}, stream=True)
 
 
-def test_extra_args():
-    """Scalars, and lists of them, reach the engine's plug-ins as they are."""
+def test_extra_args_are_unchanged():
+    """Scalars and lists of scalars reach the engine's plug-ins."""
     given = {"a": "x", "b": 1.5, "c": True, "d": [1, "y"], "e": 2**64 - 1, "f": -(2**63)}
 
     assert converted(extra_args=given).extra_args == given
@@ -35,8 +35,10 @@ EXTRA_ARGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given", EXTRA_ARGS, ids=range(len(EXTRA_ARGS)))
-def test_extra_args_that_are_not_for_requests(given):
-    """What steers the engine itself, or what no plug-in can be told, is refused by name."""
+def test_reserved_extra_args_are_refused(given):
+    """An argument that controls the engine itself, or that plug-ins cannot receive, is refused by
+    name.
+    """
     with pytest.raises(ValueError, match=r"^extra_args: "):
         converted(extra_args=given)
 
@@ -45,22 +47,22 @@ def test_extra_args_that_are_not_for_requests(given):
     "wanted",
     [{"banana": 1}, {"max_pattern_size": -1}, {"max_pattern_size": 2, "min_count": 1}],
 )
-def test_repetition_detection_that_vllm_refuses(wanted):
-    """Its message, which names no field, gets ours."""
+def test_repetition_detection_error_names_the_field(wanted):
+    """vLLM's own message names no field."""
     with pytest.raises(ValueError, match=r"^repetition_detection: "):
         converted(repetition_detection=wanted)
 
 
 @pytest.mark.parametrize("name", ["beam_width", "length_penalty"])
-def test_a_parameter_that_vllm_lacks(name):
-    """A parameter of other backends is refused by name."""
+def test_unsupported_parameter_is_refused(name):
+    """The error names the parameter of another backend."""
     with pytest.raises(ValueError, match=f"^{name}: "):
         converted(**{name: 2})
 
 
 @pytest.mark.parametrize("name", conversion.MAX_TOKEN_IDS)
-def test_more_token_ids_than_the_worker_holds(name):
-    """vLLM's worker would die of them, so they are refused by name."""
+def test_too_many_token_ids_are_refused(name):
+    """They would crash vLLM's worker; the error names the field."""
     ids = dict.fromkeys(range(1025), 1.0)
 
     with pytest.raises(ValueError, match=f"^{name}: at most 1024 tokens"):

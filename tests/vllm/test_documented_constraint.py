@@ -1,4 +1,4 @@
-"""The constraint of docs/structured-output.md, as a reader would install it."""
+"""The plug-in of docs/structured-output.md, installed as a reader would install it."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The examples as an installed package, with the entry point that the page shows."""
+    """The examples as an installed package, with the entry point of the page."""
     installed = tmp_path / "characters-1.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: characters\nVersion: 1\n")
@@ -38,7 +38,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 async def masked(tmp_path: Path, package, aside):
-    """The demo model with the logits processor that the page names."""
+    """The demo model with the logits processor of the page."""
     repository = tmp_path / "repository"
     shutil.copytree(ROOT / "model_repository" / "demo", repository / "demo")
     _, shown = (ROOT / "docs" / "structured-output.md").read_text().split("```json\n", 1)
@@ -56,8 +56,8 @@ def extra_args(**fields: object) -> dict[str, object]:
     return dict(constraint(request, NO_TOOLS, PLAIN, reasoning_open=None).extra_args)
 
 
-def test_the_documented_plug_in_is_installed(package):
-    """It is found by its entry point, and answers for requests that name characters alone."""
+def test_documented_plug_in_is_found(package):
+    """By its entry point. Only requests with `characters` in their metadata use it."""
     assert [each.name for each in plugin.installed()] == ["characters"]
     assert extra_args() == {}
     assert extra_args(metadata={"characters": "ab"}) == {
@@ -68,8 +68,8 @@ def test_the_documented_plug_in_is_installed(package):
 
 @pytest.mark.engine
 @pytest.mark.slow
-async def test_the_documented_mask(masked: Server):
-    """The answer holds no other characters; a request beside it is as free as ever."""
+async def test_documented_mask_restricts_characters(masked: Server):
+    """The answer has no other characters; a concurrent request is unaffected."""
     asked = extra_args(metadata={"characters": "Triton is a server."})
 
     held = await answer(masked, "demo", QUESTION, extra_args=asked, max_tokens=40, temperature=1.5)
@@ -80,8 +80,8 @@ async def test_the_documented_mask(masked: Server):
     assert set(free.text) > set("Triton is a server.")
 
 
-def test_a_plug_in_that_is_none(package, monkeypatch: pytest.MonkeyPatch):
-    """What the entry point leads to is looked at when the server starts, not at a request."""
+def test_invalid_plug_in_stops_the_start(package, monkeypatch: pytest.MonkeyPatch):
+    """The entry point's target is checked when the server starts, not at the first request."""
     monkeypatch.setattr(importlib.import_module("characters"), "Characters", dict)
     with pytest.raises(TypeError, match="'characters'"):
         plugin.installed()

@@ -1,4 +1,4 @@
-"""The gateway that the rows of docs/security.md are tried on."""
+"""Fixtures for the gateway on which these tests check the rows of docs/security.md."""
 
 from collections.abc import Iterator
 
@@ -15,6 +15,6 @@ def guarded_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarde
 
 @pytest.fixture
 def guarded(guarded_process: Guarded) -> Iterator[Guarded]:
-    """It is as it was, when the test is over."""
+    """Checks after each test that the gateway is unharmed."""
     with unharmed(guarded_process) as each:
         yield each

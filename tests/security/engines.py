@@ -1,5 +1,5 @@
-"""Engines that run inside the gateway under test: one tells what reached it and what the process
-did, one fails as libraries fail.
+"""Engines that run inside the gateway under test: one reports its requests and the events of the
+process, one fails as libraries fail.
 """
 
 import json
@@ -18,8 +18,8 @@ from openai_frontend.engines.engine import (
 from openai_frontend.generation import CompletionDelta, GenerationRequest, TokenCounts
 from openai_frontend.triton import error_codes
 
-# What Python tells an audit hook before it starts a program or reaches out. `open` and `import`
-# come too often to be written down, and are asked about by what they name.
+# The audit events that Python raises before it starts a program or opens a connection. `open`
+# # and `import` are too frequent to record them all; `_record` filters `open` by its argument.
 _TOLD = frozenset({
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
     "os.forkpty", "pty.spawn", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname",
@@ -39,18 +39,18 @@ def config(name: str) -> str:
 
 
 class Mirror(Engine):
-    """Answers with what it was asked, as JSON. From its load on, `events` gets a line for each
-    program that the process starts and each file that it writes or opens.
+    """Answers with the request it received, as JSON. After it loads, `events` gets one line for
+    each program that the process starts and each file that it opens.
     """
 
     def load(self, model: ModelSpec) -> ModelFacts:
-        """`arguments`: `events`, a file."""
+        """Requires the argument `events`, the path of a file."""
         _record(Path(model.arguments["events"]))
         tokenizer = str(model.version_folder / "tokenizer")
         return ModelFacts(max_model_len=4096, tokenizer=tokenizer, vocab_size=303)
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """One delta tells all."""
+        """Sends the whole answer in one delta."""
         told = {
             "prompt": request.prompt,
             "token_ids": list(request.prompt_token_ids or ()),
@@ -86,17 +86,15 @@ SECRET_TEXT = (
 
 
 class Broken(Engine):
-    """Each request fails, as its `cache_salt` says: by a name of FAILURES, and with `late` after
-    the first token.
+    """Fails each request with the entry of FAILURES that `cache_salt` names. With the suffix `
+    late`, fails after the first token.
     """
 
     def load(self, model: ModelSpec) -> ModelFacts:
-        """Loads well."""
         tokenizer = str(model.version_folder / "tokenizer")
         return ModelFacts(max_model_len=4096, tokenizer=tokenizer, vocab_size=303)
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """Fails."""
         kind, _, late = (request.cache_salt or "runtime").partition(" ")
         failure = FAILURES[kind]()
         if not late:
@@ -105,7 +103,7 @@ class Broken(Engine):
         sink.fail(failure)
 
 
-# Made anew each time: an exception that was raised holds all that its frames held.
+# Each request gets a new exception: a raised one keeps references to everything in its frames.
 FAILURES: dict[str, Callable[[], Exception]] = {
     "runtime": lambda: RuntimeError(SECRET_TEXT),
     "value": lambda: ValueError(SECRET_TEXT),

@@ -1,7 +1,7 @@
-"""One gateway as an operator would set it up, and a client that only speaks raw bytes to it.
+"""A gateway as an operator would configure it, and a client that sends it raw bytes.
 
-Each test that gets a `Guarded` also shows, when it is over, that the gateway answers as before,
-that its memory has not grown by more than an allocator keeps, and that nothing fell to its log.
+After each test that uses a `Guarded`, the gateway must answer as before, its memory must not have
+grown by more than an allocator keeps, and its log must show no fault.
 """
 
 import json
@@ -26,13 +26,13 @@ from tests.unit.prompting import tiny_tokenizer
 from tests.unit.routers.mock_gateway import RawResponse, exchange, request
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-KEY = "sk-canary-key-5d1f0c"  # every scope; stands in no log and in no answer
-TENANTS = "sk-tenant-a", "sk-tenant-b"  # each with a cache of its own
+KEY = "sk-canary-key-5d1f0c"  # every scope; must not appear in a log or an answer
+TENANTS = "sk-tenant-a", "sk-tenant-b"  # each with its own prefix cache
 MAX_BODY_BYTES = 1024 * 1024
 GROWTH_BYTES = 48 * MIB
 
-# What an answer may hold of nothing but what the caller has sent: addresses in memory, paths,
-# tracebacks, reprs, names of the libraries below.
+# An answer may contain these only if the caller sent them: memory addresses, paths, tracebacks,
+# reprs, and names of the libraries below.
 INTERNALS = re.compile(
     r"0x[0-9a-f]{6,}|Traceback|File \"|\.py\b|site-packages|<[\w.]+ object|<class |\bself\."
     r"|(?<![\w.])/(?:usr|home|root|tmp|opt|work|var|proc|lib|etc)/"
@@ -42,7 +42,7 @@ INTERNALS = re.compile(
     re.IGNORECASE,
 )
 
-ANSWER = "canary answer 4bd2"  # what `teller` says; stands in no log
+ANSWER = "canary answer 4bd2"  # the answer of `teller`; must not appear in a log
 ODD_ANSWERS = {
     "replacement": ["a", "\ufffd"],
     "split-pair": ["\ud83d", "\ude42"],
@@ -66,29 +66,29 @@ REQUIRED: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Guarded:
-    """The gateway's process, and ways to ask it."""
+    """The gateway's process and methods that send requests to it."""
 
     process: GatewayProcess
     events: Path  # what Mirror recorded
 
     def raw(self, sent: bytes) -> RawResponse:
-        """Bytes as they are."""
+        """Send these bytes unchanged."""
         return exchange(self.process.port, sent)
 
     def ask(
         self, line: str, body: bytes = b"", *headers: str, key: str | None = KEY
     ) -> RawResponse:
-        """A whole request with the key, as JSON."""
+        """Send a complete request with the key and a JSON content type."""
         own = [f"authorization: Bearer {key}"] if key else []
         kind = ["content-type: application/json"] if body else []
         return self.raw(request(line, *own, *kind, *headers, body=body))
 
     def flood(self, pieces: Iterable[bytes], *, ends: bool = False) -> bytes:
-        """What comes back to bytes that are written for as long as the gateway takes them; `ends`
-        tells it that no more follow.
+        """Write until the gateway closes the connection and return what it sent. `ends` half-closes
+        the connection after the last piece.
         """
         with socket.create_connection(("127.0.0.1", self.process.port), timeout=30) as connection:
-            with suppress(OSError):  # closed while we still write
+            with suppress(OSError):  # the gateway closed the connection while we were writing
                 for piece in pieces:
                     connection.sendall(piece)
                 if ends:
@@ -100,8 +100,8 @@ class Guarded:
         return received
 
     def grown_by(self, count: int, sent: bytes) -> int:
-        """By how many bytes its memory is more while so many connections have sent this, and it
-        still answers others.
+        """Return how many bytes the process grew by while `count` connections have sent these bytes
+        and it still answers other requests.
         """
         before = self.memory_bytes()
         with ExitStack() as connections:
@@ -112,7 +112,7 @@ class Guarded:
             return self.memory_bytes() - before
 
     def post(self, path: str, fields: dict[str, Any] | bytes, *headers: str) -> RawResponse:
-        """Fields beside those that the path requires, or a body as it is."""
+        """Post these fields added to those that the path requires, or this body unchanged."""
         if isinstance(fields, bytes):
             body = fields
         else:
@@ -120,11 +120,11 @@ class Guarded:
         return self.ask(f"POST {path}", body, *headers)
 
     def answers(self, **fields: Any) -> bool:
-        """Whether a plain chat is answered."""
+        """Whether a plain chat request gets a 200."""
         return self.post(CHAT, fields).status == 200
 
     def log(self) -> str:
-        """All that it has logged until now, which a thread of its own writes."""
+        """Return the whole log so far. A separate thread writes it, so wait for a marker."""
         mark = f"mark-{uuid.uuid4()}"
         self.ask("GET /health/live", b"", f"x-request-id: {mark}")
         deadline = time.monotonic() + 20
@@ -137,12 +137,12 @@ class Guarded:
         return psutil.Process(self.process.pid).memory_info().rss
 
     def recorded(self) -> list[tuple[str, list[str]]]:
-        """Event and arguments of all that Mirror's hook has seen."""
+        """Return the event and arguments of everything that Mirror's hook recorded."""
         return [tuple(json.loads(line)) for line in self.events.read_text().splitlines()]
 
 
 def message_of(response: RawResponse) -> str:
-    """The message of an error's envelope, whose form is held to here: OpenAI's or KServe's."""
+    """Return the message of an error envelope after checking its form, OpenAI's or KServe's."""
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
     assert len(response.body) == int(response.headers["content-length"])
@@ -158,8 +158,8 @@ def message_of(response: RawResponse) -> str:
 
 
 def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> None:
-    """One of the statuses, in an envelope that holds nothing of our insides; `echoed` are the
-    caller's own words.
+    """Check that the status is expected and that the envelope exposes no internals; `echoed` is
+    text that the caller sent.
     """
     assert response.status in (statuses or (400,)), (response.status, response.body[:500])
     message = message_of(response)
@@ -171,9 +171,9 @@ def check_refused(response: RawResponse, *statuses: int, echoed: str = "") -> No
 
 @contextmanager
 def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
-    """`mock` answers at once, `slow` 10 tokens a second, `mirror` tells what it was asked, `broken`
-    fails, `teller` fails in a tool call, and each of ODD_ANSWERS answers with that. `more` options
-    come last.
+    """Start a gateway with these models: `mock` answers at once, `slow` at 10 tokens per second,
+    `mirror` with its request; `broken` fails, `teller` fails in a tool call, and each of
+    ODD_ANSWERS gives that answer. `more` options come last.
     """
     repository, events = folder / "models", folder / engines.EVENTS
     events.touch()
@@ -204,7 +204,7 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
         "--enable-model-management",
         "--tool-call-parser=teller=hermes",
         "--access-log",
-        "--lora-poll-interval-s=3600",  # no file is opened but for a request
+        "--lora-poll-interval-s=3600",  # the gateway opens files only for requests
         "--log-level=debug",
         *more,
     ]
@@ -215,7 +215,7 @@ def guarded_gateway(folder: Path, *more: str) -> Iterator[Guarded]:
 
 @contextmanager
 def unharmed(guarded: Guarded, may_log: Collection[str] = ()) -> Iterator[Guarded]:
-    """What each test here ends with; `may_log` are those of TRACES that it brings by itself."""
+    """The checks after each test; `may_log` lists the TRACES that the test itself causes."""
     memory, logged = guarded.memory_bytes(), len(guarded.log())
     yield guarded
     assert guarded.answers(), "the next plain request is not answered"

@@ -21,7 +21,7 @@ METRICS = {"/metrics", "/metrics/", "/version", "/v2/models/stats", "/v2/models/
 
 
 def documented(guarded: Guarded) -> list[tuple[str, str]]:
-    """Method and path of every route that the gateway tells of, with values in its places."""
+    """Method and path of every route in the gateway's OpenAPI document and some that it omits."""
     document = json.loads(guarded.ask("GET /openapi.json").body)
     filled = [
         (method.upper(), re.sub(r"\{[^}]*\}", "mock", path))
@@ -42,15 +42,17 @@ def documented(guarded: Guarded) -> list[tuple[str, str]]:
 
 
 def check_refused_by(method: str, response: RawResponse, *statuses: int) -> None:
-    """An answer to HEAD has no envelope to look at."""
+    """An answer to HEAD has no envelope to check."""
     if method == "HEAD":
         assert response.status in statuses
     else:
         check_refused(response, *statuses)
 
 
-def test_every_route(guarded):
-    """Without a key, and with one that nobody has: 401, but for what the settings leave open."""
+def test_every_route_requires_a_key(guarded):
+    """Without a key or with an unknown key: 401, except for the routes that the settings leave
+    open.
+    """
     routes = documented(guarded)
     for method, path in routes:
         for key in (None, "sk-nobody"):
@@ -62,8 +64,7 @@ def test_every_route(guarded):
     assert len(routes) > 40
 
 
-def test_the_wrong_scope(guarded):
-    """A key for metrics opens nothing else."""
+def test_a_key_with_the_metrics_scope_opens_nothing_else(guarded):
     for method, path in documented(guarded):
         if path not in OPEN | METRICS:
             response = guarded.ask(f"{method} {path}", key="sk-metrics")
@@ -77,8 +78,7 @@ HOSTS = [
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_hosts(guarded, host):
-    """What the Host header says opens nothing."""
+def test_no_host_header_bypasses_the_key(guarded, host):
     for path in ("/v1/models", "/v1/chat/completions"):
         sent = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
         response = exchange(guarded.process.port, sent)
@@ -113,8 +113,8 @@ METHODS = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", 
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_targets(guarded, target):
-    """What resembles an address needs a key as that address does, by any method."""
+def test_no_spelling_of_a_path_bypasses_the_key(guarded, target):
+    """A target that resembles a path needs the same key as that path, with any method."""
     for method in METHODS:
         sent = f"{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
         response = exchange(guarded.process.port, sent)
@@ -140,15 +140,15 @@ HEADERS = [
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_headers(guarded, header):
-    """What a proxy might say of the caller or the address is not believed."""
+def test_proxy_headers_do_not_bypass_the_key(guarded, header):
+    """The gateway does not trust what these headers say about the caller or the path."""
     for line in ("GET /v1/models", "POST /v1/chat/completions", "POST /v2/repository/index"):
         response = guarded.ask(line, b"{}", header, key=None)
         assert response.status in (400, 401), (header, response)
 
 
-def test_one_connection(guarded):
-    """A key holds for its own request: the next one on the connection brings its own."""
+def test_a_key_is_valid_for_one_request_only(guarded):
+    """The next request on the connection must bring its own key."""
     first = f"GET /v1/models HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n\r\n"
     second = "GET /v1/models HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 

@@ -1,5 +1,5 @@
-"""What libraries and models say of their failures stays in the log: CVE-2026-22778 told a client an
-address in memory, CVE-2025-23320 the name of a shared memory region.
+"""Error texts of libraries and models stay in the log. CVE-2026-22778 exposed a memory address to a
+client, CVE-2025-23320 the name of a shared memory region.
 """
 
 import json
@@ -12,7 +12,7 @@ from tests.security.guarded import CHAT, check_refused, unharmed
 
 @pytest.fixture
 def guarded(guarded_process):
-    """What an engine did not mean to raise is logged with its traceback."""
+    """An exception that an engine did not raise on purpose is logged with its traceback."""
     with unharmed(guarded_process, may_log=["Traceback (most recent call last)"]) as each:
         yield each
 
@@ -22,16 +22,15 @@ STATUS = {"invalid": 400, "unsupported": 400, "value": 400, "unavailable": 503, 
 
 @pytest.mark.parametrize("late", ["", " late"])
 @pytest.mark.parametrize("kind", engines.FAILURES)
-def test_answer(guarded, kind, late):
-    """A failure has its status, and our own words."""
+def test_an_engine_error_gets_its_status_and_our_message(guarded, kind, late):
     response = guarded.post(CHAT, {"model": "broken", "cache_salt": kind + late})
 
     check_refused(response, STATUS.get(kind, 500))
 
 
 @pytest.mark.parametrize("kind", engines.FAILURES)
-def test_stream(guarded, kind):
-    """Within a stream too: an error event, and no end that pretends."""
+def test_an_engine_error_ends_the_stream_without_done(guarded, kind):
+    """The stream ends with an error event that exposes no internals."""
     fields = {"model": "broken", "cache_salt": kind + " late", "stream": True}
 
     response = guarded.post(CHAT, fields)
@@ -43,10 +42,8 @@ def test_stream(guarded, kind):
         assert inside not in response.body
 
 
-def test_log(guarded):
-    """The operator finds the request by its id; the text itself may quote the request, and is there
-    where `--log-exception-texts` says so.
-    """
+def test_the_log_has_the_request_id_but_not_the_error_text(guarded):
+    """The text may quote the request, so the log has it only with `--log-exception-texts`."""
     fields = {"model": "broken", "cache_salt": "invalid"}
 
     response = guarded.post(CHAT, fields, "x-request-id: told-in-the-log")

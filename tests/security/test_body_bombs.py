@@ -1,8 +1,8 @@
-"""Request bodies are counted as they arrive and never decompressed (Triton's CVE-2025-23310,
-CVE-2025-23311, CVE-2025-33201, #8570, #8770).
+"""The server counts request bodies as they arrive and never decompresses them (Triton's
+CVE-2025-23310, CVE-2025-23311, CVE-2025-33201, #8570, #8770).
 
 tests/unit/middleware/test_body_limit.py tests the counting, and
-tests/security/test_framework_dos.py wrong Content-Length headers.
+tests/security/test_framework_dos.py tests wrong Content-Length headers.
 """
 
 import gzip
@@ -25,7 +25,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def exchanged(guarded: Guarded, *pieces: bytes) -> RawResponse:
-    """The first answer."""
+    """Return the first answer."""
     return RawResponse.of(guarded.flood(pieces))
 
 
@@ -34,28 +34,27 @@ def chunk(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("length", [MAX_BODY_BYTES + 1, 10**8, 10**12, 2**63 - 1])
-def test_a_length_over_the_limit(guarded, length):
-    """Refused by its word alone, where the client waits for one; nothing is made room for."""
+def test_content_length_over_the_limit_gets_413(guarded, length):
+    """The header alone is enough, also with Expect: 100-continue; the server allocates nothing."""
     head = HEAD + f"Expect: 100-continue\r\nContent-Length: {length}\r\n\r\n".encode()
 
     check_refused(exchanged(guarded, head), 413)
 
 
-def test_chunks_over_the_limit(guarded):
-    """A body without a length is refused where it passes the limit."""
+def test_chunks_over_the_limit_get_413(guarded):
+    """A body without Content-Length is refused as soon as it passes the limit."""
     piece = chunk(b" " * 65_536)
 
     check_refused(exchanged(guarded, CHUNKED, *[piece] * 64, b"0\r\n\r\n"), 413)
 
 
-def test_a_chunk_over_the_limit(guarded):
-    """So is one whose only chunk says that it is large."""
+def test_one_chunk_over_the_limit_gets_413(guarded):
     check_refused(exchanged(guarded, CHUNKED, b"FFFFFFFF\r\n", *[b" " * 65_536] * 96), 413)
 
 
 @pytest.mark.parametrize("extension", [b"", b";a=b"], ids=["bare", "extended"])
-def test_small_chunks(guarded, extension):
-    """Chunks of one byte cost time in line with their number, and no memory each."""
+def test_chunks_of_one_byte_cost_linear_time(guarded, extension):
+    """200,000 chunks of one byte take at most 2 s of CPU time and no memory each."""
     process = psutil.Process(guarded.process.pid)
     one = b"1" + extension + b"\r\n \r\n"
     before = sum(process.cpu_times()[:2])
@@ -79,16 +78,15 @@ def bombs():
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "x-gzip"])
-def test_compressed(guarded, bombs, coding):
-    """A coding is refused, and nothing is unpacked."""
+def test_a_compressed_body_gets_415(guarded, bombs, coding):
+    """Nothing is decompressed."""
     body = bombs[coding]
     head = HEAD + f"Content-Encoding: {coding}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
 
     check_refused(exchanged(guarded, head + body), 415)
 
 
-def test_compressed_in_transfer(guarded):
-    """Nor is a coding of the transfer."""
+def test_a_compressed_transfer_encoding_is_refused(guarded):
     head = HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n"
 
     response = exchanged(guarded, head + chunk(gzip.compress(b"{}")) + b"0\r\n\r\n")
@@ -96,8 +94,8 @@ def test_compressed_in_transfer(guarded):
     check_refused(response, 400, 415, 501)
 
 
-async def test_bodies_that_stop(guarded_process):
-    """A client that goes within its body leaves nothing, whatever length it had promised."""
+async def test_clients_that_disconnect_within_a_body_leave_nothing(guarded_process):
+    """This holds for chunked bodies and for bodies with a Content-Length."""
     headers = {"authorization": f"Bearer {KEY}"}
     assert guarded_process.answers()
 
@@ -113,8 +111,8 @@ async def test_bodies_that_stop(guarded_process):
                     connection.sendall(begun)
 
 
-def test_many_bodies_at_once(guarded):
-    """Forty bodies that never end hold no more than what has come of them."""
+def test_unfinished_bodies_use_memory_only_for_received_bytes(guarded):
+    """Forty bodies that announce 1 MB and stop at half use at most 1 MB each."""
     sent = HEAD + b"Content-Length: 1000000\r\n\r\n" + b" " * 500_000
 
     assert guarded.grown_by(40, sent) < 40 * 2 * 500_000

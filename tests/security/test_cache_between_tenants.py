@@ -1,8 +1,8 @@
-"""Who shares no cache cannot tell what others have sent (CVE-2025-46570, CVE-2025-46722): a key
-with `isolate_prefix_cache` has a salt of its own in every request, which no request can leave.
+"""Tenants with separate caches cannot detect each other's prompts (CVE-2025-46570, CVE-2025-46722):
+a key with `isolate_prefix_cache` adds its own salt to every request, and no request can change it.
 
-tests/api/test_request_fields.py shows with vLLM that a salt keeps prefixes apart: no cached
-token, and so no time that would tell.
+tests/api/test_request_fields.py shows with vLLM that a salt separates prefixes: no token is cached,
+so response times reveal nothing.
 """
 
 import json
@@ -15,7 +15,7 @@ ALICE, BOB = TENANTS
 
 
 def salt(guarded: Guarded, key: str, path: str = CHAT, **fields) -> str | None:
-    """What the model is told."""
+    """Return the cache salt that the model receives."""
     asked = {"messages": [{"role": "user", "content": "hi"}]} if path == CHAT else {"prompt": "hi"}
     body = json.dumps({"model": "mirror", **asked, **fields}).encode()
     answer = json.loads(guarded.ask(f"POST {path}", body, key=key).body)
@@ -26,8 +26,7 @@ def salt(guarded: Guarded, key: str, path: str = CHAT, **fields) -> str | None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_tenants(guarded, path):
-    """Each has its own, the same each time."""
+def test_each_tenant_has_its_own_constant_salt(guarded, path):
     alices, bobs = salt(guarded, ALICE, path), salt(guarded, BOB, path)
 
     assert alices
@@ -36,8 +35,8 @@ def test_tenants(guarded, path):
     assert salt(guarded, ALICE, path) == alices
 
 
-def test_a_salt_of_the_request(guarded):
-    """It divides the key's part, and never reaches another's."""
+def test_a_request_salt_stays_within_the_salt_of_its_key(guarded):
+    """It divides the key's own cache and never equals another tenant's salt."""
     alices, bobs = salt(guarded, ALICE), salt(guarded, BOB)
     for asked in (bobs, f"{bobs}", f"../{bobs}", f"/{bobs}", "x", "x/../y"):
         got = salt(guarded, ALICE, cache_salt=asked) or ""
@@ -46,10 +45,8 @@ def test_a_salt_of_the_request(guarded):
     assert salt(guarded, ALICE, cache_salt="x") != salt(guarded, ALICE, cache_salt="y")
 
 
-def test_others_cannot_take_it(guarded):
-    """Even who knows a tenant's name cannot say its salt: there is more of the key in it than the
-    name.
-    """
+def test_no_other_key_can_use_the_salt_of_a_tenant(guarded):
+    """Knowing a tenant's name is not enough: the salt depends on more of the key than its name."""
     bobs = salt(guarded, BOB) or ""
 
     assert BOB not in bobs

@@ -1,7 +1,7 @@
-"""No request can bring a template or set the variables that the gateway passes to templates
+"""No request can supply a template or set the variables that the gateway passes to templates
 (CVE-2026-42203, CVE-2025-61620, CVE-2025-62426).
 
-tests/unit/prompting/test_template_environment.py tests the sandbox, its time and size limits.
+tests/unit/prompting/test_template_environment.py tests the sandbox and its limits on time and size.
 """
 
 import json
@@ -26,8 +26,8 @@ ADDRESSES = [CHAT, "/v1/chat/completions/render", "/tokenize"]
 
 @pytest.mark.parametrize("path", ADDRESSES)
 @pytest.mark.parametrize("source", INJECTED)
-def test_a_template_of_the_request(guarded, path, source):
-    """The field is refused by name, whatever is in it, wherever a chat is rendered."""
+def test_a_request_with_a_template_gets_400(guarded, path, source):
+    """The error names the field `chat_template`, on every endpoint that renders a chat."""
     body = {"model": "mock", "messages": MESSAGES, "chat_template": source}
 
     response = guarded.post(path, json.dumps(body).encode())
@@ -52,8 +52,8 @@ RESERVED = {
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_reserved_variables(guarded, name):
-    """What the gateway sets itself cannot be set by a request."""
+def test_reserved_template_variables_get_400(guarded, name):
+    """A request cannot set the variables that the gateway sets."""
     response = guarded.post(CHAT, {"chat_template_kwargs": {name: RESERVED[name]}})
 
     check_refused(response, 400)
@@ -62,8 +62,8 @@ def test_reserved_variables(guarded, name):
 
 
 @pytest.mark.parametrize("text", INJECTED)
-def test_text_is_no_template(guarded, text):
-    """What a message says reaches the model as it is, and nothing of it is evaluated."""
+def test_message_text_is_not_evaluated_as_a_template(guarded, text):
+    """The text of a message reaches the model unchanged."""
     body = {"model": "mirror", "messages": [{"role": "user", "content": text}]}
 
     rendered = guarded.post("/v1/chat/completions/render", body)
@@ -72,8 +72,8 @@ def test_text_is_no_template(guarded, text):
 
 
 @pytest.mark.parametrize("name", ["__class__", "range", "x y", "", "a" * 100_000, "self", "loop"])
-def test_odd_variables(guarded, name):
-    """A name that means something to Python or Jinja is one like any other: nobody asks for it."""
+def test_variable_names_of_python_or_jinja_have_no_effect(guarded, name):
+    """A name that is special to Python or Jinja is an ordinary variable that no template uses."""
     response = guarded.post(CHAT, {"chat_template_kwargs": {name: {"__html__": "x"}}})
 
     if response.status != 200:

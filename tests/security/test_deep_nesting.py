@@ -1,5 +1,6 @@
-"""What is nested deeply is refused before a parser follows it: no recursion error, no lost stack
-(orjson's CVE-2025-67221, Triton's limit of 100). tests/test_json_limits.py has the counts.
+"""The gateway refuses deeply nested input before a parser recurses into it: no recursion error, no
+stack overflow (orjson's CVE-2025-67221, Triton's limit of 100). tests/test_json_limits.py tests the
+exact limits.
 """
 
 import json
@@ -35,8 +36,7 @@ PLACES = {
 
 @pytest.mark.parametrize("nested", [arrays(), objects(), b"[" * 400_000], ids=["[", "{", "open"])
 @pytest.mark.parametrize("place", PLACES)
-def test_body(guarded, place, nested):
-    """At any place of a body."""
+def test_deep_nesting_anywhere_in_a_body_gets_400(guarded, place, nested):
     check_refused(guarded.post(CHAT, PLACES[place] % nested))
 
 
@@ -46,14 +46,13 @@ def test_body(guarded, place, nested):
      "/v2/models/mock/generate", "/v2/models/mock/infer", "/v2/repository/index",
      "/v1/models/mock/load", "/v1/load_lora_adapter"],
 )  # fmt: skip
-def test_other_addresses(guarded, path):
-    """At any address that reads a body."""
+def test_deep_nesting_is_refused_on_every_endpoint(guarded, path):
     check_refused(guarded.post(path, objects()), 400, 404)
     check_refused(guarded.post(path, arrays()), 400, 404)
 
 
 def schema(depth: int) -> dict[str, Any]:
-    """Nested at a depth that JSON alone allows."""
+    """A schema of this depth, which the limit for JSON alone allows."""
     nested: dict[str, Any] = {"type": "string"}
     for _ in range(depth):
         nested = {"not": nested}
@@ -91,11 +90,13 @@ AS_TEXT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", AS_TEXT)
-def test_text_that_is_json(guarded, name):
-    """A text that holds JSON is held to the same, where somebody reads it; else it stays a text."""
+def test_deep_nesting_in_json_text_is_refused_if_it_is_parsed(guarded, name):
+    """The same limits apply to JSON inside a string. A string that the gateway does not parse stays
+    text.
+    """
     response = guarded.post(CHAT, AS_TEXT[name])
 
-    if response.status == 200:  # a text that nobody has parsed; the mock has no use for grammars
+    if response.status == 200:  # not parsed: the mock model ignores grammars
         assert name in ("arguments of an earlier call", "guided_regex", "guided_grammar")
         assert json.loads(response.body)["choices"][0]["finish_reason"] == "stop"
     else:

@@ -1,8 +1,8 @@
-"""Schemas, patterns and grammars that no compiler is to see (CVE-2025-48942 to -48944,
+"""Schemas, patterns and grammars that must not reach a compiler (CVE-2025-48942 to -48944,
 CVE-2025-29770, CVE-2025-32381, CVE-2025-57809).
 
-tests/vllm/test_grammars.py and test_constraints.py have what vLLM's compilers do with those that
-come through: a process of its own, a limit of time, and the next one unharmed.
+tests/vllm/test_grammars.py and test_constraints.py test how vLLM's compilers handle those that
+pass: in a separate process, with a time limit, and without effect on the next request.
 """
 
 import json
@@ -21,7 +21,7 @@ def form(schema: Any) -> dict[str, Any]:
 
 
 def chained(count: int) -> dict[str, Any]:
-    """Definitions that refer to the next one, the last to the first."""
+    """Definitions that each refer to the next one, and the last to the first."""
     definitions = {f"d{i}": {"$ref": f"#/$defs/d{(i + 1) % count}"} for i in range(count)}
     return {"$ref": "#/$defs/d0", "$defs": definitions}
 
@@ -50,8 +50,8 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(guarded, name):
-    """What is too large, or leads nowhere, is a 400 that names its field."""
+def test_oversized_or_unresolvable_schemas_get_400(guarded, name):
+    """The error names the field."""
     response = guarded.post(CHAT, REFUSED[name])
 
     check_refused(response, 400)
@@ -78,8 +78,8 @@ MESSAGES = [{"role": "user", "content": "Say a."}]
 
 
 @pytest.mark.engine
-def test_engine(gateway):
-    """Whatever a compiler makes of it, the engine answers the next request in the next form."""
+def test_the_engine_still_answers_after_each_grammar_bomb(gateway):
+    """Each bomb gets a 200 or a 400, and the next request with a valid grammar is answered."""
 
     def ask(fields: dict[str, Any]) -> httpx.Response:
         body = {"model": "demo", "messages": MESSAGES, "max_tokens": 2, **fields}

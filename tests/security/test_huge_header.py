@@ -1,6 +1,7 @@
-"""A request's head has a limit, and is not held beyond it (CVE-2025-48956: httptools has none).
+"""A request head has a size limit, and the server stores nothing beyond it (CVE-2025-48956:
+httptools has no limit).
 
-tests/unit/server/test_http_protocol.py has every way to cut a head into pieces, and the slow ones.
+tests/unit/server/test_http_protocol.py tests every way to split a head into pieces, and slow heads.
 """
 
 import pytest
@@ -23,10 +24,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_head(guarded, name):
-    """431, 414 or 400 and the end of the connection; what comes after the limit is dropped as it
-    comes.
-    """
+def test_a_head_over_the_limit_gets_431_414_or_400(guarded, name):
+    """The server then closes the connection and discards what arrives after the limit."""
     before = guarded.memory_bytes()
 
     received = guarded.flood(HEADS[name], ends=True)
@@ -38,6 +37,6 @@ def test_head(guarded, name):
     assert received.count(b"HTTP/1.1 ") <= 2
 
 
-def test_many_at_once(guarded):
-    """A hundred heads that never end take no more than their limit each."""
+def test_unfinished_heads_use_memory_up_to_the_limit(guarded):
+    """A hundred heads that never end use at most four times the limit of 64 KiB each."""
     assert guarded.grown_by(100, LINE + b"X: " + b"a" * 60_000) < 100 * 4 * 65_536

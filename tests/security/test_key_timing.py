@@ -1,8 +1,8 @@
-"""Keys are compared by digest in constant time (CVE-2025-59425), and every invalid key gets the
-same response.
+"""The gateway compares keys by digest in constant time (CVE-2025-59425) and gives every invalid key
+the same response.
 
 tests/unit/auth/test_api_keys.py tests the comparison, and
-tests/unit/middleware/test_authentication.py arbitrary headers.
+tests/unit/middleware/test_authentication.py tests arbitrary headers.
 """
 
 import pytest
@@ -38,16 +38,15 @@ def asked(*headers: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_no_key(guarded, name):
-    """A 401 that says nothing of the key."""
+def test_an_invalid_key_gets_401_without_the_key(guarded, name):
     response = guarded.raw(asked(b"authorization: " + WRONG[name]))
 
     check_refused(response, 401)
     assert KEY.encode() not in response.body
 
 
-def test_all_alike(guarded):
-    """A key that nobody has is answered as one that is nearly somebody's, to the byte."""
+def test_invalid_keys_get_identical_responses(guarded):
+    """An unknown key and a key that is almost valid get the same bytes."""
     answers = {
         guarded.raw(asked(b"authorization: " + WRONG[name])).body
         for name in ("nobody's", "one letter off", "longer", "its beginning", "long", "a digest")
@@ -56,8 +55,10 @@ def test_all_alike(guarded):
     assert len(answers) == 1
 
 
-def test_two_keys(guarded):
-    """Nobody knows which of two a proxy has read, so both are none; the same one twice is one."""
+def test_two_different_keys_get_401(guarded):
+    """The server cannot know which of the two a proxy has checked. The same key twice counts as
+    one.
+    """
     right, wrong = (b"authorization: Bearer " + each.encode() for each in (KEY, "sk-x"))
 
     check_refused(guarded.raw(asked(right, wrong)), 401)
@@ -66,14 +67,16 @@ def test_two_keys(guarded):
 
 
 @pytest.mark.parametrize("header", RIGHT, ids=range(3))
-def test_the_key(guarded, header):
-    """The scheme's letters and spaces are HTTP's to vary."""
+def test_the_scheme_ignores_case_and_extra_spaces(guarded, header):
+    """HTTP allows both."""
     assert guarded.raw(asked(b"authorization: " + header)).status == 200
 
 
 @pytest.mark.parametrize("place", ["?api_key=", "?key=", "?access_token="])
-def test_other_places(guarded, place):
-    """A key in an address, which logs keep, is none."""
+def test_keys_outside_the_authorization_header_are_ignored(guarded, place):
+    """Logs keep addresses, so a key in an address does not count; nor does one in a cookie or a
+    body.
+    """
     check_refused(guarded.ask(f"GET /v1/models{place}{KEY}", key=None), 401)
     check_refused(guarded.ask("GET /v1/models", b"", f"cookie: authorization={KEY}", key=None), 401)
     body = b'{"model": "mock", "api_key": "%s", "messages": []}' % KEY.encode()

@@ -1,5 +1,5 @@
-"""A model's name is looked up among names, and never becomes a path (CVE-2026-24208,
-CVE-2026-24209; CVE-2026-22807 and CVE-2025-66448: code that a model's files name is not run).
+"""A model name is looked up in the list of models and never becomes a path (CVE-2026-24208,
+CVE-2026-24209). Code that a model's files name does not run (CVE-2026-22807, CVE-2025-66448).
 """
 
 import json
@@ -41,8 +41,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_in_a_body(guarded, name):
-    """OpenAI's 404, with no more of the name than a log line has room for."""
+def test_an_unknown_model_in_a_body_gets_404(guarded, name):
+    """OpenAI's error, which quotes only as much of the name as fits in a log line."""
     logged = len(guarded.log())
     for path in (CHAT, COMPLETIONS, EMBEDDINGS, "/v1/rerank", "/v1/score", "/tokenize"):
         response = guarded.post(path, {"model": name})
@@ -57,8 +57,8 @@ def test_in_a_body(guarded, name):
 
 
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
-def test_in_an_address(guarded, name):
-    """At every address that has a model's name in it."""
+def test_an_unknown_model_in_a_path_gets_an_error(guarded, name):
+    """On every endpoint with a model name in its path."""
     part = quote(name[:5000], safe="")
     for line in (
         f"GET /v1/models/{part}",
@@ -73,7 +73,7 @@ def test_in_an_address(guarded, name):
         f"POST /v2/repository/models/{part}/unload",
     ):
         response = guarded.ask(line, b"{}" if line.startswith("POST") else b"")
-        if not name or name == ".":  # it is the address of all models, or of none
+        if not name or name == ".":  # the path of the model list, or no route
             assert response.status in (200, 400, 404, 405), (line, response)
         else:
             check_refused(response, 400, 404, 405, 409, 414, echoed=name[:256])
@@ -83,8 +83,8 @@ ADAPTERS = ["../x", "/etc", "a/../../b", "\0", "x" * 1000, "a b", ".", ".."]
 
 
 @pytest.mark.parametrize("name", ADAPTERS, ids=range(len(ADAPTERS)))
-def test_adapters(guarded, name):
-    """Nor does an adapter's, and no request says where one lies."""
+def test_an_adapter_name_never_becomes_a_path(guarded, name):
+    """No request can set the folder of an adapter either."""
     for fields in (
         {"lora_name": name, "lora_path": "/etc"},
         {"lora_name": f"mock:{name}"},
@@ -95,8 +95,8 @@ def test_adapters(guarded, name):
 
 
 @pytest.mark.parametrize("name", ["config", "file:1/model.json", "file:../../x"])
-def test_files_of_a_load(guarded, name):
-    """Triton's load can bring a configuration and files; ours takes neither."""
+def test_a_load_request_with_files_or_a_config_is_refused(guarded, name):
+    """Triton's load accepts a configuration and files; ours accepts neither."""
     fields = {"parameters": {name: "x" * 100}}
 
     response = guarded.post("/v2/repository/models/mock/load", fields)

@@ -1,8 +1,8 @@
-"""Nothing in the gateway's sources runs text as code, unpacks objects, or starts a program
+"""The gateway's sources run no text as code, unpickle no objects and start no program
 (CVE-2025-9141: `eval` in a tool parser; CVE-2026-42271: a test endpoint that ran commands).
 
-ruff's S rules look at each line; this looks at every name, so that no `noqa` can hide one. Where
-one is needed, ALLOWED says why.
+ruff's S rules check each line; this test checks every name, so that no `noqa` can hide one. ALLOWED
+gives the reason for each exception.
 """
 
 import ast
@@ -51,7 +51,7 @@ BANNED = {
     "trust_remote_code": "runs a model's own code",
 }  # fmt: skip
 
-# file -> name -> why it may
+# file -> name -> why it is allowed
 _TRIAL = "grammars are tried in a process of their own, which starts from our own command"
 _NAMED = "a class that the operator's files name, never a request"
 ALLOWED = {
@@ -85,7 +85,7 @@ ALLOWED = {
 
 
 def names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every name that is called, imported or reached, with its line."""
+    """Yield every name that is called, imported or accessed, with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -110,13 +110,13 @@ def sources() -> Iterator[Path]:
 
 
 def found(path: Path) -> dict[str, int]:
-    """Banned name -> line."""
+    """Return a map of banned name to line."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {name: line for name, line in names(tree) if name in BANNED}
 
 
-def test_sources():
-    """No source names one of them, but where ALLOWED says why."""
+def test_sources_use_no_banned_name():
+    """ALLOWED lists the exceptions."""
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name} ({BANNED[name]})"
         for path in sources()
@@ -127,8 +127,8 @@ def test_sources():
     assert wrong == []
 
 
-def test_what_is_allowed_is_there():
-    """No reason outlives what it is for."""
+def test_every_allowed_name_is_still_used():
+    """An outdated exception must be removed."""
     gone = [
         f"{path}: {name}"
         for path, reasons in ALLOWED.items()
@@ -155,13 +155,12 @@ def test_what_is_allowed_is_there():
         "AutoTokenizer.from_pretrained(x, trust_remote_code=True)",
     ],
 )
-def test_what_would_be_found(source):
-    """The gate is not blind."""
+def test_every_spelling_of_a_banned_name_is_found(source):
     assert {name for name, _ in names(ast.parse(source))} & BANNED.keys()
 
 
-def test_native_sources():
-    """Nor does the extension start a program, or load a library that it was not given."""
+def test_native_sources_start_no_program():
+    """The extension also calls no unsafe string functions."""
     banned = ("system(", "popen(", "execv", "execl", "fork(", "posix_spawn", "strcpy(", "sprintf(",
               "alloca(", "gets(")  # fmt: skip
     wrong = [

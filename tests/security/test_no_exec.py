@@ -1,9 +1,9 @@
-"""No request starts a program, binds a port, reaches out, or opens a file (CVE-2026-42208,
+"""No request starts a program, binds a port, opens a connection or opens a file (CVE-2026-42208,
 CVE-2026-42271).
 
-An audit hook inside the gateway's process (tests/security/engines.py) has seen every program,
-connection and file since its models were loaded; native code it does not see, so the process'
-children and its listening ports are looked at too.
+An audit hook inside the gateway's process (tests/security/engines.py) records every program,
+connection and file since its models were loaded. It does not see native code, so these tests also
+check the process's children and listening ports.
 """
 
 import json
@@ -25,7 +25,7 @@ REACHING = ("subprocess.", "os.", "pty.", "socket.", "urllib.", "webbrowser.", "
 
 
 def everything(guarded: Guarded, text: str) -> None:
-    """Every address that takes text, with it at every place."""
+    """Send the text in every field of every endpoint that accepts text."""
     for path, required in REQUIRED.items():
         guarded.post(path, {})
         for name in required:
@@ -47,14 +47,13 @@ def everything(guarded: Guarded, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def warm(guarded_process):
-    """Some things are imported, and templates compiled, when they are first used."""
+    """The first use imports modules and compiles templates, so do that before the test."""
     everything(guarded_process, "hello")
     return guarded_process
 
 
 @pytest.mark.parametrize("text", COMMANDS)
-def test_requests(warm, guarded, text):
-    """Nothing happens in the process but answers."""
+def test_requests_start_no_program_and_open_no_file(warm, guarded, text):
     before = len(guarded.recorded())
     children = psutil.Process(guarded.process.pid).children(recursive=True)
 
@@ -68,16 +67,15 @@ def test_requests(warm, guarded, text):
     assert psutil.Process(guarded.process.pid).children(recursive=True) == children
 
 
-def test_the_hook_sees(guarded_process):
-    """It has seen the models' files being opened, and would see a program."""
+def test_the_audit_hook_records_files_and_code(guarded_process):
+    """It recorded that the models' files were opened and would record a program."""
     events = {event for event, _ in guarded_process.recorded()}
 
     assert "open" in events
     assert "exec" in events
 
 
-def test_addresses_that_run_things(guarded):
-    """There is no address that tries a connection, a prompt or a command."""
+def test_no_endpoint_tests_a_connection_prompt_or_command(guarded):
     for path in ("/mcp-rest/test/connection", "/prompts/test", "/health/test_connection",
                  "/v1/invocations", "/collective_rpc", "/pause", "/reset_prefix_cache", "/sleep",
                  "/start_profile", "/v2/trace/setting", "/key/generate",

@@ -1,5 +1,5 @@
-"""The gateway connects to nothing that a request names (CVE-2025-6242, CVE-2026-24779): there is no
-remote fetching at all, so no redirect, no second resolution and no parser can be fooled.
+"""The gateway never connects to an address in a request (CVE-2025-6242, CVE-2026-24779). It fetches
+nothing, so redirects, DNS rebinding and URL parser tricks have no effect.
 """
 
 import json
@@ -13,7 +13,7 @@ from tests.security.guarded import CHAT, check_refused
 
 
 class Listener:
-    """Counts who connects to a port of this machine."""
+    """Counts connections to a port of this machine."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -47,7 +47,7 @@ def listener() -> Iterator[Listener]:
 
 
 def addresses(port: int) -> list[str]:
-    """This machine's port, spelled as filters have been fooled."""
+    """The port on this machine, in spellings that have bypassed filters."""
     return [
         f"http://127.0.0.1:{port}/x.png",
         f"http://localhost:{port}/",
@@ -75,8 +75,8 @@ def parts(address: str) -> list[dict[str, object]]:
     ]
 
 
-def test_media(guarded, listener):
-    """Every part that names an address is refused, and nobody comes to the address."""
+def test_content_parts_with_an_address_get_400(guarded, listener):
+    """The gateway does not connect to the address."""
     for address in addresses(listener.port):
         for part in parts(address):
             messages = [{"role": "user", "content": [part]}]
@@ -85,8 +85,8 @@ def test_media(guarded, listener):
     assert listener.connections == 0
 
 
-def test_schemas(guarded, listener):
-    """A schema that refers elsewhere is refused, not followed."""
+def test_schemas_with_an_external_reference_get_400(guarded, listener):
+    """The gateway does not follow the reference."""
     for address in addresses(listener.port):
         for schema in ({"$ref": address}, {"$id": address, "properties": {"a": {"$ref": "b"}}}):
             form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
@@ -95,8 +95,8 @@ def test_schemas(guarded, listener):
     assert listener.connections == 0
 
 
-def test_model_names(guarded, listener):
-    """A model, an adapter or a folder that looks like an address is a name that nobody has."""
+def test_model_names_that_are_addresses_are_unknown(guarded, listener):
+    """The same holds for adapters and folders."""
     for address in addresses(listener.port):
         for path, fields in (
             (CHAT, {"model": address}),
@@ -111,10 +111,8 @@ def test_model_names(guarded, listener):
 
 
 @pytest.mark.parametrize("media", ["png", "jpeg", "frames"])
-def test_media_bombs(guarded, media):
-    """What would be large when it is unpacked is refused before anybody unpacks it
-    (CVE-2026-34755, CVE-2026-22778).
-    """
+def test_media_bombs_are_refused_before_decoding(guarded, media):
+    """CVE-2026-34755, CVE-2026-22778."""
     bombs = {
         # 50,000 x 50,000 pixels
         "png": [b"iVBORw0KGgoAAAANSUhEUgAAw1AAAMNQCAYAAAA" + b"A" * 10_000],

@@ -1,7 +1,7 @@
-"""The process listens on its one port: no HTTP, gRPC or metrics server of Triton's, no shared
-memory that a client could name (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
+"""The process listens on one port only: it starts none of Triton's HTTP, gRPC or metrics servers
+and no shared memory that a client could name (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334).
 
-tests/security/test_backend_errors.py has the other half: what a backend says of its failures.
+tests/security/test_backend_errors.py covers the other half: the error texts of a backend.
 """
 
 import json
@@ -14,8 +14,8 @@ import pytest
 from tests.security.guarded import check_refused
 
 
-def test_listening(guarded):
-    """One socket, on the address that the settings name."""
+def test_the_process_listens_on_one_socket(guarded):
+    """Its address is the one in the settings."""
     process = psutil.Process(guarded.process.pid)
 
     listening = [
@@ -29,8 +29,7 @@ def test_listening(guarded):
 
 
 @pytest.mark.parametrize("port", [8000, 8001, 8002])
-def test_tritons_ports(guarded, port):
-    """Nothing of this process answers on Triton's usual ports."""
+def test_the_process_does_not_use_the_default_ports_of_triton(guarded, port):
     owners = {
         each.pid
         for each in psutil.net_connections("inet")
@@ -40,8 +39,7 @@ def test_tritons_ports(guarded, port):
     assert guarded.process.pid not in owners
 
 
-def test_shared_memory(guarded):
-    """The process has mapped none that others could open by a name."""
+def test_the_process_maps_no_named_shared_memory(guarded):
     maps = Path(f"/proc/{guarded.process.pid}/maps").read_text()
 
     assert [line for line in maps.splitlines() if "shm/triton" in line] == []
@@ -58,8 +56,8 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize("line", ADDRESSES)
-def test_extensions(guarded, tmp_path, line):
-    """Triton's extensions that reach the machine say that they are not here."""
+def test_triton_extensions_that_reach_the_machine_are_not_available(guarded, tmp_path, line):
+    """They get a 404, 405 or 501 and write no file."""
     written = tmp_path / "written"
     region = {"key": "/triton_python_backend_shm_region_1", "byte_size": 2**40, "offset": 0}
     files = {"log_file": str(written), "trace_file": str(written)}
@@ -71,8 +69,7 @@ def test_extensions(guarded, tmp_path, line):
     assert not written.exists()
 
 
-def test_other_protocols(guarded):
-    """gRPC's preface on the port is no HTTP that we speak."""
+def test_the_http2_preface_of_grpc_gets_400(guarded):
     with socket.create_connection(("127.0.0.1", guarded.process.port), timeout=10) as connection:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
         answer = connection.recv(65536)

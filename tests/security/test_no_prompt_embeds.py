@@ -1,5 +1,5 @@
-"""No tensor of a client's is ever unpacked (CVE-2025-62164, CVE-2025-62372, CVE-2025-24357): there
-is no field for one, and what looks like one is a 400.
+"""The gateway never unpickles a tensor from a client (CVE-2025-62164, CVE-2025-62372,
+CVE-2025-24357): no field accepts one, and a field or part for one gets a 400.
 """
 
 import base64
@@ -12,7 +12,7 @@ from tests.security.guarded import CHAT, COMPLETIONS, EMBEDDINGS, check_refused
 
 
 class Boom:
-    """Unpickled it would end the process."""
+    """Ends the process if it is unpickled."""
 
     def __reduce__(self):
         return (exit, (66,))
@@ -27,8 +27,8 @@ FIELDS = ["prompt_embeds", "mm_payload", "kv_transfer_params", "ec_transfer_para
 )
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_field(guarded, path, field, value):
-    """The field is refused by name."""
+def test_fields_for_tensors_get_400(guarded, path, field, value):
+    """The error names the field."""
     response = guarded.post(path, {field: value})
 
     check_refused(response, 400)
@@ -43,21 +43,19 @@ PARTS = [
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part["type"])
-def test_part(guarded, part):
-    """Nor is there one among the parts of a message."""
+def test_content_parts_with_tensors_get_400(guarded, part):
     messages = [{"role": "user", "content": [part]}]
 
     check_refused(guarded.post(CHAT, {"messages": messages}))
 
 
-def test_other_addresses(guarded):
-    """An embeddings request takes text and token ids, nothing else."""
+def test_an_embeddings_request_takes_only_text_and_token_ids(guarded):
     for given in ([[0.5, 0.25]], {"tensor": PICKLED}, [{"prompt_embeds": PICKLED}]):
         check_refused(guarded.post(EMBEDDINGS, {"input": given}))
 
 
-def test_no_code_unpacks_one():
-    """tests/security/test_no_code_execution.py holds the sources to it."""
+def test_the_sources_may_not_unpickle():
+    """tests/security/test_no_code_execution.py checks the sources."""
     from tests.security import test_no_code_execution as sources
 
     assert {"pickle", "dill", "torch.load"} <= sources.BANNED.keys()

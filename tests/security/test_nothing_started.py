@@ -1,4 +1,4 @@
-"""No route starts a program or a process, neither from Python nor from the core or a library.
+"""No route starts a program or a process, from Python, the core or a library.
 
 This gateway process runs with tests/resilience/faults/world.c, which replaces the C library's
 functions that start processes. tests/security/test_no_exec.py covers what Python can see.
@@ -23,7 +23,7 @@ from tests.unit.routers.mock_gateway import RawResponse
 
 VALUES = {"version": "1", "rest": "status", "repository": "models", "action": "load"}
 EXPLICIT = "--model-control-mode=explicit", "--load-model=*"
-# Its example is of other tensors, of adapters that nobody has put there, or there is none.
+# The example has other tensors or adapters that do not exist, or the route has no example.
 REFUSED = ("/infer", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/score")
 NATIVE = "import ctypes, os; c = ctypes.CDLL(None); "
 LIST = "a = (ctypes.c_char_p * 2)(b'/bin/true', None); "
@@ -63,10 +63,10 @@ def gateway(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def requests() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Every route with every example that the document has for it: method, path, body."""
+    """Yield method, path and body for every route and every example of it in the document."""
     app = create_app(Settings(enable_model_management=True), Server(Options(model_repositories=[])))
-    routes: list[Any] = app.routes  # each has its path and methods
-    # The model is unloaded when all else has been asked for, and then loaded again.
+    routes: list[Any] = app.routes  # each has `path` and `methods`
+    # The routes that unload the model and load it again come last.
     for route in sorted(routes, key=lambda each: ("load" in each.path, "unload" not in each.path)):
         spelled = route.path.replace(":path}", "}")
         examples = EXAMPLES.get(spelled.replace("/versions/{version}", ""), {})
@@ -81,8 +81,10 @@ def ask(gateway: Guarded, method: str, path: str, body: dict[str, Any]) -> RawRe
     return gateway.ask(f"{method} {path}", sent)
 
 
-def test_no_route_starts_anything(gateway, world):
-    """Whatever a gateway has is asked for, and served but for what it tells that it has not."""
+def test_no_route_starts_a_program_or_process(gateway, world):
+    """The test calls every route. Each answers 2xx, or 501 if it is not available, except those in
+    REFUSED.
+    """
     process = psutil.Process(gateway.process.pid)
     assert any(each.path.endswith("/world.so") for each in process.memory_maps())
     before, children = world.started(), process.children(recursive=True)
@@ -98,8 +100,8 @@ def test_no_route_starts_anything(gateway, world):
 
 
 @pytest.mark.parametrize(("code", "told"), STARTS.items())
-def test_every_start_is_seen(world, code, told):
-    """By each function of the C library's that starts a program or a process."""
+def test_the_replaced_c_functions_record_every_start(world, code, told):
+    """Each C library function that starts a program or a process is recorded."""
     before = len(world.started())
     with world.within():
         subprocess.run([sys.executable, "-S", "-c", code], check=True, timeout=20)

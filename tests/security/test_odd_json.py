@@ -31,15 +31,15 @@ ODD = {
     "trailing comma": b"[1,]",
     "bare word": b"undefined",
 }
-# JSON, though no number of ours: told of where the field is known
+# Valid JSON, but not a valid number: refused only if the endpoint has the field
 TOO_LARGE = {"infinite", "long fraction"}
 WITHOUT_USER = {"/tokenize", "/detokenize"}
 VALID_TEXT = {rb'"\u0000"', rb'"\ud83d\ude42"', b'"\xe2\x80\xa8"', b'"\xef\xbf\xbd"'}
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_values(guarded, name):
-    """At every address that reads JSON: a 400, whatever the field."""
+def test_invalid_json_values_get_400_in_any_field(guarded, name):
+    """On every endpoint that reads JSON."""
     for path in REQUIRED.keys() - (WITHOUT_USER if name in TOO_LARGE else set()):
         required = json.dumps(REQUIRED[path]).encode()
 
@@ -51,23 +51,22 @@ def test_values(guarded, name):
 @pytest.mark.parametrize(
     "start", [b"\xef\xbb\xbf" * 2, b"\xff\xfe", b"\x00", b"\x1f\x8b"], ids=repr
 )
-def test_beginnings(guarded, start):
-    """No mark stands before a body but one of UTF-8's."""
+def test_bytes_before_the_body_get_400(guarded, start):
+    """Only a single UTF-8 byte order mark is allowed."""
     for path in REQUIRED:
         check_refused(guarded.post(path, start + json.dumps(REQUIRED[path]).encode()))
 
 
 @pytest.mark.parametrize("text", VALID_TEXT, ids=repr)
-def test_texts_that_only_look_odd(guarded, text):
-    """What is valid goes through to the tokenizer and back."""
+def test_valid_but_unusual_text_is_accepted(guarded, text):
+    """The text passes through the tokenizer and back."""
     body = b'{"model": "mock", "messages": [{"role": "user", "content": %s}]}' % text
 
     assert guarded.post(CHAT, body).status == 200
 
 
 @pytest.mark.parametrize("text", VALID_TEXT, ids=repr)
-def test_nothing_is_lost_of_a_text(guarded, text):
-    """Tokenized and detokenized it is the same."""
+def test_tokenize_and_detokenize_return_the_same_text(guarded, text):
     body = b'{"model": "mock", "add_special_tokens": false, "prompt": %s}' % text
     tokens = orjson.loads(guarded.post("/tokenize", body).body)["tokens"]
 
@@ -76,8 +75,8 @@ def test_nothing_is_lost_of_a_text(guarded, text):
     assert orjson.loads(answer.body)["prompt"] == json.loads(text)
 
 
-def test_the_last_of_two_keys(guarded):
-    """Access, routing and the model all read the last: nobody is told another name."""
+def test_the_last_of_two_duplicate_keys_counts(guarded):
+    """Authorization, routing and the model all read the last value."""
     body = b'{"model": "nobody", "messages": [{"role": "user", "content": "hi"}], "model": "mock"}'
 
     assert guarded.post(CHAT, body).status == 200
@@ -85,8 +84,8 @@ def test_the_last_of_two_keys(guarded):
 
 @pytest.mark.parametrize("name", ODD_ANSWERS)
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_models_write(guarded, name, stream):
-    """An answer is JSON of well-formed text, whatever a model writes; never half a stream."""
+def test_any_model_output_becomes_valid_json(guarded, name, stream):
+    """Even if the model writes malformed text, the answer is valid and the stream is complete."""
     response = guarded.post(CHAT, {"model": name, "stream": stream})
 
     assert response.status == 200
@@ -100,7 +99,7 @@ def test_what_models_write(guarded, name, stream):
 
 
 def unchunked(body: bytes) -> bytes:
-    """The content of a body in chunks."""
+    """Return the content of a chunked body."""
     whole = b""
     while body:
         size, _, body = body.partition(b"\r\n")

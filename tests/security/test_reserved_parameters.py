@@ -1,5 +1,5 @@
-"""What reaches Triton is built from fields that we know: no reserved parameter, no shape that a
-client computed, no output twice (Triton #8763, #8741, CVE-2026-24146, CVE-2026-24173,
+"""The gateway builds Triton requests from known fields only: no reserved parameter, no shape that a
+client computed, no duplicate output (Triton #8763, #8741, CVE-2026-24146, CVE-2026-24173,
 CVE-2025-23316).
 """
 
@@ -37,8 +37,8 @@ RESERVED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", RESERVED, ids=lambda name: name[:20])
-def test_parameters(guarded, name):
-    """Parameters of a request, of an input and of an output: a 400, never passed on unseen."""
+def test_unknown_or_reserved_parameters_get_400(guarded, name):
+    """Those of a request, of an input and of an output; none is ignored."""
     given = {name: RESERVED[name]}
     for fields in (
         {"inputs": [TEXT], "parameters": given},
@@ -57,16 +57,16 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: str(shape)[:30])
-def test_shapes(guarded, shape):
-    """A shape is computed with care, and must be that of the data: nothing is made room for."""
+def test_shapes_that_do_not_match_the_data_get_400(guarded, shape):
+    """The server checks for overflow and allocates nothing for the shape."""
     response = guarded.post(INFER, {"inputs": [{**TEXT, "shape": shape}]})
     refused_by_kserve(response)
     assert response.status == 400
 
 
 @pytest.mark.parametrize("size", [2**31, 2**63, -1, 0, 10**30, "4", None])
-def test_binary_sizes(guarded, size):
-    """Nor does a size reach over the end of the body."""
+def test_invalid_binary_sizes_get_400(guarded, size):
+    """A size cannot reach beyond the end of the body."""
     tensor = {"name": "text_input", "datatype": "BYTES", "shape": [1]}
     head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": size}}]}).encode()
     for length in (str(len(head)), "0", "-1", "9" * 30, "x", str(len(head) + 100)):
@@ -97,15 +97,14 @@ TENSORS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", TENSORS, ids=range(len(TENSORS)))
-def test_tensors(guarded, fields):
-    """Inputs and outputs are those that the model declares, each once."""
+def test_undeclared_or_duplicate_tensors_get_400(guarded, fields):
+    """A request may have each input and output that the model declares once."""
     response = guarded.post(INFER, fields)
     refused_by_kserve(response)
     assert response.status == 400
 
 
-def test_raw_sampling_parameters(guarded):
-    """A model's own JSON of parameters takes what it knows."""
+def test_unknown_sampling_parameters_in_a_tensor_get_400(guarded):
     given: Any
     for given in ({"evil": 1}, {"logits_processors": ["os.system"]}, {"n": 10**6}, [], "x"):
         sampling = {
@@ -124,9 +123,7 @@ UNKNOWN = ["triton_x", "__class__", "self", "model_config", "model_extra", "retu
 
 
 @pytest.mark.parametrize("name", UNKNOWN, ids=range(len(UNKNOWN)))
-def test_unknown_fields(guarded, name):
-    """A field that nobody knows changes nothing of what the model is asked."""
-
+def test_unknown_fields_do_not_reach_the_model(guarded, name):
     def told(**fields: Any) -> Any:
         body = guarded.post(CHAT, {"model": "mirror", **fields}).body
         return json.loads(json.loads(body)["choices"][0]["message"]["content"])
@@ -134,7 +131,7 @@ def test_unknown_fields(guarded, name):
     assert told(**{name: {"evil": [1]}}) == told()
 
 
-def test_plug_ins_of_the_engine(guarded):
-    """Names of classes are no values (vLLM's logits_processors)."""
+def test_class_names_as_logits_processors_get_400(guarded):
+    """vLLM's `logits_processors` accepts names of classes."""
     for given in ("os.system", ["os.system"], [{"qualname": "os.system"}]):
         check_refused(guarded.post(CHAT, {"logits_processors": given}))

@@ -1,6 +1,6 @@
-"""No key, no prompt and no answer stands in a log (CVE-2024-9606; Triton's "redact restriction
-header values from startup log"), whatever goes wrong. The gateway logs all that it can: level
-debug, each request.
+"""The log contains no key, prompt or answer, whatever fails (CVE-2024-9606; Triton's "redact
+restriction header values from startup log"). The gateway logs as much as it can: level debug and
+each request.
 """
 
 import json
@@ -15,7 +15,7 @@ PROMPT = "canary prompt 91ce07"
 
 
 def requests() -> list[tuple[str, dict[str, Any], list[str]]]:
-    """Addresses with the prompt at every place, sound and not."""
+    """Valid and invalid requests with the prompt in every field."""
     said = [{"role": "user", "content": PROMPT}]
     tool = {"type": "function", "function": {"name": "f", "description": PROMPT}}
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": f'"{PROMPT}"'}}
@@ -51,7 +51,7 @@ def requests() -> list[tuple[str, dict[str, Any], list[str]]]:
 
 @pytest.fixture(scope="module")
 def log(guarded_process: Guarded) -> str:
-    """What the gateway has logged, with all of these requests among the rest."""
+    """The gateway's log after all of these requests."""
     statuses = set()
     for path, fields, headers in requests():
         statuses.add(guarded_process.post(path, fields, *headers).status)
@@ -65,19 +65,19 @@ def log(guarded_process: Guarded) -> str:
 
 
 @pytest.mark.parametrize("secret", [KEY, PROMPT, ANSWER, KEY[3:], "sk-metrics", "sk-tenant-a"])
-def test_log(log, secret):
-    """Nowhere in it, nor the beginning of a key."""
+def test_the_log_contains_no_secret(log, secret):
+    """It does not contain the part of a key after `sk-` either."""
     assert secret not in log
 
 
-def test_there_is_a_log(log):
-    """It has every request; what is absent has been there to be logged."""
+def test_the_log_contains_every_request(log):
+    """So a missing secret is missing although the request was logged."""
     assert log.count(f"POST {CHAT} ") > 50
     assert "DEBUG" in log
 
 
-def test_process(guarded):
-    """Other users of the machine see no key on the command line, nor in files that all can read."""
+def test_the_command_line_contains_no_key(guarded):
+    """Other users of the machine can read the command line."""
     command = Path(f"/proc/{guarded.process.pid}/cmdline").read_bytes()
 
     assert KEY.encode() not in command

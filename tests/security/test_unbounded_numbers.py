@@ -1,7 +1,7 @@
-"""No number, list or text of a request is without a bound (CVE-2026-34756, CVE-2024-8939).
+"""Every number, list and text of a request has a limit (CVE-2026-34756, CVE-2024-8939).
 
-tests/api/test_limits.py tries every limit that OpenAI's API has, one below and one beyond it,
-and what a refusal costs; here are the fields that nobody thinks of, and the edges of machines.
+tests/api/test_limits.py tests every limit of OpenAI's API, one below and one above it, and the cost
+of a refusal; these tests cover less common fields and the limits of machine integers.
 """
 
 import json
@@ -31,7 +31,7 @@ NUMBERS = ["2147483648", "9223372036854775808", "1e308", "1e999", '"3"', "true",
 
 
 def kinds(schema: Any, defs: Any) -> set[str]:
-    """The types of JSON that a field may have."""
+    """Return the JSON types that a field may have."""
     if "$ref" in schema:
         return kinds(defs[schema["$ref"].rpartition("/")[2]], defs)
     parts = schema.get("anyOf") or schema.get("oneOf")
@@ -51,14 +51,13 @@ def number_fields() -> list[tuple[str, str]]:
 FIELDS = number_fields()
 
 
-def test_there_are_fields():
-    """The schemas' numbers are found."""
+def test_the_number_fields_of_the_schemas_are_found():
     assert {(CHAT, "n"), (CHAT, "temperature"), (COMPLETIONS, "best_of"), (EMBEDDINGS, "dimensions")} <= set(FIELDS)  # fmt: skip  # noqa: E501
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_edges_of_machines(guarded, path):
-    """A number of any size, in any field that takes numbers, is served or is a 400 in our words."""
+def test_numbers_of_any_size_are_served_or_get_400(guarded, path):
+    """In every field that takes numbers; an error has our own message."""
     for name in (field for place, field in FIELDS if place == path):
         for number in NUMBERS:
             body = json.dumps({"field": 0, **_required(path)}).replace(
@@ -100,8 +99,8 @@ LONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("path", "fields"), LONG, ids=range(len(LONG)))
-def test_long_values(guarded, path, fields):
-    """What is long beyond all use is refused, and costs no memory that stays."""
+def test_very_long_values_are_refused(guarded, path, fields):
+    """They also leave no memory in use."""
     check_refused(guarded.post(path, fields), 400, 413)
 
 
@@ -121,8 +120,8 @@ SAMPLING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_sampling_parameters_of_kserve(guarded, name):
-    """The JSON text within a KServe tensor has the bounds of the HTTP API's fields."""
+def test_sampling_parameters_of_kserve_have_the_same_limits(guarded, name):
+    """The JSON text in a KServe tensor has the limits of the HTTP API's fields."""
     text = json.dumps({name: SAMPLING[name]})
     refused = guarded.post(GENERATE, {"sampling_parameters": text, "text_input": "hi"})
 
@@ -150,8 +149,8 @@ LARGE_TENSORS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", LARGE_TENSORS)
-def test_tensors_of_kserve(guarded, name):
-    """A tensor beyond its bound is a 400 that names the tensor."""
+def test_tensors_of_kserve_over_their_limit_get_400(guarded, name):
+    """The error names the tensor."""
     inputs, expected = LARGE_TENSORS[name]
     refused = guarded.post(GENERATE, inputs)
 

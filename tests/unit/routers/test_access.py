@@ -1,3 +1,5 @@
+"""API keys in the whole application: every route, every scope, model names, public routes."""
+
 import asyncio
 import logging
 from typing import Any
@@ -18,7 +20,7 @@ CANARY = "sk-canary-3fb1c9"
 
 @pytest.fixture
 def keys_file(tmp_path):
-    """A key for each scope, named after it; `all` and the canary have every scope."""
+    """One key per scope, named after the scope. The keys `all` and `canary` have every scope."""
     scoped = [key(scope, scopes=frozenset({scope})) for scope in SCOPES]
     return write(tmp_path / "keys.yaml", *scoped, key("all"), key("canary", secret=CANARY))
 
@@ -29,8 +31,9 @@ def settings(keys_file):
 
 
 def addresses(app):
-    """Every route that may need a key: method, a path of it, the scope that it needs. HEAD and a
-    slash at the end are as good as the route's own spelling.
+    """Yield method, path and required scope of every route that may need a key.
+
+    Includes HEAD, and each path with a trailing slash: the routes accept both.
     """
     for route in app.routes:
         if route.scope == "public":
@@ -43,7 +46,7 @@ def addresses(app):
 
 
 async def answers(world, headers_for):
-    """The status of each address, with the headers that are made for its scope."""
+    """The response of each route. `headers_for(scope)` makes the headers of its request."""
     return {
         (method, path): (await world.client.request(method, path, headers=headers_for(scope)))
         for method, path, scope in addresses(world.app)
@@ -51,7 +54,7 @@ async def answers(world, headers_for):
 
 
 def denied(answer, status, code):
-    """KServe's addresses tell no code, and an answer to HEAD has no body."""
+    """True if the response is this error. KServe errors have no code, HEAD responses no body."""
     if answer.status_code != status or answer.request.method == "HEAD":
         return answer.status_code == status
     error = answer.json()["error"]
@@ -59,8 +62,8 @@ def denied(answer, status, code):
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("nobody's"), {"x-api-key": "nobody's"}], ids=str)
-async def test_without_a_key_that_is_known(world, headers):
-    """No address opens to a request without a key, or with one that nobody has."""
+async def test_every_route_rejects_missing_and_unknown_keys(world, headers):
+    """With 401, `invalid_api_key` and `www-authenticate: Bearer`."""
     got = await answers(world, lambda scope: headers)
 
     assert [at for at, each in got.items() if not denied(each, 401, "invalid_api_key")] == []
@@ -68,8 +71,8 @@ async def test_without_a_key_that_is_known(world, headers):
     assert len(got) > 20
 
 
-async def test_with_a_key_for_something_else(world):
-    """No address opens to the keys of the three scopes that are not its own."""
+async def test_every_route_rejects_keys_of_other_scopes(world):
+    """Each route answers 403 to the keys of the three other scopes."""
     wrong = []
     for other in SCOPES:
         for method, path, scope in addresses(world.app):
@@ -80,8 +83,7 @@ async def test_with_a_key_for_something_else(world):
     assert wrong == []
 
 
-async def test_with_the_right_key(world):
-    """Every address opens to a key of its scope."""
+async def test_every_route_accepts_a_key_of_its_scope(world):
     got = await answers(world, bearer)
 
     assert [at for at, each in got.items() if each.status_code == 401] == []
@@ -91,14 +93,13 @@ async def test_with_the_right_key(world):
 
 @pytest.fixture
 async def with_api_key(world_of, keys_file):
-    """Two general keys beside a file of keys."""
+    """A server with two API keys in its settings and a keys file."""
     settings = {"api_key": ["sk-general", "sk-second"], "public_health": False}
     return await world_of(Settings(**settings, keys_file=keys_file))
 
 
 @pytest.mark.parametrize("secret", ["sk-general", "sk-second"])
-async def test_with_an_api_key_of_the_settings(with_api_key, secret):
-    """Every address opens to it."""
+async def test_every_route_accepts_an_api_key_of_the_settings(with_api_key, secret):
     got = await answers(with_api_key, lambda scope: bearer(secret))
 
     assert [at for at, each in got.items() if each.status_code == 401] == []
@@ -106,8 +107,8 @@ async def test_with_an_api_key_of_the_settings(with_api_key, secret):
     assert closed == []
 
 
-async def test_api_keys_and_a_keys_file(with_api_key):
-    """Keys of both open, others do not."""
+async def test_api_keys_work_beside_a_keys_file(with_api_key):
+    """The server accepts keys from both and rejects all others."""
     secrets = ["sk-general", "models", "nobody's"]
     got = [
         (await with_api_key.client.get("/v1/models", headers=bearer(each))).status_code
@@ -117,8 +118,8 @@ async def test_api_keys_and_a_keys_file(with_api_key):
     assert got == [200, 200, 401]
 
 
-async def test_an_api_key_without_a_keys_file(world_of):
-    """It closes the server to everybody else."""
+async def test_api_key_without_a_keys_file_closes_the_server(world_of):
+    """Requests without the key get 401."""
     client = (await world_of(Settings(api_key=["sk-general"]))).client
     got = [
         (await client.get("/v1/models", headers=headers)).status_code
@@ -131,8 +132,7 @@ async def test_an_api_key_without_a_keys_file(world_of):
 ODD_HOSTS = ["a/x?", "a#", "a@b", "test/health/live", "localhost", "", "[::1]", "test:9000"]
 
 
-async def test_hosts(world):
-    """What the Host header says opens nothing."""
+async def test_host_header_opens_no_route(world):
     got = {
         host: (await world.client.get("/v1/models", headers={"host": host})).status_code
         for host in ODD_HOSTS
@@ -161,8 +161,8 @@ METHODS = ["GET", "POST", "HEAD", "OPTIONS", "PUT", "TRACE", "PURGE"]
 
 
 @pytest.mark.parametrize("path", ODD_PATHS)
-async def test_odd_addresses(open_health, path):
-    """What only resembles an address that is open needs a key, also where there is nothing."""
+async def test_paths_that_resemble_public_ones_need_a_key(open_health, path):
+    """Paths without a route need a key too."""
     got = {each: (await open_health.client.request(each, path)).status_code for each in METHODS}
 
     assert dict.fromkeys(METHODS, 401) == got
@@ -178,8 +178,8 @@ async def open_health(world_of, open_settings):
     return await world_of(open_settings)
 
 
-async def test_what_is_open_by_default(open_health):
-    """A supervisor needs no key, and who scrapes or reads does."""
+async def test_only_health_is_public_by_default(open_health):
+    """Supervisors need no key; readers of metrics, the version and the documentation do."""
     got = [
         (await open_health.client.get(path)).status_code
         for path in ("/health/live", "/health/ready", "/metrics", "/version", "/docs")
@@ -192,15 +192,17 @@ OPEN_PATHS = ["/health", "/health/", "/health/live/", "/health/ready", "/healthz
 
 
 @pytest.mark.parametrize("path", OPEN_PATHS)
-async def test_open_paths(open_health, path):
-    """Health checks and the front page need no key, by GET and HEAD, with a slash or without."""
+async def test_health_and_root_are_public(open_health, path):
+    """Health checks and the front page need no key, with GET or HEAD, with or without a trailing
+    slash.
+    """
     got = [(await open_health.client.request(each, path)).status_code for each in ("GET", "HEAD")]
 
     assert got == [200, 200]
 
 
-async def test_public_routes(world):
-    """Two routes never need a key, whatever the settings say; a wrong key does not close them."""
+async def test_root_and_favicon_are_always_public(world):
+    """They need no key, whatever the settings say, and accept a wrong key."""
     public = [route.path for route in world.app.routes if route.scope == "public"]
     got = {
         (await world.client.get(path, headers=headers)).status_code
@@ -211,8 +213,8 @@ async def test_public_routes(world):
     assert (public, got) == (["/", "/favicon.ico"], {200, 204})
 
 
-async def test_who_learns_why_a_model_is_not_ready(open_health):
-    """A stranger learns that some model is not; who has a key, which one and why."""
+async def test_readiness_names_models_only_to_clients_with_a_key(open_health):
+    """Without a key, a client learns that some model is not ready, but not which one or why."""
     open_health.registry.failures = {"secret-model": "/models/x is broken"}
 
     told = [
@@ -222,8 +224,7 @@ async def test_who_learns_why_a_model_is_not_ready(open_health):
     assert told == [{}, {}, {"secret-model": "/models/x is broken"}]
 
 
-async def test_a_model_of_others_that_is_not_ready(world_of, tmp_path):
-    """Its name is nobody's but theirs who may use it."""
+async def test_readiness_hides_models_that_the_key_may_not_use(world_of, tmp_path):
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys))
     world.registry.failures = {"a": "why", "b": "secret"}
@@ -233,8 +234,8 @@ async def test_a_model_of_others_that_is_not_ready(world_of, tmp_path):
     assert (answer.status_code, answer.json()["models"]) == (503, {"a": "why"})
 
 
-async def test_the_port_of_metrics(open_health):
-    """It asks for a key as the first one does."""
+async def test_metrics_port_needs_a_key(open_health):
+    """The separate port checks keys as the main port does."""
     transport = httpx.ASGITransport(MetricsOnly(open_health.app))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         got = [
@@ -245,8 +246,8 @@ async def test_the_port_of_metrics(open_health):
     assert got == [401, 403, 200]
 
 
-async def test_what_can_be_opened(world_of, keys_file):
-    """Settings open metrics and pages, each on its own."""
+async def test_metrics_and_docs_can_be_made_public(world_of, keys_file):
+    """Each has its own setting, which opens no other route."""
     for name, path in (("metrics", "/metrics"), ("docs", "/docs/start.js")):
         world = await world_of(Settings(keys_file=keys_file, **{f"public_{name}": True}))
 
@@ -254,8 +255,8 @@ async def test_what_can_be_opened(world_of, keys_file):
         assert (await world.client.get("/v1/models")).status_code == 401
 
 
-async def test_what_the_description_says_of_keys(open_health):
-    """Each address says which scope it needs, and what is open that it needs none."""
+async def test_openapi_document_names_the_scope_of_each_route(open_health):
+    """Public routes need none."""
     answer = await open_health.client.get("/openapi.json", headers=bearer("models"))
     document = answer.json()
     told = {
@@ -270,8 +271,7 @@ async def test_what_the_description_says_of_keys(open_health):
     assert told["GET", "/health/ready"] == []
 
 
-async def test_overriding_the_method(world):
-    """Headers that ask for another method are not heard."""
+async def test_method_override_headers_are_ignored(world):
     override = {"x-http-method-override": "GET", **bearer("metrics")}
 
     answer = await world.client.post("/metrics", headers=override)
@@ -279,22 +279,22 @@ async def test_overriding_the_method(world):
     assert answer.status_code == 405
 
 
-async def test_no_such_address(world):
-    """Who has a key is told that there is nothing, whatever the key is for."""
+async def test_unknown_path_with_a_key_is_404(world):
+    """The scope of the key does not matter."""
     answer = await world.client.get("/nothing", headers=bearer("metrics"))
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
 
 
-async def test_the_body_of_a_refused_request(world):
-    """It is not read: its size and type do not matter."""
+async def test_body_of_a_rejected_request_is_not_read(world):
+    """Its size and type do not matter."""
     answer = await world.client.post("/v1/embeddings", content=b"x" * 20_000)
 
     assert answer.status_code == 401
 
 
-async def test_keys_in_no_log(world, caplog):
-    """Neither a key that is known nor one that is not stands in the log, nor in an answer."""
+async def test_keys_appear_in_no_log_and_no_response(world, caplog):
+    """Neither valid nor unknown keys appear."""
     caplog.set_level(logging.DEBUG)
     world.model()
     told = ""
@@ -307,8 +307,8 @@ async def test_keys_in_no_log(world, caplog):
     assert CANARY not in caplog.text + told
 
 
-async def test_which_models_are_listed(world_of, tmp_path):
-    """The list holds what the key allows, and nothing tells of the rest."""
+async def test_model_list_has_only_models_that_the_key_may_use(world_of, tmp_path):
+    """Other models get the same 404 as models that do not exist."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a", "org/*"]))
     world = await world_of(Settings(keys_file=keys))
     for name in ("a", "b", "org/c"):
@@ -323,8 +323,8 @@ async def test_which_models_are_listed(world_of, tmp_path):
     assert hidden.text.replace("'b'", "'z'") == missing.text
 
 
-async def test_the_only_model_of_a_key(world_of, tmp_path):
-    """A request without a model uses the one that its key allows, whatever else is loaded."""
+async def test_request_without_a_model_uses_the_only_one_of_its_key(world_of, tmp_path):
+    """Other loaded models do not matter."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["b"]))
     world = await world_of(Settings(keys_file=keys))
     for name in ("a", "b", "c"):
@@ -338,8 +338,7 @@ async def test_the_only_model_of_a_key(world_of, tmp_path):
 
 
 @pytest.mark.parametrize("model", [None, "allowed-0", "hidden"])
-async def test_whose_names_errors_list(world_of, tmp_path, model):
-    """Errors list the models that the key allows, and no others."""
+async def test_errors_list_only_models_that_the_key_may_use(world_of, tmp_path, model):
     keys = write(tmp_path / "k.yaml", key("narrow", models=["allowed-*"]))
     world = await world_of(Settings(keys_file=keys))
     for name in ("allowed-1", "allowed-2", "hidden", "hidden-2"):
@@ -354,8 +353,7 @@ async def test_whose_names_errors_list(world_of, tmp_path, model):
 
 
 @pytest.mark.parametrize("model", [None, "aa"])
-async def test_a_key_that_may_not_list_models(world, model):
-    """Errors list nothing for it."""
+async def test_errors_name_no_models_to_keys_without_the_models_scope(world, model):
     for name in ("a-model", "b-model"):
         world.model(name=name)
     body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
@@ -384,8 +382,8 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_a_model_of_others(world_of, tmp_path):
-    """No address serves a model that the key does not allow."""
+async def test_inference_routes_hide_models_that_the_key_may_not_use(world_of, tmp_path):
+    """With 404, `model_not_found`."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys))
     world.model(name="b")
@@ -398,8 +396,8 @@ async def test_a_model_of_others(world_of, tmp_path):
     assert dict.fromkeys(BODIES, (404, "model_not_found")) == got
 
 
-async def test_a_model_of_others_by_kserve(world_of, tmp_path):
-    """Nor does KServe's protocol tell of one, or change it."""
+async def test_kserve_routes_hide_models_that_the_key_may_not_use(world_of, tmp_path):
+    """They neither show nor change such a model."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     paths = {
@@ -421,8 +419,10 @@ async def test_a_model_of_others_by_kserve(world_of, tmp_path):
 
 
 @pytest.mark.parametrize("what", ["load", "unload"])
-async def test_a_model_of_others_is_not_changed(world_of, tmp_path, what):
-    """Nor told of: who may load models may load those that his key allows."""
+async def test_model_management_hides_models_that_the_key_may_not_use(world_of, tmp_path, what):
+    """A key that may load models may load only those that it allows. Other models get the same 404
+    as models that do not exist.
+    """
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     world.model(name="b")
@@ -445,8 +445,8 @@ async def test_a_model_of_others_is_not_changed(world_of, tmp_path, what):
         assert hidden.text.replace("'b", "'z") == missing.text
 
 
-async def test_the_addresses_of_models_are_all_tried(world):
-    """No address is missing above."""
+async def test_bodies_cover_every_inference_route(world):
+    """KServe's routes have a test of their own."""
     routes = addresses(world.app)
     posts = {path.rstrip("/") for method, path, scope in routes if scope == "inference"}
 
@@ -454,8 +454,8 @@ async def test_the_addresses_of_models_are_all_tried(world):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_web_pages(world_of, keys_file, stream):
-    """A page of a known origin may read answers, streamed or whole."""
+async def test_page_of_an_allowed_origin_may_read_responses(world_of, keys_file, stream):
+    """Streamed or complete."""
     page = "https://chat.example"
     world = await world_of(Settings(keys_file=keys_file, cors_origins=[page]))
     world.model()
@@ -469,8 +469,10 @@ async def test_web_pages(world_of, keys_file, stream):
 
 
 @pytest.mark.parametrize("with_keys", [False, True])
-async def test_tokens_of_a_provider(world_of, tmp_path, keys_file, with_keys):
-    """They open what their scopes say, with a keys file beside them or without."""
+async def test_provider_tokens_open_the_routes_of_their_scopes(
+    world_of, tmp_path, keys_file, with_keys
+):
+    """With or without a keys file."""
     path = tmp_path / "jwks.json"
     path.write_bytes(tokens.jwks())
     world = await world_of(
@@ -495,8 +497,7 @@ async def test_tokens_of_a_provider(world_of, tmp_path, keys_file, with_keys):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_reference_cycles(world_of, tmp_path, stream):
-    """With keys, too, a request leaves nothing to the garbage collector."""
+async def test_request_with_a_key_leaves_no_reference_cycles(world_of, tmp_path, stream):
     keys = write(tmp_path / "k.yaml", key("a", requests_per_minute=9, tokens_per_minute=10_000))
     world = await world_of(Settings(keys_file=keys))
     world.model()

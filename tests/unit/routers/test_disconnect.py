@@ -1,3 +1,5 @@
+"""CancelOnDisconnect ends a request's work on a disconnect or a timeout."""
+
 import asyncio
 from typing import Any
 
@@ -11,7 +13,7 @@ from openai_frontend.routers.streaming import StreamedResponse, StreamLimits
 
 
 class Client:
-    """A connection whose client goes away when told to."""
+    """A connection whose client disconnects when `goes` is called."""
 
     def __init__(self) -> None:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -21,8 +23,8 @@ class Client:
         self.lost.set_result(None)
 
 
-async def test_body_ends():
-    """A body that waits is cancelled when the client goes, and its cleaning up runs."""
+async def test_disconnect_cancels_a_waiting_body():
+    """The body's cleanup runs."""
     client, cleaned = Client(), []
 
     async def work() -> None:
@@ -39,8 +41,8 @@ async def test_body_ends():
     assert cleaned == [True]
 
 
-async def test_task_goes_on():
-    """Afterwards the task can be used as if it had never been cancelled."""
+async def test_task_is_usable_after_a_disconnect():
+    """Its cancellation count is zero again."""
     client = Client()
 
     async def work() -> None:
@@ -57,8 +59,7 @@ async def test_task_goes_on():
     assert task.cancelling() == 0
 
 
-async def test_client_that_has_gone():
-    """For a client that went before, the body does not begin."""
+async def test_body_does_not_start_after_a_disconnect():
     client, begun = Client(), []
     client.goes()
 
@@ -68,8 +69,7 @@ async def test_client_that_has_gone():
     assert begun == []
 
 
-async def test_client_stays():
-    """While the client is there nothing happens, and nothing is left to be told afterwards."""
+async def test_disconnect_after_the_body_has_no_effect():
     client = Client()
 
     with CancelOnDisconnect(client.scope):
@@ -79,26 +79,24 @@ async def test_client_stays():
     assert await asyncio.sleep(0, "still running") == "still running"
 
 
-async def test_client_goes_as_the_body_ends():
-    """A disconnect that is on its way when the body ends does not reach what comes after it."""
+async def test_disconnect_pending_at_the_end_of_the_body_has_no_effect():
+    """It does not cancel what comes after the body."""
     client = Client()
 
     with CancelOnDisconnect(client.scope):
-        client.goes()  # its callbacks run in the loop's next turn
+        client.goes()  # its callbacks run in the event loop's next iteration
 
     assert await asyncio.sleep(0, "still running") == "still running"
 
 
-async def test_server_that_does_not_tell():
-    """Where the server tells of no disconnect, the body runs to its end."""
+async def test_body_completes_if_the_server_reports_no_disconnects():
     with CancelOnDisconnect({"type": "http", "state": {}}):
         result = await asyncio.sleep(0, "done")
 
     assert result == "done"
 
 
-async def test_other_cancellation():
-    """A cancellation that has nothing to do with the client stays one."""
+async def test_other_cancellations_stay_cancelled_errors():
     client = Client()
 
     async def work() -> None:
@@ -113,14 +111,13 @@ async def test_other_cancellation():
         await task
 
 
-async def test_failure_of_the_body():
-    """An exception of the body's own comes out as it is."""
+async def test_exceptions_of_the_body_pass_unchanged():
     with pytest.raises(ValueError, match="own"), CancelOnDisconnect(Client().scope):
         raise ValueError("own")
 
 
-async def test_time_that_is_over():
-    """A body that takes too long is cancelled, and whoever counts is told once."""
+async def test_timeout_cancels_the_body():
+    """The callback that counts timeouts runs once."""
     client = Client()
     told: list[str] = []
     client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
@@ -138,8 +135,7 @@ async def test_time_that_is_over():
     assert (told, task.cancelling()) == (["total"], 0)
 
 
-async def test_time_that_was_over_before():
-    """The body does not get past its first wait."""
+async def test_expired_deadline_ends_the_body_at_its_first_await():
     client = Client()
     client.scope["state"]["deadline"] = 0.0, lambda kind: None
 
@@ -151,8 +147,7 @@ async def test_time_that_was_over_before():
         await work()
 
 
-async def test_time_of_a_body_that_has_ended():
-    """Afterwards the task is left alone."""
+async def test_deadline_after_the_body_has_no_effect():
     client = Client()
     told: list[str] = []
     client.scope["state"]["deadline"] = asyncio.get_running_loop().time() + 0.02, told.append
@@ -165,7 +160,7 @@ async def test_time_of_a_body_that_has_ended():
 
 
 class Stream(StreamedResponse):
-    """Tells whether it was begun."""
+    """Records whether its generation started."""
 
     begun = False
 
@@ -176,8 +171,8 @@ class Stream(StreamedResponse):
 
 
 @pytest.mark.parametrize(("goes", "sent"), [(False, 2), (True, 0)])
-async def test_a_stream_whose_client_has_gone(goes, sent):
-    """As when its prompt was long to be read: nothing is begun that nobody waits for."""
+async def test_stream_does_not_start_after_a_disconnect(goes, sent):
+    """For example, if the client left while the server was reading a long prompt."""
     client, stream, messages = Client(), Stream(StreamLimits()), []
     client.scope["state"]["request_id"] = "req_1"
 

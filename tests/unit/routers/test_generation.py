@@ -1,3 +1,5 @@
+"""Chat completions and completions over HTTP: responses, streams, errors and disconnects."""
+
 import asyncio
 import json
 from typing import Any
@@ -21,8 +23,8 @@ def events(response: httpx.Response) -> list[str]:
 
 
 @pytest.mark.honours("chat.model")
-async def test_chat(world):
-    """A chat is answered in the form that openai-python reads."""
+async def test_chat_completion_has_openais_form(world):
+    """openai-python reads it."""
     world.model()
 
     response = await world.chat()
@@ -33,8 +35,8 @@ async def test_chat(world):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_hints_that_the_model_does_not_support(world, stream):
-    """The answer comes, and a header says what was ignored."""
+async def test_unsupported_hints_are_ignored_and_reported(world, stream):
+    """The header `x-adjusted-parameters` lists them."""
     world.model()
 
     response = await world.chat(stream=stream, reasoning_effort="low", verbosity="high")
@@ -44,8 +46,8 @@ async def test_hints_that_the_model_does_not_support(world, stream):
     assert told == "reasoning_effort=ignored, verbosity=ignored"
 
 
-async def test_adjusted_hints_of_a_rendered_chat(world):
-    """The header says what the template got, as for the chat itself."""
+async def test_render_reports_ignored_hints(world):
+    """The header describes what the template received, as for the chat itself."""
     world.model()
     body = {"messages": [{"role": "user", "content": "hi"}], "verbosity": "high"}
 
@@ -55,8 +57,8 @@ async def test_adjusted_hints_of_a_rendered_chat(world):
 
 
 @pytest.mark.honours("completions.prompt", "completions.model")
-async def test_completion(world):
-    """A prompt is continued in the form that openai-python reads."""
+async def test_completion_has_openais_form(world):
+    """openai-python reads it."""
     world.model()
 
     response = await world.client.post(
@@ -68,8 +70,8 @@ async def test_completion(world):
 
 
 @pytest.mark.honours("chat.stream")
-async def test_chat_stream(world):
-    """A stream is events, role first, reason last, [DONE] at the end."""
+async def test_chat_stream_starts_with_the_role_and_ends_with_done(world):
+    """The last chunk has the finish reason."""
     world.model()
 
     response = await world.chat(stream=True)
@@ -84,8 +86,8 @@ async def test_chat_stream(world):
 
 
 @pytest.mark.honours("completions.stream")
-async def test_completion_stream(world):
-    """A completion streams in the same way, with text for deltas."""
+async def test_completion_stream_has_text_and_ends_with_done(world):
+    """The last chunk has the finish reason."""
     world.model()
     body = {"model": "fake", "prompt": "a", "stream": True}
 
@@ -98,8 +100,8 @@ async def test_completion_stream(world):
     assert done == "[DONE]"
 
 
-async def test_stream_headers(world):
-    """The headers keep proxies from holding the events back; the server adds those for browsers."""
+async def test_stream_headers_disable_proxy_buffering(world):
+    """The server adds the headers that browsers need."""
     world.model()
 
     response = await world.chat(stream=True)
@@ -110,7 +112,7 @@ async def test_stream_headers(world):
 
 
 async def sent_by(world: World, **fields: Any) -> list[Any]:
-    """The ASGI messages of a streamed chat, as the application sent them."""
+    """The ASGI messages of a streamed chat, as the application sends them."""
     body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     messages = []
     request = [
@@ -140,8 +142,8 @@ async def sent_by(world: World, **fields: Any) -> list[Any]:
     return messages
 
 
-async def test_one_write_for_each_burst(world):
-    """What one wake-up brought is one write, the role with the first, [DONE] with the last."""
+async def test_each_burst_is_one_write(world):
+    """The role comes with the first burst, `[DONE]` with the last."""
     texts = [CompletionDelta(letter) for letter in "abcd"]
     world.model([texts[:3], texts[3:], [last("e")]])
 
@@ -154,8 +156,7 @@ async def test_one_write_for_each_burst(world):
     assert writes[-1]["body"].endswith(b"data: [DONE]\n\n")
 
 
-async def test_answer_in_one_burst(world):
-    """An answer that comes at once is one write."""
+async def test_answer_in_one_burst_is_one_write(world):
     world.model([[CompletionDelta("a"), last("b")]])
 
     _, *writes = await sent_by(world)
@@ -165,8 +166,8 @@ async def test_answer_in_one_burst(world):
     ]
 
 
-async def test_empty_bursts_are_no_writes(world):
-    """A token without text, such as half a character, makes no event."""
+async def test_tokens_without_text_cause_no_write(world):
+    """Half a character, for example."""
     world.model([[CompletionDelta("a")], [CompletionDelta("")], [last("b")]])
 
     _, *writes = await sent_by(world)
@@ -175,8 +176,8 @@ async def test_empty_bursts_are_no_writes(world):
 
 
 @pytest.mark.honours("chat.n")
-async def test_choices_of_a_stream(world):
-    """With n choices all roles come first, in order, and each choice has its own text."""
+async def test_streamed_choices_start_with_all_roles(world):
+    """With `n` choices, the roles come first, in order. Each choice has its own text."""
     world.model()
 
     response = await world.chat(stream=True, n=3)
@@ -195,8 +196,10 @@ FAILURES = [(InferenceFailed("0xdeadbeef"), "inference_failed"), (ValueError("0x
 
 @pytest.mark.parametrize(("failure", "code"), FAILURES)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_failure_before_the_first_byte(world, caplog, failure, code, stream):
-    """An early failure has its status, streamed or not, hides its cause, and is logged."""
+async def test_failure_before_the_first_byte_has_an_error_status(
+    world, caplog, failure, code, stream
+):
+    """Streamed or not. The response hides the cause; the log has it."""
     world.model([], failure=failure)
 
     response = await world.chat(stream=stream)
@@ -209,8 +212,10 @@ async def test_failure_before_the_first_byte(world, caplog, failure, code, strea
 
 
 @pytest.mark.parametrize(("failure", "code"), FAILURES)
-async def test_failure_in_the_middle(world, caplog, failure, code):
-    """A late failure ends the stream with one error event: no finish reason, no [DONE]."""
+async def test_failure_in_the_middle_ends_the_stream_with_an_error_event(
+    world, caplog, failure, code
+):
+    """Exactly one, without a finish reason or `[DONE]`."""
     world.model([[CompletionDelta("a")]], failure=failure)
 
     response = await world.chat(stream=True)
@@ -221,8 +226,8 @@ async def test_failure_in_the_middle(world, caplog, failure, code):
     assert response.headers["x-request-id"] in caplog.text
 
 
-async def test_still_loading(starting):
-    """Until the models are known, requests are told to come again."""
+async def test_requests_get_503_while_the_models_load(starting):
+    """The `retry-after` header asks clients to retry."""
 
     response = await starting.chat()
 
@@ -232,8 +237,8 @@ async def test_still_loading(starting):
     assert response.headers["retry-after"] == "5"
 
 
-async def test_start_that_fails(starting):
-    """A start that fails is kept for the process to end by, and told at once."""
+async def test_startup_failure_is_reported_immediately(starting):
+    """The application keeps the exception, with which the process ends."""
     told = asyncio.Event()
     starting.server.failure = ValueError("no library")
     starting.app.state.startup.on_failure = told.set
@@ -244,8 +249,8 @@ async def test_start_that_fails(starting):
     assert starting.server.failure is starting.app.state.startup.failure
 
 
-async def test_start_that_goes_on(starting):
-    """What is to be done between the engines' making and the first request has its moment."""
+async def test_on_core_runs_before_the_models_are_known(starting):
+    """After the engines are created and before the first request."""
     told: list[bool] = []
     starting.app.state.startup.on_core = lambda: told.append(starting.registry.known.is_set())
 
@@ -268,8 +273,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_refused(world, fields, status, code, param, stream):
-    """What cannot be served is refused in OpenAI's envelope, streamed or not."""
+async def test_invalid_request_gets_openais_error(world, fields, status, code, param, stream):
+    """Streamed or not. The model gets no request."""
     model = world.model()
 
     response = await world.chat(stream=stream, **fields)
@@ -279,8 +284,7 @@ async def test_refused(world, fields, status, code, param, stream):
     assert model.requests == []
 
 
-async def test_context_length(world):
-    """A prompt that is too long is OpenAI's 400, with the numbers."""
+async def test_long_prompt_gets_openais_error_with_the_token_counts(world):
     world.model(max_model_len=10)
 
     response = await world.chat(max_tokens=9)
@@ -293,15 +297,15 @@ async def test_context_length(world):
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"stream": True, "n": 3}], ids=str)
 @pytest.mark.parametrize("bursts", [[], [[CompletionDelta("a")]]], ids=["before", "after"])
-async def test_client_goes_away(world, fields, bursts):
-    """A client that goes away ends its generation, before or after the first token."""
+async def test_disconnect_ends_the_generation(world, fields, bursts):
+    """Before or after the first token."""
     model = world.model(bursts, endless=True)
 
     async with served(world) as (_, url), httpx.AsyncClient() as client:
         body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], **fields}
         request = asyncio.create_task(client.post(f"{url}/v1/chat/completions", json=body))
         await model.begun.wait()
-        await asyncio.sleep(0.05)  # the first tokens, if any, are on their way
+        await asyncio.sleep(0.05)  # lets the first tokens, if any, be sent
         request.cancel()
         await asyncio.wait([request])
         async with asyncio.timeout(10):
@@ -310,8 +314,7 @@ async def test_client_goes_away(world, fields, bursts):
     assert len(model.requests) == fields.get("n", 1)
 
 
-async def test_client_that_went_away_is_no_error(world, caplog):
-    """A disconnect leaves no error in the log."""
+async def test_disconnect_logs_no_error(world, caplog):
     model = world.model([[CompletionDelta("a")]], endless=True)
 
     async with served(world) as (_, url), httpx.AsyncClient() as client:
@@ -325,8 +328,8 @@ async def test_client_that_went_away_is_no_error(world, caplog):
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_shutdown_ends_streams(world):
-    """A stream that outlives the grace period ends with an error event, not in silence."""
+async def test_shutdown_ends_long_streams_with_an_error_event(world):
+    """Streams that outlast the grace period do not end silently."""
     model = world.model([[CompletionDelta("a")]], endless=True)
 
     async with (
@@ -345,8 +348,7 @@ async def test_shutdown_ends_streams(world):
     assert model.open == 0
 
 
-async def test_sdk_sees_a_failed_stream(world):
-    """openai-python raises where a stream fails in the middle."""
+async def test_openai_python_raises_if_a_stream_fails(world):
     world.model([[CompletionDelta("a")]], failure=InferenceFailed("x"))
 
     async with (
@@ -363,8 +365,7 @@ async def test_sdk_sees_a_failed_stream(world):
     assert raised.value.code == "inference_failed"
 
 
-async def test_sdk_sees_a_body_that_is_too_large(world):
-    """The refusal of a large body reaches a client that is still sending it."""
+async def test_openai_python_gets_the_413_while_it_sends_the_body(world):
     async with (
         served(world) as (_, url),
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="-") as client,

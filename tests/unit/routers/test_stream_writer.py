@@ -1,4 +1,4 @@
-"""The order and the waits of a stream's body, whatever pace its client has."""
+"""StreamWriter sends bodies in order and waits for slow clients."""
 
 import asyncio
 from typing import Any
@@ -39,7 +39,7 @@ class Client:
 
 
 class Drains:
-    """Counts the calls of `on_drained`, and what had been sent by then."""
+    """Records what had been sent at each call of `on_drained`."""
 
     def __init__(self, writer: StreamWriter, client: Client) -> None:
         self.sent: list[bytes] = []
@@ -51,8 +51,8 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_quick_client():
-    """Each body has left when `write` returns, without a turn of the loop."""
+async def test_write_sends_the_body_before_it_returns():
+    """If the client is fast, this takes no iteration of the event loop."""
     client = Client()
     writer = StreamWriter(client.send)
     drains = Drains(writer, client)
@@ -64,8 +64,7 @@ async def test_quick_client():
     assert drains.sent == []
 
 
-async def test_quick_client_without_a_task():
-    """A callback that no task runs can write too."""
+async def test_callback_outside_a_task_can_write():
     client, done = Client(), asyncio.Event()
     writer = StreamWriter(client.send)
 
@@ -80,8 +79,8 @@ async def test_quick_client_without_a_task():
     assert client.bodies == [b"a"]
 
 
-async def test_slow_client():
-    """`write` says True while the client is slow; what it is given meanwhile leaves as one body."""
+async def test_bodies_for_a_slow_client_are_joined():
+    """`write` returns True while the client is slow. Bodies written meanwhile are sent as one."""
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     drains = Drains(writer, client)
@@ -99,8 +98,8 @@ async def test_slow_client():
     assert drains.sent == [b"abc"]
 
 
-async def test_client_that_is_slow_again():
-    """A client may be slow for each body anew; it is drained once all has been sent."""
+async def test_slow_client_is_drained_once_everything_is_sent():
+    """The client may be slow again for each body."""
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     drains = Drains(writer, client)
@@ -120,8 +119,8 @@ async def test_client_that_is_slow_again():
     assert drains.sent[-1] == b"abc"
 
 
-async def test_written_when_it_is_drained():
-    """What `on_drained` writes leaves after the rest, and `drained` waits for it too."""
+async def test_body_written_in_on_drained_is_sent_last():
+    """`drained` waits for it too."""
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     left = [b"c", b"b"]
@@ -141,8 +140,7 @@ async def test_written_when_it_is_drained():
     assert client.bodies == [b"a", b"b", b"c"]
 
 
-async def test_drained_waits():
-    """`drained` returns only once the client has taken everything."""
+async def test_drained_returns_once_everything_is_sent():
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     writer.write(b"a")
@@ -155,8 +153,7 @@ async def test_drained_waits():
     assert client.bodies == [b"a"]
 
 
-async def test_a_wait_that_is_cancelled():
-    """Whoever waits may give up: what was written leaves all the same."""
+async def test_cancelling_drained_does_not_cancel_the_send():
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     writer.write(b"a")
@@ -173,8 +170,8 @@ async def test_a_wait_that_is_cancelled():
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_close(begun):
-    """A close drops what waits and ends the send, whether or not the loop has turned since."""
+async def test_close_drops_the_buffer_and_cancels_the_send(begun):
+    """Whether or not the event loop has run since the write."""
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     drains = Drains(writer, client)
@@ -194,8 +191,7 @@ async def test_close(begun):
         assert client.cancelled == 1
 
 
-async def test_close_of_what_is_drained():
-    """A close with nothing under way changes nothing, and may come twice."""
+async def test_close_of_a_drained_writer_is_idempotent():
     client = Client()
     writer = StreamWriter(client.send)
     writer.write(b"a")
@@ -206,8 +202,7 @@ async def test_close_of_what_is_drained():
     assert client.bodies == [b"a"]
 
 
-async def test_send_that_fails_at_once():
-    """`write` raises what `send` raises."""
+async def test_write_raises_what_send_raises():
     client = Client()
     client.failure = OSError("gone")
     writer = StreamWriter(client.send)
@@ -217,8 +212,8 @@ async def test_send_that_fails_at_once():
     await writer.drained()
 
 
-async def test_send_that_fails_after_its_wait():
-    """`drained` raises what `send` raised after it had waited; no later body overtakes."""
+async def test_drained_raises_what_a_waiting_send_raises():
+    """No later body is sent."""
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     drains = Drains(writer, client)
@@ -235,8 +230,8 @@ async def test_send_that_fails_after_its_wait():
     assert (client.bodies, drains.sent) == ([], [])
 
 
-async def test_send_that_waits_in_many_ways():
-    """A `send` goes on in its task as if it had begun there: turns, futures, failures."""
+async def test_send_continues_in_its_task():
+    """As if it had started there: event loop iterations, futures, timeouts and failures work."""
     done: list[str] = []
     loop = asyncio.get_running_loop()
     broken, fine = loop.create_future(), loop.create_future()
@@ -261,8 +256,7 @@ async def test_send_that_waits_in_many_ways():
     assert done == ["turned", "failed", "fine", "body"]
 
 
-async def test_first_wait_that_fails():
-    """An exception of the very first thing that `send` waits for is told to `send`."""
+async def test_send_receives_the_exception_of_its_first_await():
     broken = asyncio.get_running_loop().create_future()
 
     async def send(message: Any) -> None:
@@ -281,8 +275,8 @@ async def test_first_wait_that_fails():
     steps=st.lists(st.sampled_from(["open", "shut", "turn", "drained"]) | st.binary(max_size=3)),
     factory=st.sampled_from([asyncio.new_event_loop, uvloop.new_event_loop]),
 )
-def test_any_pace(steps, factory):
-    """Whatever the client's pace: every byte leaves once, in order, and `write` tells the truth."""
+def test_every_byte_is_sent_once_and_in_order(steps, factory):
+    """At any speed of the client. `write` returns whether bytes are still pending."""
 
     async def run() -> None:
         client = Client()
@@ -311,7 +305,7 @@ def test_any_pace(steps, factory):
 
 
 class Short:
-    """A server's short way that takes nothing at once, and can drop its client."""
+    """A server's direct write that never writes, but can drop its client."""
 
     def __init__(self) -> None:
         self.drops = 0
@@ -326,8 +320,8 @@ class Short:
         self.drops += 1
 
 
-async def test_what_may_wait():
-    """As many bytes as may wait do; one more drops the client, once, and nothing waits any more."""
+async def test_client_beyond_the_buffer_limit_is_dropped():
+    """A full buffer is allowed. One more byte drops the client, once, and empties the buffer."""
     client, short = Client(slow=True), Short()
     writer = StreamWriter(client.send, short, max_buffer_bytes=4)
     writer.write(b"under way")
@@ -339,8 +333,7 @@ async def test_what_may_wait():
     assert client.bodies == [b"under way"]
 
 
-async def test_any_size_at_once():
-    """A body that does not have to wait may be of any size."""
+async def test_buffer_limit_does_not_apply_to_bodies_sent_immediately():
     client = Client()
     writer = StreamWriter(client.send, Short(), max_buffer_bytes=4)
 
@@ -348,8 +341,8 @@ async def test_any_size_at_once():
     assert client.bodies == [b"more than four"]
 
 
-async def test_too_much_for_a_server_that_cannot_drop():
-    """The request ends as if the client had gone."""
+async def test_full_buffer_cancels_the_request_if_the_server_cannot_drop():
+    """The request ends as if the client had disconnected."""
     writer = StreamWriter(Client(slow=True).send, max_buffer_bytes=4)
     writer.write(b"under way")
 
@@ -358,8 +351,8 @@ async def test_too_much_for_a_server_that_cannot_drop():
     writer.close()
 
 
-async def test_writer_that_holds(monkeypatch):
-    """A writer is resumed now and then while the client is slow: what it has counts here."""
+async def test_source_is_resumed_at_intervals_while_the_client_is_slow(monkeypatch):
+    """Text that the source has gathered then counts against the buffer."""
     monkeypatch.setattr("openai_frontend.routers.stream_writer.FLUSH_INTERVAL_S", 0.01)
     client, short = Client(slow=True), Short()
     writer = StreamWriter(client.send, short, max_buffer_bytes=4)
@@ -371,15 +364,15 @@ async def test_writer_that_holds(monkeypatch):
     writer.write(b"under way")
 
     async with asyncio.timeout(5):
-        while not short.drops:  # noqa: ASYNC110  nothing tells of it
+        while not short.drops:  # noqa: ASYNC110  it has no event
             await asyncio.sleep(0.01)
     writer.close()
 
     assert short.drops == 1
 
 
-async def test_start():
-    """It leaves before every body, also where it has to wait."""
+async def test_response_start_is_sent_before_every_body():
+    """Even if it has to wait."""
     client, started = Client(slow=True), []
 
     async def start() -> None:
@@ -395,8 +388,7 @@ async def test_start():
     assert (started, client.bodies) == ([[]], [b"a"])
 
 
-async def test_silence():
-    """It is told once for each time in which nothing was written but comments, by nobody."""
+async def test_silence_means_only_comments_since_the_last_check():
     writer = StreamWriter(Client().send)
 
     told = [writer.is_silent()]
@@ -408,8 +400,7 @@ async def test_silence():
     assert told == [True, False, True, True]
 
 
-async def test_no_silence_of_a_slow_client():
-    """Something is on its way to it."""
+async def test_pending_body_is_no_silence():
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     writer.write(b"a")
@@ -420,8 +411,8 @@ async def test_no_silence_of_a_slow_client():
     assert writer.is_silent() is True
 
 
-async def test_silence_past_the_outlet():
-    """What goes to the client's socket breaks it too: the first piece after a look asks."""
+async def test_direct_write_to_the_socket_ends_the_silence():
+    """The first direct write after a check asks for a new check."""
     asked = []
 
     class Socket(Short):

@@ -1,4 +1,4 @@
-"""Streams over real sockets: the text that takes the short way is the text that takes the long."""
+"""Streams over real sockets: directly written text equals the text of a complete response."""
 
 import http.client
 import json
@@ -39,7 +39,7 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
-    """Mock models: one that talks, one whose text fills any buffer, and some that fail."""
+    """Mock models: short answers, answers larger than any buffer, endless answers and failures."""
     folder = tmp_path_factory.mktemp("short_way")
     repository = folder / "models"
     long = {"tokens": [LONG_TOKEN], "answer_tokens": LONG_TOKENS}
@@ -53,7 +53,7 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
     }
     for name, arguments in models.items():
         mock_models.write_with_tokenizer(repository, name, **arguments)
-    # A slow client's whole answer may wait: what is dropped is shown in tests/resilience/faults
+    # Holds a slow client's whole answer; tests/resilience/faults tests the limit
     buffer = f"--stream-buffer-bytes={2 * len(LONG_TOKEN) * LONG_TOKENS}"
     with GatewayProcess(repository, folder / "log", buffer) as process:
         process.wait_until_ready()
@@ -73,7 +73,7 @@ def whole(gateway: GatewayProcess, path: str, model: str, **fields: Any) -> dict
 
 
 def streamed(gateway: GatewayProcess, path: str, model: str, **fields: Any) -> list[Any]:
-    """The events of a stream, parsed; [DONE] stays text."""
+    """The parsed events of a stream; [DONE] stays text."""
     asked = body(path, model, stream=True, **fields)
     return events(httpx.post(gateway.url + path, json=asked, timeout=30).content)
 
@@ -91,7 +91,7 @@ def text_of(choice: Mapping[str, Any]) -> str:
 
 
 def texts(streamed: list[Any]) -> dict[int, str]:
-    """The text of each choice, put together as a client does."""
+    """The text of each choice, joined as a client does."""
     gathered: dict[int, str] = {}
     for event in streamed:
         for choice in event["choices"] if isinstance(event, dict) and "choices" in event else []:
@@ -107,7 +107,7 @@ def wholes(answer: Mapping[str, Any]) -> dict[int, str]:
 
 
 def ended(gateway: GatewayProcess, model: str) -> float:
-    """The requests to the model that Triton has seen the end of, well or not."""
+    """The number of requests to the model that have ended in Triton, successfully or not."""
     families = text_string_to_metric_families(httpx.get(f"{gateway.url}/metrics").text)
     names = ("nv_inference_request_success", "nv_inference_request_failure")
     return sum(
@@ -126,7 +126,7 @@ def until(true: Callable[[], bool], timeout_s: float = 20) -> None:
 
 
 class SlowClient:
-    """Sends a request, and reads only when it is told to."""
+    """Sends a request; reads only in `read`."""
 
     def __init__(self, gateway: GatewayProcess, asked: Mapping[str, Any]) -> None:
         self._socket = socket.socket()
@@ -138,11 +138,11 @@ class SlowClient:
         self._socket.sendall(f"{head}content-length: {len(sent)}\r\n\r\n".encode() + sent)
 
     def begun(self) -> None:
-        """Returns once the answer has begun."""
+        """Wait until the response begins."""
         assert self._socket.recv(1, socket.MSG_PEEK) == b"H"
 
     def read(self) -> list[Any]:
-        """All of the answer, and the end of its last chunk."""
+        """Read the whole response, up to the end of its last chunk."""
         with http.client.HTTPResponse(self._socket) as response:
             response.begin()
             return events(response.read())
@@ -156,8 +156,7 @@ USAGE = {"stream_options": {"include_usage": True}}
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("model", ["talks", "steady"])
-def test_same_text_and_counts(gateway, path, model):
-    """A stream's text and counts are those of the answer that comes whole."""
+def test_stream_has_the_text_and_usage_of_a_complete_response(gateway, path, model):
     answer = whole(gateway, path, model)
 
     stream = streamed(gateway, path, model, **USAGE)
@@ -173,8 +172,8 @@ def test_same_text_and_counts(gateway, path, model):
     ] == ["stop"]
 
 
-def test_usage_field_on_every_frame(gateway):
-    """Where the counts come at the end, every other frame says null, those of the short way too."""
+def test_usage_is_null_on_every_frame_before_the_last(gateway):
+    """Directly written frames included."""
     *chunks, _, _ = streamed(gateway, CHAT, "steady", **USAGE)
 
     assert len(chunks) > 3
@@ -208,8 +207,8 @@ CASES = [
 
 @pytest.mark.parametrize(("path", "fields"), CASES)
 @pytest.mark.parametrize("model", ["talks", "steady"])
-def test_options(gateway, model, path, fields):
-    """Whichever way an option makes the text take, a stream has the whole answer's text."""
+def test_stream_has_the_text_of_a_complete_response_with_every_option(gateway, model, path, fields):
+    """Whether or not the option allows direct writes."""
     without = {name: value for name, value in fields.items() if not name.startswith("stream")}
 
     stream = streamed(gateway, path, model, **fields)
@@ -220,8 +219,7 @@ def test_options(gateway, model, path, fields):
 
 @pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_interval(gateway, path):
-    """Text that is told alone is gathered before it takes the short way."""
+def test_stream_interval_gathers_text_before_the_direct_write(gateway, path):
     each, shared = (
         streamed(gateway, path, "steady", stream_interval=interval) for interval in (1, 8)
     )
@@ -230,22 +228,22 @@ def test_interval(gateway, path):
     assert texts(shared) == texts(each)
 
 
-def test_counts_so_far(gateway):
-    """The counts so far rise by one with each token, so none of them has taken the short way."""
+def test_continuous_usage_rises_by_one_with_each_token(gateway):
+    """So no token was written directly."""
     options = {"include_usage": True, "continuous_usage_stats": True}
     *chunks, _, _ = streamed(gateway, TEXT, "steady", stream_options=options)
 
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk["choices"]]
     assert sorted(counts) == counts
     assert counts[-1] == 40
-    # "" makes no frame: its token counts in the next one.
+    # The token "" makes no frame; the next frame counts it.
     told = {number for number in range(1, 41) if TOKENS[(number - 1) % len(TOKENS)]}
     assert told <= set(counts)
 
 
 @pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_failure_in_the_middle(gateway, path):
-    """An answer that fails has its text so far, then the error, and no [DONE]."""
+def test_failed_stream_has_its_text_then_the_error(gateway, path):
+    """Without a finish reason or `[DONE]`."""
     *chunks, last = streamed(gateway, path, "fails")
 
     assert "".join((TOKENS * 3)[:25]) == texts(chunks)[0]
@@ -253,8 +251,7 @@ def test_failure_in_the_middle(gateway, path):
     assert {None} == {choice["finish_reason"] for each in chunks for choice in each["choices"]}
 
 
-def test_many_streams(gateway):
-    """Streams that run together do not get each other's text."""
+def test_concurrent_streams_do_not_mix_their_text(gateway):
     expected = {0: "".join((TOKENS * 4)[:40])}
 
     def ask(number: int) -> bool:
@@ -266,7 +263,7 @@ def test_many_streams(gateway):
 
 
 def test_http_1_0_client_reads_events_without_chunks(gateway):
-    """A client of HTTP/1.0 gets the same events, with nothing around them, and then the end."""
+    """It gets the same events; the end of the connection ends the body."""
     asked = json.dumps(body(TEXT, "talks", stream=True)).encode()
     line = f"POST {TEXT} HTTP/1.0\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", gateway.port), timeout=20) as connection:
@@ -278,8 +275,7 @@ def test_http_1_0_client_reads_events_without_chunks(gateway):
     assert texts(events(stream)) == wholes(whole(gateway, TEXT, "talks"))
 
 
-def test_disconnect(gateway):
-    """A client that goes away in the middle ends its request in the engine."""
+def test_disconnect_ends_the_request_in_the_engine(gateway):
     before = ended(gateway, "endless")
     with closing(SlowClient(gateway, body(TEXT, "endless", stream=True))) as client:
         client.begun()
@@ -289,8 +285,8 @@ def test_disconnect(gateway):
     assert ended(gateway, "endless") == before + 1
 
 
-def test_disconnect_of_a_slow_client(gateway):
-    """One that goes away while much waits for it ends as well, and its answer is let go."""
+def test_disconnect_of_a_slow_client_discards_its_answer(gateway):
+    """Even if much of the answer is buffered."""
     before = ended(gateway, "long")
     with closing(SlowClient(gateway, body(TEXT, "long", stream=True))) as client:
         client.begun()
@@ -300,14 +296,12 @@ def test_disconnect_of_a_slow_client(gateway):
 
 
 def reset(connection: socket.socket) -> None:
-    """Goes without a word, so that the server's next write fails."""
+    """Close with a reset, so that the server's next write fails."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
-def test_clients_that_come_and_go(gateway):
-    """Nobody reads what was meant for a client whose connection was there before."""
-
+def test_new_clients_get_no_text_of_earlier_connections(gateway):
     def begin(number: int) -> socket.socket:
         asked = json.dumps(body(TEXT, "endless", stream=True, prompt="a" * number)).encode()
         connection = socket.create_connection(("127.0.0.1", gateway.port), timeout=20)
@@ -340,7 +334,7 @@ def test_clients_that_come_and_go(gateway):
 
 
 def whole_chunks(rest: bytes) -> Iterator[bytes]:
-    """The chunks of a body that may be cut off anywhere, by the sizes that stand before them."""
+    """The complete chunks of a body that may be cut off anywhere, by their sizes."""
     while b"\r\n" in rest:
         size, _, rest = rest.partition(b"\r\n")
         chunk, rest = rest[: int(size, 16)], rest[int(size, 16) :]
@@ -351,7 +345,7 @@ def whole_chunks(rest: bytes) -> Iterator[bytes]:
 
 @contextmanager
 def slow_clients(gateway: GatewayProcess, number: int) -> Iterator[list[SlowClient]]:
-    """Clients of the long answer, which has ended in the engine before any of them reads."""
+    """Clients of the long answer, which the engine finishes before any of them reads."""
     before = ended(gateway, "long")
     asked = body(TEXT, "long", stream=True, **USAGE)
     with ExitStack() as opened:
@@ -367,8 +361,7 @@ def assert_complete(stream: list[Any]) -> None:
     assert (stream[-2]["usage"]["completion_tokens"], stream[-1]) == (LONG_TOKENS, "[DONE]")
 
 
-def test_slow_client(gateway):
-    """A client that does not read loses nothing, and keeps nobody from reading."""
+def test_slow_client_gets_everything_and_blocks_no_other(gateway):
     with slow_clients(gateway, 1) as [client]:
         other = streamed(gateway, CHAT, "steady")
         stream = client.read()
@@ -377,8 +370,8 @@ def test_slow_client(gateway):
     assert_complete(stream)
 
 
-def test_slow_client_of_an_answer_that_fails(gateway):
-    """What was generated before the failure reaches a slow client too, before the error."""
+def test_slow_client_gets_the_text_before_a_failure(gateway):
+    """The error comes last."""
     before = ended(gateway, "fails_long")
     with closing(SlowClient(gateway, body(TEXT, "fails_long", stream=True))) as client:
         client.begun()
@@ -389,11 +382,10 @@ def test_slow_client_of_an_answer_that_fails(gateway):
     assert len(LONG_TOKEN) * (LONG_TOKENS - 1) == len(texts(chunks)[0])
 
 
-def test_memory_of_slow_clients(gateway):
-    """What waits for clients that do not read is no more than a few times their answers."""
+def test_buffers_of_slow_clients_stay_below_three_times_their_answers(gateway):
     process = psutil.Process(gateway.pid)
     with slow_clients(gateway, 1) as [client]:
-        assert_complete(client.read())  # what the allocator keeps, it has by now
+        assert_complete(client.read())  # the allocator now has what it keeps
     at_first = process.memory_info().rss
 
     with slow_clients(gateway, 2) as clients:

@@ -14,7 +14,7 @@ from openai_frontend.config import model_options, strict_yaml
 from openai_frontend.config.model_options import ModelOptions
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models import model_files
-from openai_frontend.models.model_files import ModelFacts, ModelSource
+from openai_frontend.models.model_files import ModelFileFacts, ModelSource
 
 Config = dict[str, Any]
 
@@ -95,10 +95,10 @@ class ModelDirectory:
         """The folder of the latest version."""
         return self.path / str(max(self.versions)) if self.versions else None
 
-    def facts(self) -> ModelFacts:
+    def facts(self) -> ModelFileFacts:
         """Tokenizer and context length, as far as files contain them."""
         if self.config is None:
-            return ModelFacts(tokenizer=self.path)
+            return ModelFileFacts(tokenizer=self.path)
         if self.engine is not None:
             return self._engine_facts()
         return model_files.read_facts(
@@ -118,12 +118,12 @@ class ModelDirectory:
         found = (self._part(name) for name in names)
         return [dict(each.config) for each in found if each is not None]
 
-    def _engine_facts(self) -> ModelFacts:
+    def _engine_facts(self) -> ModelFileFacts:
         """What an in-process engine would report itself."""
         keys = ("tokenizer", "model") if self.engine == "vllm" else ("tokenizer",)
         found = (self._place(key) for key in keys)
         place = next((each for each in found if each is not None), None)
-        return ModelFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
+        return ModelFileFacts(tokenizer=place, max_model_len=self.arguments.get("max_model_len"))
 
     def weights(self) -> Path | None:
         """vLLM's argument `model`: a folder, or a name on a hub."""

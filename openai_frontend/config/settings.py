@@ -352,13 +352,15 @@ class Traces(BaseModel):
 # In the order of `--help` and of docs/settings.md
 GROUPS: tuple[type[BaseModel], ...] = (
     Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
-    triton.Core, triton.Backends, triton.Resources, triton.Cache, triton.CoreLog, triton.Metrics,
+    triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache, triton.CoreLog,
+    triton.Metrics,
 )  # fmt: skip
 
 
 class Settings(
     Listening, Connections, Log, Traces, triton.Models, Access, Limits, Engines, Prompting, Answers,
-    triton.Core, triton.Backends, triton.Resources, triton.Cache, triton.CoreLog, triton.Metrics,
+    triton.TritonCore, triton.Backends, triton.MemoryAndRateLimiter, triton.Cache, triton.CoreLog,
+    triton.Metrics,
 ):  # fmt: skip
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -123,7 +123,7 @@ class Models(BaseModel):
         return enabled
 
 
-class Core(BaseModel):
+class TritonCore(BaseModel):
     """Triton core"""
 
     triton_library: Path | None = Field(
@@ -166,7 +166,7 @@ class Backends(BaseModel):
     )
 
 
-class Resources(BaseModel):
+class MemoryAndRateLimiter(BaseModel):
     """Memory and rate limiter"""
 
     pinned_memory_pool_bytes: int | None = Field(

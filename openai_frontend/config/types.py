@@ -138,7 +138,7 @@ def _known_parser(name: str, info: ValidationInfo) -> str:
 
 
 @dataclass(frozen=True)
-class RateLimiterResource:
+class RateLimiterResourceSetting:
     """A resource shared by model instances; device -1 means every device."""
 
     name: str
@@ -253,7 +253,7 @@ BytesByDevice = Annotated[dict[int, Annotated[int, Field(ge=0)]], _parsed(_by_de
 FractionByDevice = Annotated[
     dict[int, Annotated[float, Field(ge=0.0, le=1.0)]], _parsed(_by_device)
 ]
-RateLimiterResources = Annotated[list[RateLimiterResource], _parsed(_resources)]
+RateLimiterResources = Annotated[list[RateLimiterResourceSetting], _parsed(_resources)]
 
 _FORMS: Mapping[Any, str] = {
     str: "TEXT",
@@ -262,7 +262,7 @@ _FORMS: Mapping[Any, str] = {
     bool: "",
     Path: "PATH",
     ApiKey: "KEY",
-    RateLimiterResource: RESOURCE_FORM,
+    RateLimiterResourceSetting: RESOURCE_FORM,
 }
 
 

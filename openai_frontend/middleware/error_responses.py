@@ -25,7 +25,7 @@ class ErrorResponses:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        response = _Response(send)
+        response = _StartTracker(send)
         try:
             await self._app(scope, receive, response.send)
         except (Exception, asyncio.CancelledError) as error:
@@ -35,7 +35,7 @@ class ErrorResponses:
             await send_error(scope, send, reply_for(error))
 
 
-class _Response:
+class _StartTracker:
     """Remembers whether the response has started: then no other can be sent."""
 
     def __init__(self, send: Send) -> None:

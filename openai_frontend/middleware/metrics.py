@@ -27,7 +27,7 @@ class RequestMetrics:
             await self._app(scope, receive, send)
             return
         metrics = self._metrics
-        response = _Response(send, metrics)
+        response = _StatusRecorder(send, metrics)
         is_post = scope["method"] == "POST"
         if is_post:
             metrics.at_work.inc()
@@ -57,7 +57,7 @@ class RequestMetrics:
         return getattr(scope.get("route"), "path", NO_ROUTE)
 
 
-class _Response:
+class _StatusRecorder:
     """The status is 499 if the client disconnects before the response starts."""
 
     def __init__(self, send: Send, metrics: GatewayMetrics) -> None:

@@ -40,13 +40,13 @@ class RequestId:
         state["send_body"] = send
         state["direct_writer"] = direct_writer(send)
         try:
-            await self._app(scope, receive, _Response(request_id, send).send)
+            await self._app(scope, receive, _RequestIdHeaders(request_id, send).send)
         finally:
             # They refer to the object that holds the state: a reference cycle
             del state["send_body"], state["direct_writer"]
 
 
-class _Response:
+class _RequestIdHeaders:
     """Adds the headers when the response starts."""
 
     def __init__(self, request_id: str, send: Send) -> None:

@@ -16,7 +16,7 @@ from openai_frontend.errors import ModelUnavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFacts:
+class ModelFileFacts:
     """Facts from a model's files; None if they do not contain them."""
 
     tokenizer: Path | None = None  # a folder, or a name in Hugging Face's cache
@@ -38,7 +38,7 @@ _BLS_ENGINE = "tensorrt_llm_model_name"
 _BLS_AROUND = ("preprocessing", "postprocessing")
 
 
-def read_facts(source: ModelSource, look: Look) -> ModelFacts:
+def read_facts(source: ModelSource, look: Look) -> ModelFileFacts:
     """Read the facts of a model; `look` finds its composing models.
 
     Raises ModelUnavailable with the path of a file that cannot be read.
@@ -49,7 +49,7 @@ def read_facts(source: ModelSource, look: Look) -> ModelFacts:
     if arguments is not None:
         return _of_llm_api(arguments)
     members = [source, *filter(None, map(look, composing_models(source.config)))]
-    return ModelFacts(
+    return ModelFileFacts(
         tokenizer=_first(_parameter_folder(each, "tokenizer_dir") for each in members),
         max_model_len=_first(_engine_length(each) for each in members),
     )
@@ -69,7 +69,7 @@ def model_folder(name: str, repositories: Sequence[Path]) -> Path | None:
     return next((folder for folder in folders if folder.is_dir()), None)
 
 
-def _of_vllm(source: ModelSource) -> ModelFacts:
+def _of_vllm(source: ModelSource) -> ModelFileFacts:
     """Read `model.json` of NVIDIA's vLLM backend: vLLM's engine arguments."""
     arguments = _read_mapping(source.folder, "model.json", json.loads) or {}
     return _of_hugging_face(
@@ -77,20 +77,20 @@ def _of_vllm(source: ModelSource) -> ModelFacts:
     )
 
 
-def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFacts:
+def _of_llm_api(arguments: Mapping[str, Any]) -> ModelFileFacts:
     """Read `model.yaml` of TensorRT-LLM's LLM-API model: the arguments of its `LLM`."""
     return _of_hugging_face(
         arguments.get("tokenizer") or arguments.get("model"), arguments.get("max_seq_len")
     )
 
 
-def _of_hugging_face(named: Any, said: Any) -> ModelFacts:
+def _of_hugging_face(named: Any, said: Any) -> ModelFileFacts:
     if not isinstance(named, str):
-        return ModelFacts(max_model_len=_length(said))
+        return ModelFileFacts(max_model_len=_length(said))
     folder = Path(named)
     found = _read_mapping(folder, "config.json", json.loads) or {}
     length = _length(said) or _length(found.get("max_position_embeddings"))
-    return ModelFacts(tokenizer=folder, max_model_len=length)
+    return ModelFileFacts(tokenizer=folder, max_model_len=length)
 
 
 def parameter(config: Mapping[str, Any], name: str) -> str | None:

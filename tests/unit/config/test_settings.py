@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from openai_frontend.config.loader import InvalidSettings, load
 from openai_frontend.config.options import options
 from openai_frontend.config.settings import Settings
-from openai_frontend.config.types import RateLimiterResource
+from openai_frontend.config.types import RateLimiterResourceSetting
 
 SECRET = "sk-canary-8d1f"
 
@@ -96,7 +96,7 @@ def test_precedence_of_sources(tmp_path: Path) -> None:
             ["r:4", "s:1:0"],
             "r:4,s:1:0",
             "[r:4, {name: s, count: 1, device: 0}]",
-            [RateLimiterResource("r", 4), RateLimiterResource("s", 1, 0)],
+            [RateLimiterResourceSetting("r", 4), RateLimiterResourceSetting("s", 1, 0)],
         ),
         ("chat_template", ["chatml"], "chatml", "chatml", {"*": "chatml"}),
         (
@@ -273,7 +273,7 @@ def test_empty_variable_does_not_override_the_file(tmp_path: Path) -> None:
         (
             "rate_limiter_resource",
             "r:4, s:1",
-            [RateLimiterResource("r", 4), RateLimiterResource("s", 1)],
+            [RateLimiterResourceSetting("r", 4), RateLimiterResourceSetting("s", 1)],
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from openai_frontend.errors import ModelUnavailable
 from openai_frontend.models.model_files import (
-    ModelFacts,
+    ModelFileFacts,
     ModelSource,
     composing_models,
     model_folder,
@@ -40,10 +40,10 @@ def test_nvidias_vllm_backend(tmp_path: Path) -> None:
         (tmp_path / "model.json").write_text(json.dumps(arguments))
         found.append(read_facts(source, no_parts))
     assert found == [
-        ModelFacts(tokenizer=tmp_path, max_model_len=99),
-        ModelFacts(tokenizer=tmp_path, max_model_len=5),
-        ModelFacts(tokenizer=Path("org/x")),
-        ModelFacts(),
+        ModelFileFacts(tokenizer=tmp_path, max_model_len=99),
+        ModelFileFacts(tokenizer=tmp_path, max_model_len=5),
+        ModelFileFacts(tokenizer=Path("org/x")),
+        ModelFileFacts(),
     ]
 
 
@@ -52,7 +52,7 @@ def test_tensorrt_llm_llmapi(tmp_path: Path) -> None:
 
     (tmp_path / "model.yaml").write_text("model: org/x\nmax_seq_len: 7\ntriton_config: {}")
     source = ModelSource(config={"backend": "python"}, folder=tmp_path)
-    assert read_facts(source, no_parts) == ModelFacts(tokenizer=Path("org/x"), max_model_len=7)
+    assert read_facts(source, no_parts) == ModelFileFacts(tokenizer=Path("org/x"), max_model_len=7)
 
 
 ENSEMBLE = {"ensemble_scheduling": {"step": [{"model_name": "before"}, {"model_name": "engine"}]}}
@@ -74,14 +74,14 @@ def test_tensorrt_llm_pipeline(tmp_path: Path, config: Mapping[str, Any], before
         ModelSource(config=config, folder=None),
         lambda name: ModelSource(config=configs.get(name, {}), folder=None),
     )
-    assert found == ModelFacts(tokenizer=Path("/tok"), max_model_len=11)
+    assert found == ModelFileFacts(tokenizer=Path("/tok"), max_model_len=11)
 
 
 def test_placeholders_are_ignored() -> None:
     """As in NVIDIA's template repositories."""
 
     config = parameters(tokenizer_dir="${tokenizer_dir}", gpt_model_path="${engine_dir}")
-    assert read_facts(ModelSource(config=config, folder=None), no_parts) == ModelFacts()
+    assert read_facts(ModelSource(config=config, folder=None), no_parts) == ModelFileFacts()
 
 
 def test_composing_models() -> None:

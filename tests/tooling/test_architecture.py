@@ -1,0 +1,27 @@
+"""The package's names and figures, read from its sources."""
+
+import ast
+from collections import defaultdict
+
+from scripts.figures import PACKAGE, ROOT, import_figures, size_figures
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Unless all but one are protocols, which the other one implements."""
+    classes = defaultdict(list)
+    for path in sorted((ROOT / PACKAGE).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not is_protocol(node):
+                classes[node.name].append(str(path.relative_to(ROOT)))
+
+    assert {name: paths for name, paths in classes.items() if len(paths) > 1} == {}
+
+
+def is_protocol(node: ast.ClassDef) -> bool:
+    return any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+
+
+def test_no_import_cycles() -> None:
+    figures = {**size_figures(), **import_figures()}
+
+    assert figures["import cycles"] == "0"

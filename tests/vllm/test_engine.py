@@ -1,4 +1,4 @@
-"""vLLM behind the in-process backend: both ways of generating, and what can go wrong."""
+"""vLLM behind the in-process backend: the step loop, AsyncLLM, cancellation and failures."""
 
 import asyncio
 import gc
@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 MODELS = ["demo", "demo-async-llm"]
 both = pytest.mark.parametrize("model", MODELS)
 
-SPLIT_CHARACTER = 130  # the demo's token of a byte that begins a character
+SPLIT_CHARACTER = 130  # a token of the demo model for the first byte of a character
 
 QUESTION = "<|im_start|>user\nWhat is Triton?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def running(model: str) -> int:
-    """The engine's own count of requests."""
+    """Return the engine's own number of running requests."""
     host = inprocess.host(model)
     assert host is not None
     count: int = host.stats().running
@@ -31,7 +31,7 @@ def running(model: str) -> int:
 
 
 async def until(condition, timeout_s: float) -> float:
-    """Wait for a condition; return the seconds that it took."""
+    """Wait for a condition and return the seconds it took."""
     start = time.monotonic()
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  the engine gives no event for it
@@ -39,17 +39,15 @@ async def until(condition, timeout_s: float) -> float:
     return time.monotonic() - start
 
 
-async def test_both_ways_are_what_they_say(server: Server):
+async def test_models_generate_in_the_configured_way(server: Server):
     """One model runs in the step loop, the other through AsyncLLM.generate."""
     loops = [inprocess.host(model)._engine._steps is not None for model in MODELS]
 
     assert loops == [True, False]
 
 
-async def test_both_ways_give_the_same_answer(server: Server):
-    """A greedy answer has the same text, tokens, reason and counts in the step loop and through
-    AsyncLLM.
-    """
+async def test_step_loop_and_async_llm_give_equal_answers(server: Server):
+    """A greedy answer has the same text, tokens, finish reason and token counts."""
     answers = [await answer(server, model, QUESTION, return_token_ids=True) for model in MODELS]
 
     assert answers[0] == answers[1]
@@ -58,7 +56,7 @@ async def test_both_ways_give_the_same_answer(server: Server):
 
 @both
 async def test_whole_and_streamed_answers_are_equal(server: Server, model: str):
-    """stream=false gives in one response what stream=true gives in many."""
+    """`stream=false` returns in one response what `stream=true` returns in many."""
     streamed = await answer(server, model, QUESTION, return_token_ids=True)
 
     whole = await answer(server, model, QUESTION, return_token_ids=True, stream=False)
@@ -66,9 +64,9 @@ async def test_whole_and_streamed_answers_are_equal(server: Server, model: str):
     assert whole == streamed
 
 
-async def test_tokens_without_text_are_the_same_text_every_way(server: Server):
-    """Bytes that complete no character become U+FFFD in streams, whole answers and those with log
-    probabilities alike, before the answer ends.
+async def test_incomplete_characters_are_equal_in_every_mode(server: Server):
+    """Bytes that complete no character become U+FFFD before the answer ends: in streams, whole
+    answers and answers with log probabilities.
     """
     first_byte = {"allowed_token_ids": [SPLIT_CHARACTER], "max_tokens": 64, "ignore_eos": True}
 
@@ -83,8 +81,8 @@ async def test_tokens_without_text_are_the_same_text_every_way(server: Server):
 
 
 @both
-async def test_a_whole_answer_is_one_response(server: Server, model: str):
-    """Without stream there is one response, and it is the last."""
+async def test_whole_answer_is_one_response(server: Server, model: str):
+    """Without `stream` the first response is also the last."""
     stream = send(server, model, QUESTION, stream=False)
 
     deltas = await collect(server, model, stream)
@@ -93,8 +91,8 @@ async def test_a_whole_answer_is_one_response(server: Server, model: str):
 
 
 @both
-async def test_prompts_of_1_to_40_tokens_alone(server: Server, model: str):
-    """No prompt length kills the engine, the short ones that AMX trips over included."""
+async def test_prompts_of_1_to_40_tokens_one_at_a_time(server: Server, model: str):
+    """No prompt length crashes the engine, including the short ones that fail with AMX."""
     lengths = []
     for length in range(1, 41):
         result = await answer(server, model, list(range(5, 5 + length)), max_tokens=2)
@@ -104,8 +102,7 @@ async def test_prompts_of_1_to_40_tokens_alone(server: Server, model: str):
 
 
 @both
-async def test_prompts_of_1_to_40_tokens_mixed(server: Server, model: str):
-    """The same lengths all at once."""
+async def test_prompts_of_1_to_40_tokens_at_once(server: Server, model: str):
     results = await asyncio.gather(
         *(answer(server, model, list(range(5, 5 + n)), max_tokens=3) for n in range(1, 41))
     )
@@ -115,7 +112,7 @@ async def test_prompts_of_1_to_40_tokens_mixed(server: Server, model: str):
 
 @both
 async def test_cancel_reaches_the_engine(server: Server, model: str):
-    """After a cancel mid-stream the engine's running count falls to 0 within a step or two."""
+    """After a cancel mid-stream, the engine's number of running requests is 0 within two steps."""
     stream = send(server, model, QUESTION, ignore_eos=True)
     await anext(stream)
     before = running(model)
@@ -130,8 +127,8 @@ async def test_cancel_reaches_the_engine(server: Server, model: str):
 
 @both
 @pytest.mark.parametrize("prompt", [QUESTION, [5, 6, 7]], ids=["text", "token ids"])
-async def test_an_early_cancel_reaches_the_engine(server: Server, model: str, prompt):
-    """A cancel before the engine has seen the request leaves nothing running there either."""
+async def test_early_cancel_reaches_the_engine(server: Server, model: str, prompt):
+    """A cancel before the engine has received the request leaves nothing running."""
     stream = send(server, model, prompt, ignore_eos=True)
 
     stream.cancel()
@@ -143,8 +140,8 @@ async def test_an_early_cancel_reaches_the_engine(server: Server, model: str, pr
 
 
 @both
-async def test_a_dropped_stream_is_cancelled(server: Server, model: str):
-    """A stream that nobody holds any more ends in the engine too."""
+async def test_garbage_collected_stream_is_cancelled(server: Server, model: str):
+    """A stream without references ends in the engine too."""
     stream = send(server, model, QUESTION, ignore_eos=True)
     await anext(stream)
 
@@ -154,8 +151,8 @@ async def test_a_dropped_stream_is_cancelled(server: Server, model: str):
 
 
 @both
-async def test_stop_strings_span_tokens(server: Server, model: str):
-    """A stop string of several tokens ends the text before it, and is the stop_reason."""
+async def test_stop_string_across_tokens(server: Server, model: str):
+    """The text ends before a stop string of several tokens, and the string is the stop_reason."""
     whole = await answer(server, model, QUESTION)
     stop = whole.text[6:16]
 
@@ -170,7 +167,7 @@ async def test_stop_strings_span_tokens(server: Server, model: str):
 
 @both
 async def test_stop_token_ids(server: Server, model: str):
-    """A stop token ends the answer, and is the stop_reason."""
+    """A stop token ends the answer and is the stop_reason."""
     whole = await answer(server, model, QUESTION, return_token_ids=True)
     token = whole.token_ids[3]
 
@@ -181,7 +178,7 @@ async def test_stop_token_ids(server: Server, model: str):
 
 @both
 async def test_logprobs(server: Server, model: str):
-    """Where asked for, each token has its own logprob and the asked number of alternatives."""
+    """If requested, each token has its own logprob and the requested number of alternatives."""
     result = await answer(server, model, QUESTION, max_tokens=5, logprobs=2, return_token_ids=True)
 
     sampled = [
@@ -193,7 +190,7 @@ async def test_logprobs(server: Server, model: str):
 
 @both
 async def test_cached_tokens(server: Server, model: str):
-    """A prompt that was seen before comes from the prefix cache, in whole blocks of 32 tokens."""
+    """A repeated prompt comes from the prefix cache, in whole blocks of 32 tokens."""
     prompt = list(range(100, 200))
     await answer(server, model, prompt, max_tokens=1)
 
@@ -203,8 +200,8 @@ async def test_cached_tokens(server: Server, model: str):
 
 
 @both
-async def test_a_prompt_longer_than_the_context_is_refused(server: Server, model: str):
-    """The engine's own refusal is the caller's fault, and the engine goes on."""
+async def test_prompt_longer_than_the_context_is_refused(server: Server, model: str):
+    """The engine's refusal is an invalid request, and the engine continues."""
     with pytest.raises(errors.InvalidRequest):
         await answer(server, model, [5] * 3000)
 
@@ -212,24 +209,24 @@ async def test_a_prompt_longer_than_the_context_is_refused(server: Server, model
 
 
 @both
-async def test_64_streams_at_once(server: Server, model: str):
-    """64 greedy answers to one prompt are one answer."""
+async def test_64_greedy_streams_are_equal(server: Server, model: str):
+    """64 concurrent greedy answers to one prompt are equal."""
     results = await asyncio.gather(*(answer(server, model, QUESTION) for _ in range(64)))
 
     assert {result.text for result in results} == {results[0].text}
 
 
 @both
-async def test_bad_sampling_parameters_are_the_callers_fault(server: Server, model: str):
-    """What vLLM refuses, or what would end its GPU worker, is an invalid request."""
+async def test_bad_sampling_parameters_are_invalid_requests(server: Server, model: str):
+    """This includes what vLLM refuses and what would crash its GPU worker."""
     for options in ({"temperature": -1.0}, {"min_tokens": 1, "stop_token_ids": tuple(range(200))}):
         with pytest.raises(errors.InvalidRequest):
             await answer(server, model, QUESTION, **options)
 
 
-async def test_steps_are_told(server: Server):
-    """A prompt and its answer are so many tokens in so many steps, told once the answer is over;
-    between the first of its tokens and the last are one fewer intervals than tokens.
+async def test_step_metrics_count_tokens_and_intervals(server: Server):
+    """Once the answer is over, the metrics count the tokens of prompt and answer, the steps, and
+    one interval fewer than the answer has tokens.
     """
 
     def told() -> dict[str, float]:
@@ -237,7 +234,9 @@ async def test_steps_are_told(server: Server):
         return {name: value for name, labels, value in samples if not labels}
 
     prompt = list(range(100, 120))
-    await answer(server, "demo", prompt, max_tokens=1)  # so that all of them have been told
+    await answer(
+        server, "demo", prompt, max_tokens=1
+    )  # so that the metrics of earlier requests are complete
     before = told()
     await answer(server, "demo", prompt, max_tokens=9, ignore_eos=True, cache_salt="new")
     after = told()
@@ -249,18 +248,16 @@ async def test_steps_are_told(server: Server):
     assert 0 < grown["vllm:inter_token_latency_seconds_sum"] < 60
 
 
-async def test_nothing_is_left_after_requests(server: Server):
-    """All native counters are zero when all streams are over."""
+async def test_finished_requests_leave_no_native_objects(server: Server):
+    """All native counters are zero when all streams have ended."""
     await answer(server, "demo", QUESTION)
 
-    gc.collect()  # what failed before has left its traceback
+    gc.collect()  # tracebacks of earlier failures hold references
     assert set(_core.live_counts().values()) == {0}
 
 
-async def test_a_reload_lets_streams_finish(server: Server, repository):
-    """Streams that run while the model is loaded again end as they would have; later ones run on
-    the new engine.
-    """
+async def test_reload_lets_streams_finish(server: Server, repository):
+    """Streams that run during a reload end normally; later ones run on the new engine."""
     before = inprocess.host("demo")
     expected = await answer(server, "demo", QUESTION)
     os.utime(repository / "demo" / "1" / "model.json")
@@ -275,9 +272,9 @@ async def test_a_reload_lets_streams_finish(server: Server, repository):
     assert await answer(server, "demo", QUESTION) == expected
 
 
-async def test_a_killed_engine_fails_its_streams_and_loads_again(server: Server):
-    """A kill mid-stream: the stream fails with a clear error, readiness falls within 2 s, a load
-    brings it back.
+async def test_killed_engine_fails_its_streams_and_can_be_loaded_again(server: Server):
+    """After a kill mid-stream, the stream fails with a clear error, readiness is false within 2 s,
+    and a load makes the model ready again.
     """
     process = engine_process("demo-async-llm")
     stream = send(server, "demo-async-llm", QUESTION, ignore_eos=True)
@@ -296,7 +293,7 @@ async def test_a_killed_engine_fails_its_streams_and_loads_again(server: Server)
 
 
 def engine_process(model: str) -> psutil.Process:
-    """The EngineCore process of a model."""
+    """Return the EngineCore process of a model."""
     host = inprocess.host(model)
     [process] = host._engine._engine.engine_core.resources.engine_manager.processes
     return psutil.Process(process.pid)

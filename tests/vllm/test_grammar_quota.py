@@ -1,4 +1,4 @@
-"""Places of the engine for requests with grammars; no engine runs."""
+"""The engine limits concurrent requests with grammars, so that others find room; no engine runs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.engine
 
 
 def scheduler(running: list[Any], waiting: list[Any]) -> Any:
-    """As vLLM's, which asks of each waiting request whether it may run."""
+    """Return a scheduler like vLLM's, which asks for each waiting request whether it may run."""
     from openai_frontend.engines.vllm.grammar_quota import GrammarQuotaMixin
 
     class Theirs:
@@ -45,8 +45,8 @@ def request(name: str, *, grammar: Any = None) -> Any:
 
 
 @pytest.mark.parametrize(("held", "let_in"), [(0, "0123"), (3, "0"), (4, ""), (6, "")])
-def test_half_of_the_places(held: int, let_in: str):
-    """Those with a grammar that run count, and those that are let in."""
+def test_constrained_requests_get_half_of_the_slots(held: int, let_in: str):
+    """Running requests with a grammar count, and so do those that the same step admits."""
     running = [request("r", grammar="g") for _ in range(held)] + [request("free")]
     waiting = [request(str(i), grammar="g") for i in range(9)]
 
@@ -54,23 +54,23 @@ def test_half_of_the_places(held: int, let_in: str):
 
 
 @pytest.mark.parametrize("held", [0, 3])
-def test_all_places_where_there_are_no_others(held: int):
-    """An engine that is asked for nothing else is not left half empty."""
+def test_constrained_requests_alone_get_all_slots(held: int):
+    """If no other requests run or wait, the quota does not apply."""
     running = [request("r", grammar="g") for _ in range(held)]
     waiting = [request(str(i), grammar="g") for i in range(9)]
 
     assert len(scheduler(running, waiting).schedule()) == 8 - held
 
 
-def test_others_that_wait():
-    """They find room: half of the places is for them before the first of them runs."""
+def test_waiting_unconstrained_requests_enforce_the_quota():
+    """Half of the slots are reserved even before the first of them runs."""
     waiting = [*(request(str(i), grammar="g") for i in range(9)), request("free")]
 
     assert [each.name for each in scheduler([], waiting).schedule()] == [*"0123", "free"]
 
 
-def test_who_never_waits():
-    """A request that waits for something else, and one whose grammar failed and must be told."""
+def test_quota_ignores_requests_that_will_not_run():
+    """Such as one that waits for something else, or one whose failed grammar must be reported."""
     running = [request("r", grammar="g") for _ in range(8)]
     failed = request("failed", grammar=ValueError("no"))
 
@@ -79,4 +79,4 @@ def test_who_never_waits():
     told = theirs.schedule()
 
     assert [each.name for each in told] == ["other"]
-    assert theirs.asked == ["other", "failed"]  # where vLLM ends it
+    assert theirs.asked == ["other", "failed"]  # vLLM ends the failed request there

@@ -1,4 +1,4 @@
-"""GrammarPreparer that are tried in a process of their own; no engine runs."""
+"""Trial compilation of grammars in a separate process; no engine runs."""
 
 import json
 import os
@@ -26,7 +26,7 @@ VALID = GrammarSpec("regex", "[a-z]+")
 
 
 def vocabulary() -> str:
-    """The demo model's tokens: text that has been learned, not letters at random."""
+    """The demo model's tokens: a trained vocabulary, not random letters."""
     import xgrammar
 
     tokens = json.loads((DEMO / "tokenizer.json").read_text())["model"]["vocab"]
@@ -49,8 +49,7 @@ def tried(trials: GrammarSandbox, form: GrammarSpec) -> GrammarSpec:
     return trials.submit(form, vocabulary).result(timeout=30)
 
 
-def test_what_passes(trials: GrammarSandbox):
-    """A form that compiles comes back as the engine shall have it."""
+def test_valid_grammar_is_returned_in_the_engines_form(trials: GrammarSandbox):
     assert tried(trials, VALID) == VALID
     ready = tried(trials, GrammarSpec("json", '{"type": "integer"}'))
     assert ready.kind == "structural_tag"
@@ -58,15 +57,15 @@ def test_what_passes(trials: GrammarSandbox):
 
 
 @pytest.mark.parametrize("text", ["root ::= root", "root ::= a\na ::= root"])
-def test_what_nothing_matches(trials: GrammarSandbox, text: str):
-    """A grammar by which there is no first token is refused; one of the empty text alone is not."""
+def test_grammar_that_matches_nothing_is_refused(trials: GrammarSandbox, text: str):
+    """If it allows no first token. A grammar that matches only the empty text is valid."""
     with pytest.raises(ValueError, match="no text matches it"):
         tried(trials, GrammarSpec("grammar", text))
     assert tried(trials, GrammarSpec("grammar", 'root ::= ""')).kind == "grammar"
 
 
-def test_what_takes_too_long(trials: GrammarSandbox):
-    """It ends after a second, and what comes after it does not wait for it."""
+def test_slow_grammar_is_stopped(trials: GrammarSandbox):
+    """After 1 s of CPU time; the next grammar does not wait for it."""
     begun = time.perf_counter()
     hostile = trials.submit(HOSTILE, vocabulary)
 
@@ -79,8 +78,8 @@ def test_what_takes_too_long(trials: GrammarSandbox):
     assert time.perf_counter() - begun < 5
 
 
-def test_what_makes_no_headway(trials: GrammarSandbox):
-    """The limit on a processor's time has one on the clock beside it; the next is tried."""
+def test_stalled_compilation_is_stopped(trials: GrammarSandbox):
+    """The CPU time limit has a wall clock limit next to it. The next grammar is compiled."""
     assert tried(trials, VALID) == VALID
     hostile = trials.submit(HOSTILE, vocabulary)
     assert trials._process is not None
@@ -96,8 +95,8 @@ def test_what_makes_no_headway(trials: GrammarSandbox):
     assert tried(trials, VALID) == VALID
 
 
-def test_what_takes_too_much_memory():
-    """It is refused with the limit, and the next one is tried."""
+def test_grammar_that_needs_too_much_memory_is_refused():
+    """The error has the limit, and the next grammar is compiled."""
     trials = GrammarSandbox(memory_mib=16)
     try:
         with pytest.raises(SandboxLimitExceeded, match="compiling it needs more than 16 MiB"):
@@ -116,14 +115,13 @@ def test_what_takes_too_much_memory():
     ],
     ids=str,
 )
-def test_what_is_wrong(trials: GrammarSandbox, form: GrammarSpec):
-    """The process tells the reason."""
+def test_invalid_grammar_has_the_compilers_reason(trials: GrammarSandbox, form: GrammarSpec):
     with pytest.raises(ValueError, match="structured_outputs: "):
         tried(trials, form)
 
 
-def test_a_process_that_has_died():
-    """What it had is refused as the server's failure, and another takes its place."""
+def test_dead_sandbox_process_is_replaced():
+    """The grammar it was compiling fails with a server error, and a new process starts."""
     trials = GrammarSandbox()
     try:
         assert tried(trials, VALID) == VALID
@@ -138,7 +136,7 @@ def test_a_process_that_has_died():
 
 
 class Flaky(GrammarPreparer):
-    """The model's tokens cannot be read the first time."""
+    """Fails to read the model's tokens the first time."""
 
     reads = 0
 
@@ -149,8 +147,8 @@ class Flaky(GrammarPreparer):
         return vocabulary()
 
 
-async def test_a_fault_that_is_not_the_forms():
-    """It is told, and not remembered: the same form passes another time."""
+async def test_internal_failure_is_not_cached():
+    """The error reaches the caller, and the same grammar succeeds the next time."""
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
     config = SimpleNamespace(backend="auto", disable_any_whitespace=False)
@@ -167,8 +165,8 @@ async def test_a_fault_that_is_not_the_forms():
     assert grammars.reads == 2
 
 
-def test_nothing_is_left():
-    """Closing ends the process, and what it was trying."""
+def test_close_ends_the_process():
+    """Including the compilation that is running."""
     trials = GrammarSandbox()
     assert tried(trials, VALID) == VALID
     trials.submit(HOSTILE, vocabulary)
@@ -188,8 +186,8 @@ def test_nothing_is_left():
         '// ::=\nstart: /#::=/', "start: x\r\n::= y",
     ],
 )  # fmt: skip
-def test_lark_is_told_from_ebnf_as_vllm_does(grammar: str):
-    """The engine's process asks vLLM."""
+def test_lark_and_ebnf_are_distinguished_as_in_vllm(grammar: str):
+    """The engine's process uses vLLM's own function."""
     from vllm.v1.structured_output.utils import grammar_is_likely_lark
 
     assert is_lark(grammar) == (grammar_is_likely_lark(grammar) or not grammar)

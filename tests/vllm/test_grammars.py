@@ -1,4 +1,4 @@
-"""Constraints as vLLM's grammars get them; no engine runs."""
+"""Constraints as prepared for vLLM's grammar engines; no engine runs."""
 
 import json
 from typing import Any
@@ -37,8 +37,8 @@ def tag(form: dict[str, Any]) -> str:
         ({"json_object": True}, {"type": "object", "additionalProperties": True}),
     ],
 )
-def test_schema(constraint, schema):
-    """A schema goes to xgrammar as a structural tag that bounds its whitespace."""
+def test_schema_becomes_a_structural_tag(constraint, schema):
+    """The tag bounds the whitespace in xgrammar."""
     form = json.loads(prepared(**constraint).structural_tag)["format"]
 
     assert form == {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 1}
@@ -54,13 +54,13 @@ def test_schema(constraint, schema):
     ],
     ids=str,
 )
-def test_what_stays_as_it_is(constraint):
-    """Other constraints, and schemas that xgrammar cannot take, go as they are."""
+def test_other_constraints_are_unchanged(constraint):
+    """So are schemas that xgrammar does not support."""
     assert prepared(**constraint) == given(**constraint)
 
 
-def test_deep_schema():
-    """A schema that is nested too deeply is refused before anything walks through it."""
+def test_deeply_nested_schema_is_refused():
+    """Before any function walks through it."""
     from vllm.exceptions import VLLMClientError
 
     schema: dict[str, Any] = {}
@@ -81,8 +81,10 @@ def test_deep_schema():
     ],
     ids=str,
 )
-def test_engines_where_whitespace_is_free(config, free):
-    """What model.json says of whitespace, or of another backend, holds."""
+def test_whitespace_and_backend_of_model_json_are_kept(config, free):
+    """Grammars are prepared only for `auto` and `xgrammar`, and only if any whitespace
+    is allowed.
+    """
     from vllm.config import StructuredOutputsConfig
 
     assert grammars.prepares_grammars(StructuredOutputsConfig(**config)) == free
@@ -111,8 +113,8 @@ BEYOND: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", BEYOND, ids=str)
-def test_what_xgrammar_would_pass_over(schema):
-    """A schema of which xgrammar would enforce a part alone is never given to it."""
+def test_schema_that_xgrammar_enforces_partly_is_refused(schema):
+    """xgrammar would ignore the keyword, so it never gets such a schema."""
     with pytest.raises(Unenforceable):
         enforceable_schema(schema)
 
@@ -165,16 +167,14 @@ FORMATS = [
 
 
 @pytest.mark.parametrize(("name", "right", "wrong"), FORMATS, ids=str)
-def test_formats(name, right, wrong):
-    """They are held to as their standards say."""
+def test_formats_follow_their_standards(name, right, wrong):
     possible = RandomAnswers(prepared(json={"type": "string", "format": name}).structural_tag)
 
     assert [possible.takes(f'"{text}"') for text in right] == [True] * len(right)
     assert [possible.takes(f'"{text}"') for text in wrong] == [False] * len(wrong)
 
 
-def test_a_refusal_has_its_place():
-    """The path to the part that cannot be."""
+def test_error_has_the_path_of_the_unenforceable_part():
     schema: dict[str, Any] = {"properties": {"a": {"items": {"anyOf": [{}, {"not": {}}]}}}}
 
     with pytest.raises(
@@ -184,16 +184,16 @@ def test_a_refusal_has_its_place():
 
 
 @pytest.mark.parametrize(("schema", "right", "wrong"), HELD, ids=str)
-def test_all_of_a_schema_is_enforced(schema, right, wrong):
-    """What xgrammar would pass over or misread is spelled so that it does not."""
+def test_whole_schema_is_enforced(schema, right, wrong):
+    """Keywords that xgrammar ignores or misreads are rewritten."""
     possible = RandomAnswers(prepared(json=schema).structural_tag)
 
     assert [possible.takes(text) for text in right] == [True] * len(right)
     assert [possible.takes(text) for text in wrong] == [False] * len(wrong)
 
 
-def test_the_schema_at_fault_is_named():
-    """Of several schemas in one grammar, the one that cannot be is told by its number."""
+def test_invalid_schema_is_named_by_its_index():
+    """If one grammar has several schemas."""
     schemas = [{"type": "integer"}, {"type": "string", "pattern": "("}, {"type": "null"}]
     forms = [{"type": "json_schema", "json_schema": schema} for schema in schemas]
 
@@ -201,8 +201,8 @@ def test_the_schema_at_fault_is_named():
         prepared(structural_tag=tag({"type": "or", "elements": forms}))
 
 
-def test_a_schema_that_a_tag_cannot_hold_is_named():
-    """What only llguidance can hold cannot stand beside tools."""
+def test_unsupported_schema_in_a_structural_tag_is_named():
+    """A schema that only llguidance supports cannot be combined with tools."""
     form = {"type": "json_schema", "json_schema": {"multipleOf": 2}}
 
     with pytest.raises(ValueError, match=r"structured_outputs.schemas\[0\]: 'multipleOf'"):
@@ -220,15 +220,15 @@ EXPANDING: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("constraint", EXPANDING, ids=str)
-def test_what_would_grow_too_large_is_refused(constraint):
-    """Repetitions within repetitions would take minutes, and the memory, to compile."""
+def test_nested_repetitions_are_refused(constraint):
+    """They would take minutes, and all memory, to compile."""
     with pytest.raises(ValueError, match=r"^structured_outputs: "):
         prepared(**constraint)
 
 
 @pytest.mark.parametrize("text", [r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", "a{5000}", "{}"])
-def test_ordinary_counts_pass(text):
-    """Those of an identifier, or of a long text, are no trouble."""
+def test_ordinary_repetitions_are_accepted(text):
+    """Such as those of an identifier or a long text."""
     check_expansion(text)
 
 
@@ -244,20 +244,20 @@ def test_ordinary_counts_pass(text):
         (r"\d\.", r"\d\."),
     ],
 )
-def test_patterns_of_text_within_json(pattern, spelled):
-    """Characters that JSON escapes are matched as it spells them; classes stay as they are."""
+def test_pattern_in_json_matches_escaped_characters(pattern, spelled):
+    """Characters that JSON escapes are matched in their escaped form; classes are unchanged."""
     assert escape_for_json(pattern) == spelled
 
 
 @pytest.mark.parametrize("grammar", ["root ::= ", "root ::= (", "x ::= 'a'"])
-def test_broken_ebnf(grammar):
-    """It is refused, with the reason, and not taken for another kind of grammar."""
+def test_invalid_ebnf_is_refused(grammar):
+    """The error has the reason; the text is not parsed as another kind of grammar."""
     with pytest.raises(ValueError, match=r"^structured_outputs: .*"):
         prepared(grammar=grammar)
 
 
-def test_too_many_optional_properties():
-    """They would compile in the square of their number."""
+def test_too_many_optional_properties_are_refused():
+    """Their compile time grows with the square of their number."""
     schema = {"type": "object", "properties": {f"p{i}": {} for i in range(1001)}}
 
     with pytest.raises(ValueError, match="1000 properties of an object may be optional"):

@@ -1,4 +1,4 @@
-"""LoRA by vLLM in the gateway's process: OpenAI's SDK, real sockets, both ways of generating."""
+"""LoRA adapters in vLLM: OpenAI's SDK over real sockets, in the step loop and through AsyncLLM."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ IN_PROGRESS = "openai_frontend_requests_running"
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The watched folder. No step has room for more than one of them, and neither has memory."""
+    """The watched folder. Neither a step nor memory has room for more than one adapter."""
     folder = tmp_path_factory.mktemp("adapters")
     weights = ROOT / "model_repository" / "demo" / "1" / "weights"
     for name, answer in ANSWERS.items():
@@ -41,7 +41,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def gateway(adapters: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """The demo model twice: as it is, and generating through AsyncLLM."""
+    """The demo model in the step loop and through AsyncLLM."""
     folder = tmp_path_factory.mktemp("gateway")
     for name, step_loop in zip(MODELS, ("true", "false"), strict=True):
         copy = folder / "models" / name
@@ -71,7 +71,7 @@ def post(gateway: GatewayProcess, path: str, **fields: str) -> httpx.Response:
 
 
 async def until_begun(gateway: GatewayProcess, model: str, adapter: str) -> None:
-    """Returns once the gateway has given the adapter a request; metrics alone tell of that."""
+    """Wait until the gateway has submitted a request to the adapter; only the metrics show it."""
     async with httpx.AsyncClient(base_url=gateway.url) as client, asyncio.timeout(20):
         begun = 0.0
         while not begun:
@@ -84,8 +84,8 @@ async def until_begun(gateway: GatewayProcess, model: str, adapter: str) -> None
 
 @both
 async def test_base_and_adapters_at_once(client: openai.AsyncOpenAI, model: str):
-    """Each gives its own answer to one and the same prompt, whatever shares a step or a cache with
-    it; more adapters are in use than the engine holds, in its batch or in memory.
+    """Each model gives its own answer to the same prompt, whatever shares a step or a cache with
+    it; the adapters exceed the engine's batch and memory.
     """
     names = [model, *(f"{model}:{name}" for name in ANSWERS)]
     expected = [BASE, *ANSWERS.values()]
@@ -95,7 +95,7 @@ async def test_base_and_adapters_at_once(client: openai.AsyncOpenAI, model: str)
 
 
 async def test_adapters_are_listed_with_their_parent(client: openai.AsyncOpenAI):
-    """By the name that requests give."""
+    """By the name that requests use."""
     models = {model.id: model.to_dict() async for model in client.models.list()}
 
     for base in MODELS:
@@ -104,18 +104,18 @@ async def test_adapters_are_listed_with_their_parent(client: openai.AsyncOpenAI)
 
 
 @both
-async def test_an_adapter_that_nobody_has(client: openai.AsyncOpenAI, model: str):
-    """It is not found, and it is not the base that answers."""
+async def test_unknown_adapter_is_not_found(client: openai.AsyncOpenAI, model: str):
+    """The base model does not answer instead."""
     with pytest.raises(openai.NotFoundError) as refused:
         await say(client, f"{model}:nobody")
     assert (refused.value.code, refused.value.param) == ("model_not_found", "model")
 
 
 @both
-async def test_adapters_come_and_go(
+async def test_adapters_load_and_unload(
     gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path, model: str
 ):
-    """One that is copied into the folder is loaded by its name, unloaded, and loaded as another."""
+    """A copied adapter is loaded by its name, unloaded, and loaded with other content."""
     folder = adapters / "newcomer"
     shutil.copytree(adapters / "pirate", folder)
     loaded = post(gateway, "load_lora_adapter", lora_name="newcomer", model=model)
@@ -134,11 +134,11 @@ async def test_adapters_come_and_go(
 
 
 @both
-async def test_a_folder_that_goes_touches_no_request(
+async def test_removed_adapter_folder_affects_no_request(
     gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path, model: str
 ):
-    """A request waits for its adapter, which another has pushed out of the engine's memory, while
-    the adapter is unloaded and its folder removed: it is answered all the same.
+    """A request waits for an adapter that another has evicted from the engine's memory. It is
+    answered although the adapter is unloaded and its folder removed meanwhile.
     """
     folder = adapters / "leaving"
     shutil.copytree(adapters / "pirate", folder)
@@ -164,11 +164,11 @@ async def test_a_folder_that_goes_touches_no_request(
     assert await say(client, f"{model}:poet") == POET
 
 
-async def test_an_adapter_that_vllm_refuses(
+async def test_adapter_that_vllm_refuses(
     gateway: GatewayProcess, client: openai.AsyncOpenAI, adapters: Path
 ):
-    """Its files are sound, but it adapts what the model lacks: the load fails with vLLM's reason,
-    without a path, and the engine goes on.
+    """Its files are valid, but it adapts a layer that the model lacks: the load fails with vLLM's
+    reason, without a path, and the engine continues.
     """
     a, b = (tiny_adapter.zeros(8, 128), tiny_adapter.zeros(128, 8))
     tiny_adapter.save(adapters / "foreign", {"model.layers.0.self_attn.odd_proj": (a, b)})
@@ -183,8 +183,8 @@ async def test_an_adapter_that_vllm_refuses(
     assert await say(client, "demo:pirate") == PIRATE
 
 
-async def test_kserves_own_requests_cannot_name_a_folder(gateway: GatewayProcess, adapters: Path):
-    """Below OpenAI's fields, too, an adapter goes by its name: `lora_name` of NVIDIA's backend."""
+async def test_kserve_requests_name_adapters_not_folders(gateway: GatewayProcess, adapters: Path):
+    """In KServe requests, too, `lora_name` of NVIDIA's backend is an adapter's name."""
     url = f"{gateway.url}/v2/models/demo/generate"
     prompt = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 

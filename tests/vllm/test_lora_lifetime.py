@@ -1,4 +1,4 @@
-"""How long an engine of vLLM's keeps an adapter, and what it reads it from."""
+"""How long a vLLM engine keeps an adapter loaded, and which files it reads."""
 
 import asyncio
 import gc
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module", autouse=True)
 def vllm() -> None:
-    """Imported before a test waits for anything: it takes seconds."""
+    """Import vLLM before a test waits for anything: the import takes seconds."""
     importlib.import_module("vllm.lora.request")
     importlib.import_module("vllm.v1.engine.exceptions")
 
 
 class Engine:
-    """Takes adapters as AsyncLLM does, and counts."""
+    """Loads and removes adapters as AsyncLLM does, and records both."""
 
     def __init__(self) -> None:
         self.vllm_config = SimpleNamespace(lora_config=SimpleNamespace())
@@ -50,7 +50,7 @@ class Engine:
 
 
 class Sink(_WarmUpSink):
-    """All that matters of one here is whether somebody has it."""
+    """Only the references to it matter here."""
 
 
 def files_of(folder: str) -> list[str]:
@@ -69,12 +69,12 @@ async def loaded(adapters: LoRALoader, adapter: Adapter, sink: Any) -> Any:
 
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110  files and tasks give no event for it
+        while not true():  # noqa: ASYNC110  there is no event for files and tasks
             await asyncio.sleep(0.001)
 
 
-async def test_requests_at_once_load_an_adapter_once(adapter: Adapter) -> None:
-    """Later ones have it without a wait; vLLM is told a name that no other content has."""
+async def test_concurrent_requests_load_an_adapter_once(adapter: Adapter) -> None:
+    """Later requests do not wait. vLLM gets a name that no other content has."""
     engine = Engine()
     adapters, sink = LoRALoader(engine), Sink()
     requests = await asyncio.gather(*(loaded(adapters, adapter, sink) for _ in range(3)))
@@ -86,8 +86,8 @@ async def test_requests_at_once_load_an_adapter_once(adapter: Adapter) -> None:
     assert (later.lora_name, later.lora_int_id) == ("pirate-5", 5)
 
 
-async def test_the_engine_reads_a_copy(adapter: Adapter) -> None:
-    """The folder may go; the copies go with the engine."""
+async def test_engine_reads_a_copy(adapter: Adapter) -> None:
+    """The folder may be removed; the copies are deleted with the engine."""
     assert adapter.path is not None
     adapters, sink = LoRALoader(Engine()), Sink()
     request = await loaded(adapters, adapter, sink)
@@ -99,8 +99,8 @@ async def test_the_engine_reads_a_copy(adapter: Adapter) -> None:
     assert files_of(request.lora_path) == []
 
 
-async def test_an_adapter_stays_as_long_as_a_request_needs_it(adapter: Adapter) -> None:
-    """It has been taken out; with the last sink it is removed, and its copy."""
+async def test_unloaded_adapter_stays_while_requests_need_it(adapter: Adapter) -> None:
+    """It is removed with the last sink, and so is its copy."""
     engine = Engine()
     adapters, first, second = LoRALoader(engine), Sink(), Sink()
     adapters.keep([adapter])
@@ -120,8 +120,8 @@ async def test_an_adapter_stays_as_long_as_a_request_needs_it(adapter: Adapter) 
     assert engine.removed == [5]
 
 
-async def test_an_adapter_that_may_come_again_is_kept(adapter: Adapter) -> None:
-    """Without a request it stays loaded, until it is taken out."""
+async def test_idle_adapter_stays_loaded(adapter: Adapter) -> None:
+    """Until it is unloaded, because it may be requested again."""
     engine = Engine()
     adapters, sink = LoRALoader(engine), Sink()
     adapters.keep([adapter])
@@ -138,8 +138,8 @@ async def test_an_adapter_that_may_come_again_is_kept(adapter: Adapter) -> None:
     assert kept == (2, [])
 
 
-async def test_a_load_that_failed_is_tried_again(adapter: Adapter) -> None:
-    """Every request that waited is told why, without a path, and nothing is left behind."""
+async def test_failed_load_is_retried(adapter: Adapter) -> None:
+    """Every waiting request gets the reason, without a path, and no files remain."""
     engine = Engine()
     engine.refusal = Exception("Call to add_lora method failed: Loading it, no odd_proj was known")
     adapters, sink = LoRALoader(engine), Sink()
@@ -156,8 +156,8 @@ async def test_a_load_that_failed_is_tried_again(adapter: Adapter) -> None:
     assert request.lora_int_id == 5
 
 
-async def test_files_that_cannot_be_read(adapter: Adapter) -> None:
-    """The reason is the system's, without the path."""
+async def test_unreadable_files(adapter: Adapter) -> None:
+    """The error has the system's reason, without the path."""
     assert adapter.path is not None
     (adapter.path / "adapter_model.safetensors").unlink()
     adapters, sink = LoRALoader(Engine()), Sink()
@@ -168,8 +168,8 @@ async def test_files_that_cannot_be_read(adapter: Adapter) -> None:
     assert str(adapter.path) not in str(refused.value)
 
 
-async def test_a_model_without_lora_says_what_to_set(adapter: Adapter) -> None:
-    """The message names the field, and the engine argument."""
+async def test_model_without_lora_names_the_setting(adapter: Adapter) -> None:
+    """The message names the field and the engine argument."""
     engine = Engine()
     engine.vllm_config.lora_config = None
     adapters = LoRALoader(engine)

@@ -1,4 +1,4 @@
-"""What is read from an engine's socket: a real one, with the tests at its other end."""
+"""Reading an engine's output from a real socket; the test is the engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 
 
 class EngineEnd:
-    """The socket that an engine sends its steps by, and the client at the other."""
+    """The engine's end of the socket, and the client at the other end."""
 
     def __init__(self) -> None:
         import zmq.asyncio
@@ -70,12 +70,12 @@ def step(number: int) -> Any:
 
 async def until(met: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not met():  # noqa: ASYNC110  the socket gives no event for it
+        while not met():  # noqa: ASYNC110  the socket has no event for it
             await asyncio.sleep(0.001)
 
 
-async def test_steps_come_in_order(engine):
-    """Those that were there before, many together, and those that come one by one."""
+async def test_steps_arrive_in_order(engine):
+    """Those sent before the reader started, those sent together, and those sent one by one."""
     seen: list[int] = []
     engine.send(*map(step, range(3)))
     await asyncio.sleep(0.05)
@@ -92,8 +92,8 @@ async def test_steps_come_in_order(engine):
     assert seen == list(range(201))
 
 
-async def test_results_of_calls(engine):
-    """What the client asked of the engine beside requests is answered through the same socket."""
+async def test_utility_call_results_arrive(engine):
+    """The results of the client's other calls to the engine come through the same socket."""
     from vllm.v1.engine import EngineCoreOutputs, UtilityOutput, UtilityResult
 
     result = asyncio.get_running_loop().create_future()
@@ -109,8 +109,8 @@ async def test_results_of_calls(engine):
     await until(lambda: len(seen) == 1)
 
 
-async def test_engine_that_dies(engine):
-    """It says so with its last breath; what it had sent before has been handed over."""
+async def test_dead_engine_is_reported(engine):
+    """The engine's last message says so; all earlier output has been delivered."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     seen: list[Any] = []
@@ -124,8 +124,8 @@ async def test_engine_that_dies(engine):
     assert engine.resources.engine_dead
 
 
-async def test_step_that_cannot_be_handled(engine):
-    """Whoever awaits the task is told, and no further step is read."""
+async def test_failing_output_handler_stops_the_reader(engine):
+    """The error reaches the code that awaits the task, and no further step is read."""
     seen: list[Any] = []
 
     def fail(step: Any) -> None:
@@ -140,8 +140,8 @@ async def test_step_that_cannot_be_handled(engine):
     assert len(seen) == 1
 
 
-def test_clients_of_other_kinds():
-    """A client that does more with what it receives keeps its own task."""
+def test_other_client_types_keep_their_own_task():
+    """A client that processes its messages in another way is left unchanged."""
     from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
 
     def client(kind: type, *, task: Any = None, **parallel: bool) -> Any:

@@ -29,7 +29,8 @@ PROMPT = [1] * 100
 
 
 def charged(model, **fields):
-    """A model for one request of a key with a limit, and the key's quota; time stands still."""
+    """A model for one request of a key with a token limit, and the key's rate limiter. The clock
+    does not advance."""
     who = caller(key("k", tokens_per_minute=LIMIT, **fields), FakeClock())
     return MeteredModel(model, who, Reservation(who.rate_limiter)), who.rate_limiter
 
@@ -56,8 +57,8 @@ async def run(model, *requests):
             pass
 
 
-async def test_models_of_others():
-    """They do not exist for this key, whether or not they do for others."""
+async def test_models_outside_of_the_key_do_not_exist():
+    """The error is the same whether or not the server has the model."""
     models: Any = SimpleNamespace(get=lambda name: FakeModel(), card=lambda name: name)
     seen: Any = AuthorizedModels(models, caller(key("k", models=["a"])))
 
@@ -65,12 +66,11 @@ async def test_models_of_others():
     for ask in (seen.get, seen.card):
         with pytest.raises(ModelNotFound, match="'b' does not exist, or the key may not use it"):
             ask("b")
-    with pytest.raises(ModelNotFound):  # before it is loaded
+    with pytest.raises(ModelNotFound):  # refused before the model loads
         await seen.ensure_loaded("b")
 
 
-async def test_a_whole_answer_is_charged_as_it_was():
-    """What was reserved and not used comes back."""
+async def test_complete_answer_returns_the_unused_reservation():
     model, quota = charged(FakeModel([[last(prompt=100, completion=7)]]))
 
     generation = model.generate(request())
@@ -81,8 +81,7 @@ async def test_a_whole_answer_is_charged_as_it_was():
     assert used(quota) == 107
 
 
-async def test_a_model_that_counts_nothing():
-    """Then its tokens are counted as they come."""
+async def test_tokens_are_counted_as_they_arrive_if_the_model_reports_none():
     deltas = [CompletionDelta("a", [5]), CompletionDelta("bc", [6, 7], finish_reason="stop")]
     model, quota = charged(FakeModel([deltas]))
 
@@ -90,8 +89,8 @@ async def test_a_model_that_counts_nothing():
     assert used(quota) == 103
 
 
-async def test_an_answer_that_is_cut_off():
-    """It is charged as it was reserved: nobody saves tokens by going away before the end."""
+async def test_cancelled_answer_is_charged_the_full_reservation():
+    """A client cannot save tokens by disconnecting before the end."""
     model, quota = charged(FakeModel(endless=True))
     generation = model.generate(request())
     async with aclosing(generation):
@@ -100,8 +99,8 @@ async def test_an_answer_that_is_cut_off():
     assert used(quota) == 150
 
 
-async def test_an_answer_that_fails():
-    """It is charged as far as it was counted: a client that tries again is not punished for it."""
+async def test_failed_answer_is_charged_for_the_tokens_counted():
+    """A client that retries is not penalized for the failure."""
     model, quota = charged(FakeModel([], failure=ValueError("x")))
     with pytest.raises(ValueError, match="x"):
         await run(model, request())
@@ -109,8 +108,7 @@ async def test_an_answer_that_fails():
     assert used(quota) == 100
 
 
-async def test_an_answer_that_fails_while_triton_works_on_it():
-    """What it did not use comes back when Triton releases it."""
+async def test_failed_answer_returns_its_reservation_when_triton_releases_it():
     model, quota = charged(FakeModel([], failure=ValueError("x")))
     lease = model._reservation.lease
     lease.retain()
@@ -126,8 +124,9 @@ LENGTHS = [(None, None), (None, 50_000), (49_900, 50_000), (900, 1000)]
 
 
 @pytest.mark.parametrize(("max_tokens", "context"), LENGTHS)
-async def test_an_answer_of_any_length(max_tokens, context):
-    """One that may fill the context reserves what most answers do not exceed."""
+async def test_unlimited_answer_reserves_at_most_the_default(max_tokens, context):
+    """An answer that may fill the context reserves a number of tokens that most answers do not
+    exceed."""
     fake = FakeModel(endless=True, max_model_len=context)
     model, quota = charged(fake)
     generation = model.generate(request(max_tokens))
@@ -137,8 +136,8 @@ async def test_an_answer_of_any_length(max_tokens, context):
     assert used(quota) == 100 + min(max_tokens or DEFAULT_OUTPUT_TOKENS, DEFAULT_OUTPUT_TOKENS)
 
 
-async def test_the_sequences_of_a_beam_search():
-    """Each is charged as an answer of its own, and the first that ends does not end them all."""
+async def test_each_sequence_of_a_beam_search_is_charged():
+    """The first sequence to end does not settle the others."""
     first, second = (
         SequenceDelta("a", finish_reason="stop", counts=TokenCounts(100, 5), sequence=at)
         for at in range(2)
@@ -154,8 +153,7 @@ async def test_the_sequences_of_a_beam_search():
     assert used(quota) == 210
 
 
-async def test_no_tokens_left():
-    """The request is refused before the model hears of it."""
+async def test_rate_limited_request_does_not_reach_the_model():
     fake = FakeModel()
     model, quota = charged(fake)
     quota.reserve(LIMIT)
@@ -165,8 +163,8 @@ async def test_no_tokens_left():
     assert (fake.requests, used(quota)) == ([], LIMIT)
 
 
-async def test_the_other_choices_of_a_request():
-    """They are not refused once the first has begun: what they use is owed."""
+async def test_started_request_may_exceed_the_limit_with_its_other_choices():
+    """The key owes the tokens that they use."""
     model, quota = charged(FakeModel([[last(prompt=100, completion=50)]]))
     quota.reserve(LIMIT - 150)
 
@@ -174,8 +172,8 @@ async def test_the_other_choices_of_a_request():
     assert used(quota) == LIMIT + 300
 
 
-async def test_a_prompt_that_only_the_model_counts():
-    """It is guessed by its length until the model has said."""
+async def test_text_prompt_is_estimated_until_the_model_reports_its_tokens():
+    """The estimate uses the length of the text."""
     model, quota = charged(FakeModel([[last(prompt=9, completion=1)]]))
     asked = GenerationRequest(
         request_id="r", prompt="x" * 400, sampling_params=SamplingParams(max_tokens=1)
@@ -190,7 +188,7 @@ async def test_a_prompt_that_only_the_model_counts():
 
 
 class PoolingModel:
-    """Reads so many tokens."""
+    """Reports the given number of tokens."""
 
     def __init__(self, counted):
         self._counted = counted
@@ -203,8 +201,8 @@ class PoolingModel:
 
 
 @pytest.mark.parametrize(("counted", "told"), [(90, 90), (0, 100)])
-async def test_texts(counted, told):
-    """Vectors and scores are charged by what the model has read, or by what it was sent."""
+async def test_embeddings_and_scores_are_charged_by_the_reported_tokens(counted, told):
+    """If the model reports none, the tokens sent to it count."""
     model, quota = charged(PoolingModel(counted))
 
     await model.embed(EmbedRequest(request_id="r", prompt_token_ids=PROMPT))
@@ -213,8 +211,7 @@ async def test_texts(counted, told):
     assert used(quota) == 2 * told
 
 
-async def test_the_keys_place_and_cache():
-    """They reach the model in the request's own fields."""
+async def test_key_sets_priority_and_cache_salt_of_the_request():
     fake = FakeModel()
     model, _ = charged(fake, priority=3, isolate_prefix_cache=True)
     await run(model, request(), request(priority=7, cache_salt="x"))
@@ -225,8 +222,8 @@ async def test_the_keys_place_and_cache():
     assert second.cache_salt.endswith("/x")
 
 
-async def test_a_model_without_priorities():
-    """Its contract leaves the key's out; it counts before the model, where requests wait."""
+async def test_model_without_a_priority_tensor_gets_neither_field():
+    """The key's priority still applies to the queue in front of the model."""
     fake = FakeModel(unsupported=frozenset({"priority", "cache_salt"}))
     model, _ = charged(fake, priority=3, isolate_prefix_cache=True)
     await run(model, request())
@@ -234,8 +231,8 @@ async def test_a_model_without_priorities():
     assert (fake.requests[0].priority, fake.requests[0].cache_salt) == (3, None)
 
 
-async def test_whose_turn_it_is():
-    """A request waits behind its key's others, in the key's place or behind it."""
+async def test_queue_key_has_the_lower_priority_of_key_and_request():
+    """A request cannot overtake the key's own priority."""
     model, _ = charged(FakeModel(), priority=3)
     digest = key("k").digest
 
@@ -244,8 +241,7 @@ async def test_whose_turn_it_is():
     assert model.queue_key(-7) == QueueKey(digest, 3)
 
 
-async def test_a_key_without_token_limits():
-    """The model's own deltas come, through nothing."""
+async def test_key_without_token_limits_gets_the_model_generator_itself():
     fake: Any = FakeModel()
     free = caller(key("k"))
     generation: Any = MeteredModel(fake, free, Reservation(free.rate_limiter)).generate(request())

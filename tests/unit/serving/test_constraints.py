@@ -1,4 +1,4 @@
-"""What a request's constraint is made of; what its grammar takes is in tests/vllm."""
+"""The constraint built from a request. tests/vllm checks what its grammar accepts."""
 
 import json
 from collections.abc import Mapping
@@ -56,19 +56,17 @@ def form_of(given: Constraint) -> Any:
     return json.loads(given.structured.structural_tag or "")["format"]
 
 
-def test_nothing_asked():
-    """A request that asks for nothing gets one shared constraint of nothing."""
+def test_unconstrained_request_gets_the_shared_no_constraint():
     assert held() is NO_CONSTRAINT
     assert held(response_format={"type": "text"}) is NO_CONSTRAINT
 
 
-def test_auto_is_free():
-    """Under auto nothing is held without a strict function, a form or a limit."""
+def test_auto_is_unconstrained_by_default():
+    """A strict function, a response format or a limit on calls would add a constraint."""
     assert held(offered=tools()) is NO_CONSTRAINT
 
 
-def test_a_form_alone():
-    """Where a model does not think, its form goes to the engine as it came."""
+def test_format_reaches_the_engine_unchanged_without_reasoning():
     given = held(response_format=FORM)
 
     assert given.structured == StructuredOutputs(json=SCHEMA)
@@ -76,8 +74,7 @@ def test_a_form_alone():
     assert given.field_names == {"structured_outputs": "response_format.json_schema.schema"}
 
 
-def test_a_form_after_thoughts():
-    """A model that is in its thoughts ends them first."""
+def test_open_reasoning_ends_before_the_format():
     thought, _gap = form_of(held("qwen3", opened=True, response_format=FORM))["elements"][0][
         "elements"
     ]
@@ -94,22 +91,22 @@ def test_a_form_after_thoughts():
         ("mistral", False, "optional"),
     ],
 )
-def test_thoughts_that_may_come(family, opened, kind):
-    """A model that opens its thoughts by itself may, one that begins inside them does."""
+def test_reasoning_before_the_format(family, opened, kind):
+    """It is optional if the model opens it, and required if the model begins inside it."""
     parts = form_of(held(family, opened=opened, response_format=FORM))["elements"]
 
     assert parts[0]["type"] == kind
 
 
-def test_a_prompt_that_has_ended_the_thoughts():
-    """A model that begins inside its thoughts has none left where the prompt has ended them."""
+def test_prompt_that_ended_the_reasoning_needs_none():
+    """The rule holds for a model that otherwise begins inside its reasoning."""
     given = held("minimax_m2", opened=False, response_format=FORM)
 
     assert given.structured == StructuredOutputs(json=SCHEMA)
 
 
-def test_a_foreign_reasoning_parser():
-    """Of a parser that is no family's it is not known how thoughts end: then nothing is held."""
+def test_external_reasoning_parser_refuses_constraints_while_reasoning_is_open():
+    """The server does not know how the reasoning of such a parser ends."""
     foreign = ExternalParser(name="x", make=lambda *_: None, tools=False, reasoning=True)  # type: ignore[arg-type]
     reading = OutputFormat(family=TEXT, make=foreign)
     request = ChatCompletionRequest.model_validate(
@@ -122,8 +119,7 @@ def test_a_foreign_reasoning_parser():
     assert refused.value.param == "response_format"
 
 
-def test_required_calls_as_the_model_writes_them():
-    """A family with tags of its own is held to those."""
+def test_required_calls_use_the_tags_of_the_family():
     given = held(offered=tools(choice="required"))
 
     assert (given.forced, given.any_call) == (None, False)
@@ -132,15 +128,15 @@ def test_required_calls_as_the_model_writes_them():
     assert form_of(given)["tags"][0]["begin"] == '<tool_call>\n{"name": "f", "arguments": '
 
 
-def test_required_calls_as_json():
-    """A family whose syntax no grammar writes is held to an array, and the parser is told."""
+def test_required_calls_are_a_json_array_without_a_grammar_for_the_family():
+    """The parser gets `any_call`, so it reads the array."""
     given = held("gemma4", tools(choice="required"), opened=True)
 
     assert (given.forced, given.any_call) == (None, True)
 
 
-def test_a_named_function_as_json():
-    """Its arguments alone, and the parser is told whose they are."""
+def test_named_function_is_its_json_arguments_without_a_grammar_for_the_family():
+    """The parser gets the function's name in `forced`."""
     given = held("gemma4", tools(choice="required", allowed=frozenset({"f"})), opened=True)
 
     assert (given.forced, given.any_call) == ("f", False)
@@ -160,23 +156,22 @@ def test_a_named_function_as_json():
     ],
     ids=str,
 )
-def test_who_asks(changed, needed, param):
-    """The field that asks is named; what the reader of the answer enforces too is not needed."""
+def test_constraint_names_the_field_that_requires_it(changed, needed, param):
+    """It is not `needed` if the parser of the answer enforces the field too."""
     given = held(offered=tools(**changed))
 
     assert (given.structured is not None, given.needed, given.param) == (True, needed, param)
 
 
 def test_only_allowed_functions_are_in_the_grammar():
-    """`allowed_tools` leaves the others out."""
+    """`allowed_tools` excludes the other functions."""
     form = form_of(held(offered=tools(allowed=frozenset({"g"}))))
 
     assert len(form["tags"]) == 1
     assert '"g"' in form["tags"][0]["begin"]
 
 
-def test_places_of_schemas():
-    """The engine's number of a schema leads to its place in the request."""
+def test_schema_numbers_of_the_engine_map_to_request_fields():
     strict = frozenset({"f", "g"})
     given = held(offered=tools(strict=strict), response_format=FORM)
 
@@ -192,8 +187,8 @@ LOOSE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": 
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_what_only_strict_functions_insist_on(strict):
-    """Of a function that is not strict, what no grammar holds is left out."""
+def test_unsupported_keywords_are_dropped_unless_strict(strict):
+    """Only strict functions keep keywords that no grammar enforces."""
     offered = tools(
         functions={"f": LOOSE},
         choice="required",
@@ -206,7 +201,7 @@ def test_what_only_strict_functions_insist_on(strict):
 
 NESTED = (
     '{"const": ' + "[" * 1000 + "]" * 1000 + "}"
-)  # in a text, which the limits of a request's JSON do not reach
+)  # the limits on a request's JSON do not apply inside of a string
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("gemma4", {"strict": frozenset({"g"})}, {}, "tools[1].function.strict"),
     ("gemma4", {}, {"response_format": FORM}, "response_format"),
@@ -241,8 +236,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("family", "changed", "fields", "param"), REFUSED)
-def test_refused(family, changed, fields, param):
-    """What cannot be held to is a 400 that names its place."""
+def test_unsupported_constraint_is_refused_by_its_path(family, changed, fields, param):
     with pytest.raises(InvalidRequest) as refused:
         held(family, tools(**changed), opened=True, **fields)
 
@@ -255,10 +249,8 @@ def one_function(schema: Mapping[str, Any]) -> Tools:
 
 @pytest.mark.parametrize("family", ["qwen3_coder", "pythonic"])
 @pytest.mark.parametrize("properties", [8, 60])
-def test_definitions_that_many_arguments_refer_to(family, properties):
-    """Where each argument has a grammar of its own, definitions are copied into it: within bounds,
-    beyond which the call is held to JSON.
-    """
+def test_definitions_are_copied_into_the_grammar_of_each_argument(family, properties):
+    """Beyond a limit on the copies, the call is constrained to JSON instead."""
     definitions = {f"d{i}": {"type": "integer"} for i in range(1000)}
     names = [f"p{i}" for i in range(properties)]
     schema = {
@@ -274,8 +266,8 @@ def test_definitions_that_many_arguments_refer_to(family, properties):
     assert structured.structural_tag.count('"d999"') == copies
 
 
-def test_only_arguments_that_refer_to_definitions_have_them():
-    """Else a schema of 200 KB would make a grammar of gigabytes."""
+def test_only_arguments_with_references_get_the_definitions():
+    """Otherwise a schema of 200 KB would produce a grammar of gigabytes."""
     schema = {
         "type": "object",
         "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/$defs/d"}},
@@ -287,8 +279,8 @@ def test_only_arguments_that_refer_to_definitions_have_them():
     assert structured.structural_tag.count('"$defs"') == 1
 
 
-def test_the_schemas_of_all_functions_have_a_bound():
-    """So that no request holds others up while its schemas are looked at."""
+def test_schemas_of_all_functions_share_one_size_limit():
+    """Without it, one request could delay the others while the server checks its schemas."""
     wide = {"type": "object", "properties": {"a": {"anyOf": [{}] * (MAX_PARTS // 2)}}}
 
     with pytest.raises(InvalidRequest) as refused:
@@ -297,8 +289,8 @@ def test_the_schemas_of_all_functions_have_a_bound():
     assert refused.value.param == "tools"
 
 
-def test_a_grammar_that_is_too_large(monkeypatch):
-    """What schemas multiply to in a grammar has a bound too."""
+def test_grammar_beyond_the_size_limit_is_refused(monkeypatch):
+    """Small schemas can multiply into a large grammar."""
     monkeypatch.setattr(grammar, "MAX_TAG_CHARACTERS", 100)
 
     with pytest.raises(InvalidRequest) as refused:
@@ -307,8 +299,7 @@ def test_a_grammar_that_is_too_large(monkeypatch):
     assert refused.value.param == "tool_choice"
 
 
-def test_an_unheld_function_is_not_looked_at():
-    """A schema to which nothing is held may be anything."""
+def test_schema_of_an_unconstrained_function_is_not_checked():
     assert held(offered=tools(functions={"f": {"$ref": "http://x"}})) is NO_CONSTRAINT
 
 
@@ -331,8 +322,8 @@ def custom(definition: str, syntax: Any = "lark") -> Tools:
         "start: /a",
     ],
 )
-def test_custom_grammars_that_are_not_respelled(definition):
-    """A grammar whose text JSON would escape is refused, with the reason."""
+def test_custom_grammar_that_json_would_escape_is_refused(definition):
+    """The error has the reason."""
     with pytest.raises(InvalidRequest) as refused:
         held(offered=custom(definition))
 
@@ -340,8 +331,8 @@ def test_custom_grammars_that_are_not_respelled(definition):
 
 
 @pytest.mark.parametrize("sign", ['"', "/"])
-def test_a_custom_grammar_that_never_ends(sign):
-    """Its time grows with its length alone: with the square, 64 KiB took half a minute."""
+def test_unterminated_custom_grammar_takes_linear_time(sign):
+    """With quadratic time, 64 KiB took 30 s."""
     begun_s = process_time()
     with pytest.raises(InvalidRequest):
         held(offered=custom(f"start: {sign}" + f"\\{sign}" * 32_000))
@@ -349,16 +340,15 @@ def test_a_custom_grammar_that_never_ends(sign):
     assert process_time() - begun_s < budget(0.5)
 
 
-def test_a_custom_grammar_is_spelled_in_json():
-    """Its quotes are those of a JSON string's inside, and comments are gone."""
+def test_custom_grammar_is_escaped_for_a_json_string():
+    """The result has escaped quotes and no comments."""
     given = held(offered=custom('start: "say \\"" W "\\"" // why\nW: /[a-z]+/'))
     text = form_of(given)["tags"][0]["content"]["elements"][1]["grammar"]
 
     assert text == 'start: "say \\\\\\"" W "\\\\\\"" \nW: /[a-z]+/'
 
 
-def test_every_tag_is_of_a_family():
-    """The table has no name that no family has."""
+def test_every_tag_belongs_to_a_family_with_tools():
     for name in {*TAGS, *JSON_TAGS}:
         assert family_named(name).tools is not None
 
@@ -382,16 +372,16 @@ def plug_in(monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_a_plug_in_constrains(plug_in):
-    """Its structure composes with thoughts as the request's own would."""
+def test_plugin_constraint_composes_with_reasoning(plug_in):
+    """It behaves like a constraint of the request."""
     plug_in(None, StructuredOutputs(regex="a+"), StructuredOutputs(regex="b"))
 
     assert held().structured == StructuredOutputs(regex="a+")
     assert form_of(held("qwen3", opened=True))["elements"][1]["pattern"] == "a+"
 
 
-def test_a_plug_in_and_a_form(plug_in):
-    """One answer cannot be of two forms."""
+def test_plugin_constraint_conflicts_with_a_response_format(plug_in):
+    """One answer cannot have two formats."""
     plug_in(StructuredOutputs(regex="a+"))
 
     with pytest.raises(InvalidRequest, match="'mine'") as refused:
@@ -399,8 +389,8 @@ def test_a_plug_in_and_a_form(plug_in):
     assert refused.value.param == "response_format"
 
 
-def test_a_plug_in_names_a_logits_processor(plug_in):
-    """The name and the arguments go to the engine, beside whatever else is held."""
+def test_plugin_can_name_a_logits_processor(plug_in):
+    """Its name and arguments reach the engine next to any other constraint."""
     plug_in(LogitsProcessor(name="mask", arguments={"characters": "abc"}))
 
     alone, with_form = held(), held(response_format=FORM)
@@ -414,15 +404,14 @@ def test_a_plug_in_names_a_logits_processor(plug_in):
     )
 
 
-def test_a_plug_in_that_says_nothing(plug_in):
-    """Then the request is as it was."""
+def test_plugin_without_an_answer_changes_nothing(plug_in):
     plug_in(None)
 
     assert held() == NO_CONSTRAINT
 
 
 def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
-    """By a model that takes no structural tag, such as TensorRT-LLM's."""
+    """The constraint for a model that does not accept structural tags, such as TensorRT-LLM's."""
     request = ChatCompletionRequest.model_validate(
         {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     )
@@ -430,8 +419,7 @@ def held_by_a_schema(offered: Tools, family: str = "hermes") -> Constraint:
     return constraint(request, offered, reading, reasoning_open=None, takes_tags=False)
 
 
-def test_a_named_function_as_a_schema():
-    """The answer is the function's arguments, and nothing else."""
+def test_named_function_as_a_schema_is_its_arguments_alone():
     given = held_by_a_schema(tools(choice="required", allowed=frozenset("f")))
 
     assert given.structured == StructuredOutputs(json=SCHEMA)
@@ -440,8 +428,8 @@ def test_a_named_function_as_a_schema():
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-def test_required_calls_as_a_schema(parallel):
-    """The answer is an array of calls, which the reader waits for."""
+def test_required_calls_as_a_schema_are_an_array(parallel):
+    """The parser expects an array of calls."""
     offered = tools(choice="required", parallel=parallel)
     given = held_by_a_schema(offered)
 
@@ -461,10 +449,9 @@ def test_required_calls_as_a_schema(parallel):
     assert [each.name for each in begun] == ["f"]
 
 
-def test_what_a_schema_does_not_say():
-    """Thoughts before a call, grammars of custom tools, and references need a structural tag,
-    which such a model refuses by the field.
-    """
+def test_constraints_beyond_a_schema_need_a_structural_tag():
+    """Reasoning before a call, grammars of custom tools, and references need one. A model
+    without structural tags refuses them by the field."""
     referring = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}}
     thinking = held_by_a_schema(tools(choice="required"), family="deepseek_r1")
     two = held_by_a_schema(tools(choice="required", functions={"f": referring, "g": SCHEMA}))

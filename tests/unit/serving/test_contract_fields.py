@@ -1,4 +1,4 @@
-"""Each field of a request, on each tensor contract: honoured, or refused by its name."""
+"""For each tensor contract, each field of a request is honoured or refused by its name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ CONFIGS: Mapping[str, tuple[dict[str, Any], dict[str, str]]] = {
     "python": (PYTHON, PYTHON_TENSORS),
 }
 
-# Field -> a request that asks for it; the model is told of these
+# Field -> a request that uses it; the model gets these
 TOLD: Mapping[str, dict[str, Any]] = {
     "allowed_token_ids": {"allowed_token_ids": [97]},
     "bad_words": {"bad_words": ["x"]},
@@ -97,7 +97,7 @@ OF_CHATS = {
     "add_special_tokens": {"add_special_tokens": True},
 }
 
-# Fields that the gateway honours itself, whatever the model; asked for in these ways
+# Field -> a request that uses it; the gateway honours these itself for any model
 HERE: Mapping[str, dict[str, Any]] = {
     "include_stop_str_in_output": {"stop": ["x"], "include_stop_str_in_output": True},
     "return_tokens_as_token_ids": {"return_tokens_as_token_ids": True},
@@ -109,7 +109,7 @@ HERE: Mapping[str, dict[str, Any]] = {
     "metadata": {"metadata": {"a": "b"}},
     "truncation_side": {"truncation_side": "left"},
 }
-# Fields that have no part in what a model does: named, described or read elsewhere
+# Fields that do not affect the model: names, descriptions, or fields read elsewhere
 NO_PART = {
     "model", "prompt", "messages", "user", "safety_identifier", "store", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "guided_decoding_backend", "suffix",
@@ -139,7 +139,7 @@ _LLMAPI = _VLLMS | _BEAMS | _IDS | _FORMS | _BEYOND_LLMAPI | {
     "best_of", "include_stop_str_in_output", "logprobs", "top_logprobs"
 }  # fmt: skip
 
-# Contract -> the fields that it refuses; every other one it honours
+# Contract -> the fields that it refuses; it honours all others
 REFUSED: Mapping[str, set[str]] = {
     "in-process": _BEAMS,
     "vllm": _BEAMS | {
@@ -184,7 +184,7 @@ async def request_of(chat: bool, contract: Contract, fields: dict[str, Any]) -> 
 
 
 async def outcome(chat: bool, contract: Contract, field: str, fields: dict[str, Any]) -> str:
-    """What becomes of one field."""
+    """How one field is handled."""
     plain = contract.encode(await request_of(chat, contract, {}))
     try:
         request = await request_of(chat, contract, fields)
@@ -196,16 +196,16 @@ async def outcome(chat: bool, contract: Contract, field: str, fields: dict[str, 
 
 
 def is_done_here(chat: bool, contract: Contract, field: str) -> bool:
-    """Whether the gateway itself honours the field, so that the model need not be told."""
+    """Whether the gateway itself honours the field, so the model need not get it."""
     if field in HERE or (chat and field == "echo"):
         return True
-    if field == "add_special_tokens":  # by its own tokenizer, where the model reads token ids
+    if field == "add_special_tokens":  # by its own tokenizer, if the model reads token ids
         return contract.supports("prompt_token_ids")
     return field == "stop" and "stop" in contract.derives
 
 
 def cases() -> list[Any]:
-    """Each field of both kinds of request, on each contract."""
+    """Each field of both kinds of request, for each contract."""
     both = {**TOLD, **HERE}
     kinds = [(False, {**both, **OF_COMPLETIONS}), (True, {**both, **OF_CHATS})]
     return [
@@ -220,7 +220,8 @@ def cases() -> list[Any]:
 async def test_a_field_is_honoured_or_refused_by_name(
     name: str, chat: bool, field: str, fields: dict[str, Any]
 ) -> None:
-    """Never dropped in silence: the model is told of it, or the gateway does it, or it is a 400."""
+    """The model gets it, the gateway applies it, or the answer is a 400. No field is dropped
+    silently."""
 
     refused = field in REFUSED[name] and not (chat and field == "echo")
     expected = "refused" if refused else "honoured"
@@ -231,14 +232,14 @@ async def test_a_field_is_honoured_or_refused_by_name(
     ("kind", "own"), [(CompletionRequest, OF_COMPLETIONS), (ChatCompletionRequest, OF_CHATS)]
 )
 def test_every_field_has_its_case(kind: Any, own: dict[str, Any]) -> None:
-    """A field that is added to a request must say what becomes of it on each contract."""
+    """A new request field must declare its handling for each contract."""
 
     assert set(kind.model_fields) - NO_PART <= {*TOLD, *HERE, *own}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-async def test_what_the_api_documents_as_default_is_never_refused(name: str) -> None:
-    """Clients write out defaults: they ask for nothing that a model must be able to do."""
+async def test_documented_defaults_are_never_refused(name: str) -> None:
+    """Clients send defaults explicitly. A default requires nothing of the model."""
 
     fields = {
         "temperature": 1, "top_p": 1, "n": 1, "presence_penalty": 0, "frequency_penalty": 0,
@@ -279,10 +280,10 @@ async def test_what_the_api_documents_as_default_is_never_refused(name: str) -> 
         ("llmapi", {"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
     ],
 )
-async def test_values_that_only_some_models_can_honour(
+async def test_value_that_the_model_cannot_honour_is_refused(
     name: str, fields: dict[str, Any], param: str | None
 ) -> None:
-    """Of a field that a model has, one value may still be beyond it."""
+    """A model can support a field without supporting each of its values."""
 
     contract = contract_of(name)
     try:

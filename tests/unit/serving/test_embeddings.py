@@ -45,8 +45,8 @@ INPUTS = [
 
 @pytest.mark.honours("embeddings.input")
 @pytest.mark.parametrize(("given", "expected"), INPUTS)
-async def test_input(given, expected):
-    """Text is tokenized, token ids pass as they are, and each input is a request of its own."""
+async def test_each_input_becomes_a_request(given, expected):
+    """Text is tokenized; token ids pass unchanged."""
     model = FakePoolingModel()
 
     await create(model, input=given)
@@ -56,8 +56,8 @@ async def test_input(given, expected):
 
 
 @pytest.mark.honours("embeddings.model")
-async def test_answer():
-    """The answer has each vector in its place, the model's name and what was read."""
+async def test_answer_has_the_vectors_in_order():
+    """It also has the model's name and the usage."""
     answer = await create(FakePoolingModel(), input=["a", "ab", "b"])
 
     assert [each.embedding for each in answer.data] == [[1, 0, 1], [1, 1, 2], [0, 1, 1]]
@@ -66,55 +66,51 @@ async def test_answer():
 
 
 @pytest.mark.honours("embeddings.encoding_format")
-async def test_base64():
-    """base64 holds the little-endian float32 of the vector."""
+async def test_base64_is_the_little_endian_float32_vector():
     answer = await create(FakePoolingModel(), encoding_format="base64")
 
     assert struct.unpack("<3f", base64.b64decode(str(answer.data[0].embedding))) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("encoding_format", ["float", None])
-async def test_float(encoding_format):
-    """Numbers are the default, as in OpenAI's API; the SDK asks for base64 by itself."""
+async def test_encoding_format_defaults_to_float(encoding_format):
+    """OpenAI's API has the same default. The SDK requests base64 explicitly."""
     answer = await create(FakePoolingModel(), encoding_format=encoding_format)
 
     assert answer.data[0].embedding == [1, 1, 2]
 
 
 @pytest.mark.accepts("embeddings.user")
-async def test_user():
-    """The end user's name is taken."""
+async def test_user_is_accepted():
     answer = await create(FakePoolingModel(), user="somebody")
 
     assert len(answer.data) == 1
 
 
 @pytest.mark.honours("embeddings.dimensions")
-async def test_dimensions():
-    """A model that was trained for it gives shorter vectors."""
+async def test_matryoshka_model_gives_shorter_vectors():
     answer = await create(FakePoolingModel(matryoshka=True), dimensions=2)
 
     assert answer.data[0].embedding == [1, 1]
 
 
-async def test_own_dimensions():
-    """Every model may be asked for the length that it has."""
+async def test_any_model_accepts_its_own_dimensions():
     answer = await create(FakePoolingModel(matryoshka=False), dimensions=3)
 
     assert answer.data[0].embedding == [1, 1, 2]
 
 
 @pytest.mark.parametrize("given", ["", [""], ["a", ""]])
-async def test_empty_text(given):
-    """An empty text has a vector: langchain-openai fills gaps with it, and chunks may be empty."""
+async def test_empty_text_has_a_vector(given):
+    """langchain-openai fills gaps with this vector, and chunks may be empty."""
     answer = await create(FakePoolingModel(), input=given)
 
     assert answer.data[-1].embedding == [0, 0, 0]
 
 
 @pytest.mark.honours("embeddings.add_special_tokens")
-async def test_without_special_tokens():
-    """vLLM's add_special_tokens=False leaves them out."""
+async def test_add_special_tokens_false_omits_them():
+    """The field is vLLM's."""
     model = FakePoolingModel()
 
     await create(model, add_special_tokens=False)
@@ -132,8 +128,8 @@ CUTS: list[tuple[dict[str, Any], list[int]]] = [
 
 @pytest.mark.honours("embeddings.truncate_prompt_tokens", "embeddings.truncation_side")
 @pytest.mark.parametrize(("fields", "expected"), CUTS)
-async def test_truncation(fields, expected):
-    """vLLM's truncate_prompt_tokens cuts what is too long; -1 cuts to the model's context."""
+async def test_truncate_prompt_tokens_cuts_the_input(fields, expected):
+    """-1 cuts to the model's context. The field is vLLM's."""
     model = FakePoolingModel(max_model_len=4)
 
     await create(model, **{"input": "abc", **fields})
@@ -141,8 +137,8 @@ async def test_truncation(fields, expected):
     assert expected == model.embedded[0].prompt_token_ids
 
 
-async def test_model_without_tokenizer():
-    """Where the backend tokenizes, the text goes to it."""
+async def test_model_without_a_tokenizer_gets_the_text():
+    """The backend tokenizes it."""
     model = FakePoolingModel(has_tokenizer=False)
 
     await create(model, input=["ab"])
@@ -172,8 +168,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-async def test_refused(fields, param, code):
-    """What cannot be honoured is refused by name, and nothing reaches the model."""
+async def test_unsupported_field_is_refused_by_name(fields, param, code):
+    """The request does not reach the model."""
     model = FakePoolingModel()
 
     with pytest.raises(InvalidRequest) as refused:
@@ -183,15 +179,14 @@ async def test_refused(fields, param, code):
     assert model.embedded == []
 
 
-async def test_too_many_dimensions():
-    """No model gives longer vectors than it has; the message has OpenAI's numbers."""
+async def test_dimensions_beyond_the_model_are_refused():
+    """The message has OpenAI's numbers."""
     with pytest.raises(InvalidRequest, match=r"'dimensions' = 4\. Must be less than or equal to 3"):
         await create(FakePoolingModel(matryoshka=True), dimensions=4)
 
 
 @pytest.mark.parametrize("fields", [{"truncate_prompt_tokens": 2}, {"add_special_tokens": False}])
-async def test_model_without_tokenizer_refuses(fields):
-    """What needs the tokenizer is refused where there is none."""
+async def test_model_without_a_tokenizer_refuses_fields_that_need_one(fields):
     [name] = fields
 
     with pytest.raises(InvalidRequest) as refused:
@@ -200,8 +195,8 @@ async def test_model_without_tokenizer_refuses(fields):
     assert name == refused.value.param
 
 
-async def test_model_that_does_not_embed():
-    """A chat model is told apart by name, before anything is read."""
+async def test_chat_model_is_refused_by_name():
+    """The check runs before the server reads the input."""
     model = FakePoolingModel(tasks=["generate"])
 
     with pytest.raises(InvalidRequest, match="'fake' does not create embeddings") as refused:
@@ -210,8 +205,8 @@ async def test_model_that_does_not_embed():
     assert refused.value.param == "model"
 
 
-async def test_2048_inputs():
-    """A full batch is answered whole and in order by a server that takes fewer at a time."""
+async def test_2048_inputs_are_answered_in_order_by_a_smaller_server():
+    """The server runs fewer requests at a time than the batch has."""
     model = FakePoolingModel(vectors={str(at): [at] for at in range(2048)})
 
     answer = await create(
@@ -222,8 +217,8 @@ async def test_2048_inputs():
     assert model.most_at_once == 16
 
 
-async def test_one_input_fails():
-    """The first failure ends the whole request; no other input runs on."""
+async def test_first_failure_ends_the_request():
+    """The other inputs are cancelled."""
     model = FakePoolingModel(failing="b")
 
     with pytest.raises(ValueError, match="the model failed"):
@@ -232,8 +227,8 @@ async def test_one_input_fails():
     assert model.open == 0
 
 
-async def test_warning_of_foreign_token_ids(caplog):
-    """Ids may be of another vocabulary: that is logged once for each model, never for text."""
+async def test_token_ids_of_a_client_are_logged_once_per_model(caplog):
+    """They may belong to another vocabulary. Text never causes the warning."""
     endpoint, model = embeddings(), FakePoolingModel()
 
     with caplog.at_level(logging.WARNING):
@@ -245,8 +240,7 @@ async def test_warning_of_foreign_token_ids(caplog):
     assert ["check_embedding_ctx_length" in record.message for record in caplog.records] == [True]
 
 
-async def test_tiktoken(caplog):
-    """With OpenAI's vocabulary, token ids are the text that they stand for there."""
+async def test_token_ids_are_decoded_with_openai_s_vocabulary(caplog):
     tiktoken = TiktokenDecoder({7: b"a", 8: b"b"})
     endpoint = Embeddings(
         InferenceLimits(), FieldPolicy("reject"), ConcurrencyLimiter(9), tiktoken=tiktoken
@@ -260,8 +254,7 @@ async def test_tiktoken(caplog):
     assert caplog.records == []
 
 
-async def test_bytes_equal_the_schema():
-    """The bytes are what the schema itself would write."""
+async def test_bytes_equal_the_dump_of_the_schema():
     request = EmbeddingRequest(model="fake", input=["a", "ab"])
 
     body = await embeddings().create(request, FakePoolingModel())  # type: ignore[arg-type]

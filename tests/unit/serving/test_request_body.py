@@ -64,8 +64,8 @@ WRONG_TYPES = [
 
 
 @pytest.mark.parametrize(("fields", "param", "expected"), WRONG_TYPES)
-def test_wrong_type(fields, param, expected):
-    """A value of the wrong type is told with its place, what was expected, and what came."""
+def test_wrong_type_is_refused_by_path(fields, param, expected):
+    """The message has the expected type and the type received."""
 
     error = refusal(CHAT, chat_body(**fields))
 
@@ -98,8 +98,8 @@ OUT_OF_BOUNDS = [
 
 
 @pytest.mark.parametrize(("fields", "param", "expected"), OUT_OF_BOUNDS)
-def test_out_of_bounds(fields, param, expected):
-    """A number beyond its limit is told with the limit and the number."""
+def test_number_out_of_range_is_refused_with_the_limit(fields, param, expected):
+    """The message also has the number."""
 
     error = refusal(CHAT, chat_body(**fields))
 
@@ -120,17 +120,15 @@ LENGTHS = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), LENGTHS)
-def test_length(fields, param, code):
-    """Text, lists and maps that are too long or empty are refused by name."""
+def test_text_list_or_map_of_wrong_length_is_refused(fields, param, code):
+    """The error names the field that is too long or empty."""
 
     error = refusal(CHAT, chat_body(**fields))
 
     assert (param, code) == (error.param, error.code)
 
 
-def test_length_is_told_in_numbers():
-    """The message holds the limit and the length."""
-
+def test_length_error_has_the_limit_and_the_length():
     error = refusal(CHAT, chat_body(stop=["x"] * 17))
 
     assert error.message == (
@@ -139,17 +137,14 @@ def test_length_is_told_in_numbers():
     )
 
 
-def test_missing_field():
-    """A required field that is absent is named."""
+def test_missing_required_field_is_named():
     error = refusal(CHAT, b'{"model": "m"}')
 
     assert error.message == "Missing required parameter: 'messages'."
     assert (error.param, error.code) == ("messages", "missing_required_parameter")
 
 
-def test_unknown_role():
-    """A word outside of a fixed set is told with the set."""
-
+def test_unknown_role_error_lists_the_roles():
     error = refusal(CHAT, chat_body(messages=[{"role": "robot", "content": "hi"}]))
 
     assert error.message == (
@@ -173,8 +168,8 @@ PROMPTS = [
 
 
 @pytest.mark.parametrize(("prompt", "param", "code"), PROMPTS)
-def test_prompt(prompt, param, code):
-    """Of the prompt's four forms, the one that the value fits best tells what is wrong."""
+def test_wrong_prompt_is_reported_for_its_closest_form(prompt, param, code):
+    """The error is that of the form, out of four, that fits the value best."""
 
     error = refusal(COMPLETIONS, completion_body(prompt=prompt))
 
@@ -182,9 +177,7 @@ def test_prompt(prompt, param, code):
 
 
 @pytest.mark.parametrize("prompt", [None, "", "a", ["a", ""], [1, 2], [[1], [2, 3]]])
-def test_prompt_forms(prompt):
-    """All four forms of a prompt are read as they are."""
-
+def test_all_four_prompt_forms_are_read_unchanged(prompt):
     request = COMPLETIONS.read(completion_body(prompt=prompt))
 
     assert prompt == request.prompt
@@ -209,8 +202,8 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=range(len(MALFORMED)))
-def test_malformed_json(body):
-    """What is not JSON is refused as such: NaN, lone surrogates, too deep, too many fields."""
+def test_malformed_json_is_refused(body):
+    """Examples: NaN, lone surrogates, deep nesting, too many fields."""
 
     error = refusal(CHAT, body)
 
@@ -219,25 +212,22 @@ def test_malformed_json(body):
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
-def test_body_is_no_object(body):
-    """JSON that is no object is a wrong type without a field."""
+def test_body_must_be_an_object(body):
+    """The error is a wrong type without a field."""
 
     error = refusal(CHAT, body)
 
     assert (error.param, error.code) == (None, "invalid_type")
 
 
-def test_nan_in_text():
-    """The letters NaN and Infinity may be said."""
-
+def test_text_may_contain_nan_and_infinity():
     request = CHAT.read(chat_body(messages=[{"role": "user", "content": "NaN, Infinity"}]))
 
     assert request.messages[0].get("content") == "NaN, Infinity"
 
 
 @pytest.mark.parametrize("number", ["1e999", "1e400000", "-1e999"])
-def test_infinite_number(number):
-    """A number too large for a float is no number."""
+def test_number_beyond_a_float_is_refused(number):
     body = chat_body(temperature=1).replace(
         b'"temperature": 1', f'"temperature": {number}'.encode()
     )
@@ -247,16 +237,14 @@ def test_infinite_number(number):
     assert (error.param, error.code) == ("temperature", "invalid_value")
 
 
-def test_long_values_are_not_repeated():
-    """A message repeats the start of a value only."""
-
+def test_error_repeats_only_the_start_of_a_value():
     error = refusal(CHAT, chat_body(messages=[{"role": "x" * 100_000, "content": "hi"}]))
 
     assert len(error.message) < 250
 
 
-def test_many_wrong_items_are_one_problem():
-    """The first wrong item ends the reading of a list: a million cost no more than one."""
+def test_first_wrong_item_ends_the_validation_of_a_list():
+    """A million wrong items cost no more than one."""
 
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(ChatCompletionRequest).validate_json(chat_body(messages=[1] * 100_000))
@@ -264,7 +252,7 @@ def test_many_wrong_items_are_one_problem():
     assert refused.value.error_count() == 1
 
 
-texts = st.text('aé"\\<[😀\u2028', max_size=5)  # the whole of Unicode takes seconds to set up
+texts = st.text('aé"\\<[😀\u2028', max_size=5)  # all of Unicode takes seconds to set up
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
     lambda children: st.lists(children, max_size=3) | st.dictionaries(texts, children, max_size=3),
@@ -274,8 +262,7 @@ field_names = st.sampled_from(sorted(ChatCompletionRequest.model_fields))
 
 
 @given(st.dictionaries(field_names, json_values, max_size=4))
-def test_any_values(fields):
-    """Whatever JSON stands in the known fields, it is read or refused in OpenAI's words."""
+def test_any_json_in_known_fields_is_read_or_refused_with_an_openai_error(fields):
     outcome = outcome_of(chat_body(**fields))
 
     if isinstance(outcome, InvalidRequest):
@@ -292,8 +279,7 @@ def outcome_of(body: bytes) -> ChatCompletionRequest | InvalidRequest:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}"], ids=["empty", "short"])
-def test_a_short_body_is_refused_the_same_beside_the_loop(body):
-    """Where inference reads it: the same words."""
+def test_short_body_gets_the_same_error_on_the_inference_thread(body):
     with pytest.raises(InvalidRequest) as beside:
         CHAT.read_in_thread(body)
     assert beside.value.message == refusal(CHAT, body).message
@@ -308,8 +294,8 @@ LONG = [
 
 
 @pytest.mark.parametrize("body", LONG, ids=["text", "ids", "lists of ids", "texts"])
-async def test_a_long_body_is_read_the_same(body):
-    """In turns or at once: the same request."""
+async def test_long_body_gives_the_same_request_in_slices(body):
+    """Parsing it at once gives an equal request."""
     assert COMPLETIONS.read(body) == await COMPLETIONS.read_in_turns(body)
 
 
@@ -328,8 +314,8 @@ LONG_AND_WRONG = [
 
 
 @pytest.mark.parametrize("body", LONG_AND_WRONG, ids=lambda body: str(body[-24:]))
-async def test_a_long_body_is_refused_the_same(body):
-    """In turns or at once: the same words."""
+async def test_long_body_gives_the_same_error_in_slices(body):
+    """Parsing it at once gives an equal error."""
     with pytest.raises(InvalidRequest) as in_turns:
         await COMPLETIONS.read_in_turns(body)
     at_once = refusal(COMPLETIONS, body)
@@ -344,8 +330,8 @@ async def test_a_long_body_is_refused_the_same(body):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("length", [1, 30_000])
-async def test_other_encodings(codec, name, length):
-    """The error for a body in another encoding names it, with a byte order mark or without."""
+async def test_error_names_an_encoding_other_than_utf_8(codec, name, length):
+    """It does so with and without a byte order mark."""
     body = chat_body(user="x" * length).decode().encode(codec)
     for read in (CHAT.read, CHAT.read_in_thread):
         with pytest.raises(InvalidRequest, match=f"encoded as {name}. Send it as UTF-8"):
@@ -355,8 +341,8 @@ async def test_other_encodings(codec, name, length):
 
 
 @pytest.mark.parametrize("length", [1, 300])
-async def test_byte_order_mark(length):
-    """UTF-8's is skipped, in short bodies and long ones."""
+async def test_utf_8_byte_order_mark_is_skipped(length):
+    """Short and long bodies may begin with one."""
     body = BOM_UTF8 + chat_body(messages=[USER] * length)
 
     read = [CHAT.read(body), CHAT.read_in_thread(body), await CHAT.read_in_turns(body)]

@@ -39,7 +39,7 @@ def answer(choices: int = 1, *, n: int | None = None, **fields: Any) -> Completi
 
 
 def events(stream: bytes) -> list[Any]:
-    """The stream's events, parsed; [DONE] stays text."""
+    """The parsed events of the stream; [DONE] stays text."""
     lines = stream.decode().split("\n\n")
     assert lines.pop() == ""
     payloads = [line.removeprefix("data: ") for line in lines]
@@ -47,7 +47,7 @@ def events(stream: bytes) -> list[Any]:
 
 
 class StreamOrder(RuleBasedStateMachine):
-    """Whatever deltas come in whatever order, the frames keep the order that clients rely on."""
+    """For any order of deltas, the frames keep the order that clients rely on."""
 
     choices = 3
 
@@ -132,8 +132,7 @@ TestStreamOrder.settings = settings(max_examples=50, stateful_step_count=20, dea
 
 
 @given(st.lists(st.lists(st.text("ab\n", max_size=2), max_size=3), max_size=4))
-def test_both_endings_agree(bursts):
-    """The texts of a stream's chunks, joined, are the whole answer's text."""
+def test_stream_and_complete_answer_have_the_same_text(bursts):
     stream, collector = ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())
     sent = stream.start()
     for burst in [*([CompletionDelta(text) for text in texts] for texts in bursts), [last("end")]]:
@@ -145,8 +144,8 @@ def test_both_endings_agree(bursts):
     assert wholes[0].text == "".join(chunk["choices"][0]["text"] for chunk in events(sent))
 
 
-def test_no_usage_unless_asked():
-    """Without include_usage no chunk has a usage field: genai-perf breaks on a usage chunk."""
+def test_chunks_have_no_usage_without_include_usage():
+    """genai-perf fails on a usage chunk."""
     stream = ChunkStream(answer(), CHAT_COMPLETION_CHUNK, ChatLogprobs)
 
     sent = stream.start() + stream.feed(0, [last("x")]) + stream.finish()
@@ -154,8 +153,8 @@ def test_no_usage_unless_asked():
     assert all("usage" not in event for event in events(sent))
 
 
-def test_continuous_usage():
-    """With continuous_usage_stats each chunk carries the counts up to its own tokens."""
+def test_continuous_usage_counts_up_to_each_chunk():
+    """The field is `continuous_usage_stats`."""
     stream = ChunkStream(
         answer(options=ResponseOptions(continuous_usage=True)), CHAT_COMPLETION_CHUNK, ChatLogprobs
     )
@@ -174,8 +173,8 @@ def test_continuous_usage():
     assert {2} == {event["usage"]["prompt_tokens"] for event in events(sent)}
 
 
-def test_prompt_counts_once_for_its_choices():
-    """Two prompts with two choices each: four answers are counted, but only two prompts."""
+def test_usage_counts_a_prompt_once_for_all_its_choices():
+    """Two prompts with two choices each: the usage has four answers and two prompts."""
     collector = Collector(answer(4, n=2))
     for choice, prompt in enumerate([10, 10, 20, 20]):
         collector.feed(choice, [last(prompt=prompt, completion=5)])
@@ -186,8 +185,8 @@ def test_prompt_counts_once_for_its_choices():
     assert usage.prompt_tokens_details.cached_tokens == 2
 
 
-def test_echo():
-    """An echoed prompt stands before each of its answers, streamed or whole."""
+def test_echo_puts_the_prompt_before_each_answer():
+    """Streamed and complete answers agree."""
     stream = ChunkStream(answer(2, n=1, echo=["p", "q"]), COMPLETION_CHUNK, TextLogprobs)
     collector = Collector(answer(2, n=1, echo=["p", "q"]))
     for choice in range(2):
@@ -202,24 +201,22 @@ def test_echo():
 @pytest.mark.parametrize(
     "ending", [ChunkStream(answer(), COMPLETION_CHUNK, TextLogprobs), Collector(answer())]
 )
-def test_end_without_finish_reason(ending):
-    """An answer that just ends is a failure; no finish is pretended."""
+def test_answer_without_a_finish_reason_fails(ending):
+    """The server does not invent a finish reason."""
     ending.feed(0, [CompletionDelta("x")])
 
     with pytest.raises(InferenceFailed):
         ending.finish()
 
 
-def test_aborted_answer():
-    """An answer that the engine gave up is a failure."""
+def test_answer_that_the_engine_aborted_fails():
     collector = Collector(answer())
 
     with pytest.raises(InferenceFailed):
         collector.feed(0, [last(reason="abort")])
 
 
-async def test_collect_closes_the_generation():
-    """A whole answer leaves no generation open."""
+async def test_complete_answer_closes_the_generation():
     model = FakeModel()
     one = CompletionJob(
         id="id",
@@ -246,8 +243,8 @@ def chat_stream(details: ResponseOptions, choices: int = 1) -> ChunkStream:
     return chat.chunks(answer(choices, options=details))
 
 
-def test_logprobs_cover_the_chunk():
-    """A chunk's log probabilities are those of its own tokens, also where it has no text."""
+def test_chunk_has_the_logprobs_of_its_own_tokens():
+    """A chunk without text has them too."""
     stream = chat_stream(ResponseOptions(logprobs=0))
     without_text = CompletionDelta("", [98], logprobs=[position(98)])
 
@@ -263,8 +260,8 @@ def test_logprobs_cover_the_chunk():
     assert told == [["a"], ["b"], [], []]
 
 
-def test_logprobs_that_were_not_asked_for():
-    """What the engine tells for our own use, clients do not see."""
+def test_internal_logprobs_are_not_sent_to_the_client():
+    """The server requests them for its own use."""
     stream = chat_stream(ResponseOptions(token_ids=True))
 
     [event] = events(stream.feed(0, [token("a")]))
@@ -272,8 +269,8 @@ def test_logprobs_that_were_not_asked_for():
     assert event["choices"][0]["logprobs"] is None
 
 
-def test_token_ids_of_a_chat():
-    """The prompt's ids come with each role, the answer's with its text."""
+def test_chat_sends_prompt_token_ids_with_the_role():
+    """Each answer's ids come with its text."""
     stream = chat_stream(ResponseOptions(token_ids=True), choices=2)
 
     sent = events(stream.start() + stream.feed(1, [token("a")]))
@@ -282,8 +279,8 @@ def test_token_ids_of_a_chat():
     assert sent[-1]["choices"][0]["token_ids"] == [97]
 
 
-def test_token_ids_of_a_completion():
-    """A completion has no opening frame: the prompt's ids come on a frame of their own."""
+def test_completion_sends_prompt_token_ids_in_a_frame():
+    """A completion has no opening frame, so they get one of their own."""
     stream = completions.chunks(answer(options=ResponseOptions(token_ids=True)))
 
     [event] = events(stream.start())
@@ -291,8 +288,8 @@ def test_token_ids_of_a_completion():
     assert event["choices"][0]["prompt_token_ids"] == [1, 2]
 
 
-def test_interval():
-    """With a stream interval several tokens share an event, and none is lost."""
+def test_stream_interval_merges_tokens_into_one_event():
+    """No token is lost."""
     stream = chat_stream(ResponseOptions(interval=2, logprobs=0))
 
     sent = stream.feed(0, [*map(token, "abcde"), last("f")])
@@ -304,15 +301,14 @@ def test_interval():
     ]  # fmt: skip
 
 
-def test_obfuscation():
-    """Padding stands on every chunk of a choice, where the request asked for it."""
+def test_obfuscation_pads_every_chunk_of_a_choice():
+    """The padding appears only if the request asks for it."""
     sent = chat_stream(ResponseOptions(obfuscate=True)).feed(0, [token("a"), last("b")])
 
     assert ["obfuscation" in event for event in events(sent)] == [True, True, True]
 
 
-def test_echo_with_logprobs():
-    """A prompt echoed with its log probabilities comes with them, before the answer."""
+def test_echoed_prompt_comes_with_its_logprobs_before_the_answer():
     echoing = answer(echo=["\x01\x02"], options=ResponseOptions(logprobs=0, echo_logprobs=True))
     first = CompletionDelta("a", [97], logprobs=[position(97)])
     first.prompt_logprobs = [None, position(2)]
@@ -332,8 +328,8 @@ ECHOING = answer(echo=["p"], options=ResponseOptions(logprobs=0, echo_logprobs=T
 
 
 @pytest.mark.parametrize("ending", [completions.chunks(ECHOING), Collector(ECHOING)])
-def test_echo_without_the_logprobs_it_promised(ending):
-    """A model that tells nothing of the prompt fails the answer: a null would be a lie."""
+def test_echo_without_prompt_logprobs_from_the_model_fails(ending):
+    """A null would claim that the prompt has none."""
     ending.feed(0, [last()])
 
     with pytest.raises(InferenceFailed):
@@ -341,14 +337,14 @@ def test_echo_without_the_logprobs_it_promised(ending):
 
 
 class Piece(str):
-    """A text that must not be added to another, which would be copied for it."""
+    """A text that fails if it is concatenated, because concatenation copies it."""
 
     def __radd__(self, before: str) -> str:
         raise AssertionError(f"{len(before)} characters are copied")
 
 
-def test_whole_answer_does_not_copy_its_text_for_each_delta():
-    """The texts of deltas are joined once, when the answer is complete."""
+def test_complete_answer_joins_its_text_once():
+    """The texts of the deltas are joined when the answer is complete."""
     whole = CompletedChoice([""])
     for _ in range(3):
         whole.add(CompletionDelta(Piece("a"), (1,)))

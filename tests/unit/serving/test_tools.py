@@ -63,13 +63,12 @@ NOTHING: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", NOTHING, ids=str)
-def test_no_tools(fields):
-    """A request that offers none and demands none has none."""
+def test_request_that_needs_no_tools_gets_no_tools(fields):
     assert NO_TOOLS is read(**fields)
 
 
-def test_functions():
-    """A function has the schema of its arguments; one without parameters takes any object."""
+def test_function_keeps_the_schema_of_its_arguments():
+    """A function without parameters accepts any object."""
     tools = read(tools=[WEATHER, NOW])
 
     assert tools.functions == {"weather": SCHEMA, "now": {"type": "object"}}
@@ -80,8 +79,8 @@ def test_functions():
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "required"])
-def test_choice(choice):
-    """The default is auto; any tool may be called unless the choice says which."""
+def test_tool_choice_defaults_to_auto(choice):
+    """The model may call any tool unless `tool_choice` limits it."""
     tools = read(tools=[WEATHER, NOW], tool_choice=choice)
 
     assert tools.choice == (choice or "auto")
@@ -97,23 +96,22 @@ CHOICES: list[tuple[Any, str, set[str]]] = [
 
 
 @pytest.mark.parametrize(("choice", "mode", "names"), CHOICES)
-def test_choice_of_some(choice, mode, names):
-    """A choice that names tools allows these; the model is shown no other."""
+def test_named_tools_are_the_only_ones_shown_to_the_model(choice, mode, names):
     tools = read(tools=[WEATHER, NOW, CODE], tool_choice=choice)
 
     assert (mode, names) == (tools.choice, tools.allowed)
     assert names == {each["function"]["name"] for each in tools.for_template}
 
 
-def test_choice_of_none():
-    """A model that may call no tool is shown none, for it would call what it sees."""
+def test_tool_choice_none_hides_the_tools_from_the_model():
+    """The model would call tools that it sees."""
     tools = read(tools=[WEATHER], tool_choice="none")
 
     assert (tools.in_use, list(tools.for_template)) == (False, [])
 
 
-def test_template_sees_functions():
-    """The template gets functions as they are published: `strict` is for the engine."""
+def test_template_gets_functions_without_strict():
+    """`strict` is for the engine."""
     strict = {**WEATHER["function"], "strict": True}  # type: ignore[dict-item]
 
     tools = read(tools=[{"type": "function", "function": strict}, NOW])
@@ -123,8 +121,8 @@ def test_template_sees_functions():
     assert {"weather"} == tools.strict
 
 
-def test_custom_tools():
-    """A custom tool is shown to the model as a function of one text, and told apart by its name."""
+def test_custom_tool_is_shown_as_a_function_of_one_text():
+    """Its name identifies it in the answer."""
     tools = read(tools=[CODE, REGEX])
 
     assert {
@@ -137,14 +135,14 @@ def test_custom_tools():
     assert told == ["runs it", "The input must match this regular expression: a+"]
 
 
-def test_parallel_calls():
-    """There may be several calls unless the request wants one at most."""
+def test_parallel_calls_are_allowed_by_default():
+    """The request can limit them to one."""
     assert read(tools=[NOW]).parallel
     assert not read(tools=[NOW], parallel_tool_calls=False).parallel
 
 
-def test_legacy_functions():
-    """The older form allows one call, and is answered in its own words."""
+def test_legacy_functions_allow_one_call():
+    """The answer uses the legacy fields."""
     tools = read(functions=[WEATHER["function"]])
 
     assert (tools.legacy, tools.parallel, tools.choice) == (True, False, "auto")
@@ -153,8 +151,7 @@ def test_legacy_functions():
 
 
 @pytest.mark.honours("chat.functions.strict")
-def test_strict_functions():
-    """The older form knows `strict` too."""
+def test_legacy_functions_can_be_strict():
     assert read(functions=[{"name": "f", "strict": True}, {"name": "g"}]).strict == {"f"}
 
 
@@ -164,8 +161,7 @@ LEGACY_CHOICES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("choice", "mode"), LEGACY_CHOICES)
-def test_legacy_choice(choice, mode):
-    """`function_call` is the older `tool_choice`."""
+def test_function_call_is_the_legacy_tool_choice(choice, mode):
     tools = read(functions=[WEATHER["function"]], function_call=choice)
 
     assert tools.choice == mode
@@ -202,15 +198,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_refused(fields, param):
-    """What cannot be is a refusal that names the place."""
+def test_invalid_tools_are_refused_by_path(fields, param):
     error = refusal(**fields)
 
     assert (400, param) == (error.status, error.param)
 
 
-def test_openai_s_words_for_a_choice_without_tools():
-    """The message is the one that OpenAI has."""
+def test_tool_choice_without_tools_has_openai_s_message():
     message = refusal(tool_choice="required").message
 
     assert message == (
@@ -218,8 +212,8 @@ def test_openai_s_words_for_a_choice_without_tools():
     )
 
 
-def test_size_of_all_tools(monkeypatch):
-    """All tools together are bounded, for a template writes them into the prompt."""
+def test_tools_share_one_size_limit(monkeypatch):
+    """A template writes all of them into the prompt."""
     monkeypatch.setattr(tools_module, "MAX_TOOLS_BYTES", 40)
 
     error = refusal(tools=[NOW])
@@ -269,7 +263,7 @@ READER = BodyReader(ChatCompletionRequest)
 
 
 def read_or_refused(fields: dict[str, Any]) -> Tools | str:
-    """The tools, or the field that is refused."""
+    """The tools, or the field that the error names."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     try:
         return parse_tools(READER.read(orjson.dumps(body)), FieldPolicy("ignore"))
@@ -279,8 +273,8 @@ def read_or_refused(fields: dict[str, Any]) -> Tools | str:
 
 @settings(max_examples=400)
 @given(fields=REQUESTS)
-def test_whatever_a_request_says_of_tools(fields):
-    """It is read or refused by a place that the request has, and what is read fits together."""
+def test_any_tools_are_read_or_refused_by_an_existing_path(fields):
+    """The tools that are read are consistent with each other."""
     tools = read_or_refused(fields)
 
     if isinstance(tools, str):
@@ -295,8 +289,8 @@ def test_whatever_a_request_says_of_tools(fields):
 
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1])
-def test_numbers_that_no_engine_takes(number):
-    """A number of more than 64 bits is refused, not a failure further down."""
+def test_number_beyond_64_bits_is_refused(number):
+    """Otherwise the failure would occur in a later layer."""
     function = {"name": "f", "parameters": {"maximum": number}}
 
     assert refusal(tools=[{"type": "function", "function": function}]).param == "tools"
@@ -308,8 +302,8 @@ PLAIN = OutputFormat(family=TEXT, because=())
 
 @pytest.mark.parametrize(("reading", "shown"), [(PLAIN, True), (HERMES, False)])
 @pytest.mark.parametrize("field", ["tools", "functions"])
-def test_model_without_tools(reading, shown, field):
-    """A model that is shown no tools, or whose calls nobody recognises, cannot be offered any."""
+def test_tools_are_refused_if_the_model_cannot_call_them(reading, shown, field):
+    """Its template shows no tools, or it has no tool parser."""
     tools = read(tools=[NOW]) if field == "tools" else read(functions=[NOW["function"]])
 
     with pytest.raises(InvalidRequest, match="is not supported with this model: ") as refused:
@@ -318,7 +312,6 @@ def test_model_without_tools(reading, shown, field):
     assert (field, "unsupported_parameter") == (refused.value.param, refused.value.code)
 
 
-def test_model_that_need_not_call():
-    """Tools that may not be called can be offered to any model."""
+def test_any_model_accepts_tools_with_tool_choice_none():
     require_tool_support(read(tools=[NOW], tool_choice="none"), PLAIN, shown=False)
     require_tool_support(read(tools=[NOW]), HERMES, shown=True)

@@ -1,4 +1,4 @@
-"""vLLM's own parsers behind ours; no engine runs."""
+"""vLLM's own output parsers behind the gateway's interface; no engine runs."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ def with_tokens(folder: Path, marks: Sequence[str]) -> Path:
     tokenizer = Tokenizer.from_file(str(written / "tokenizer.json"))
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
     tokenizer.save(str(written / "tokenizer.json"))
-    (written / "config.json").write_text('{"model_type": "gpt2"}')  # vLLM looks twice without
+    (written / "config.json").write_text('{"model_type": "gpt2"}')  # vLLM reads it twice otherwise
     return written
 
 
@@ -68,8 +68,8 @@ def said(found: Answer) -> tuple[str, str, list[tuple[str, str, bool | None]]]:
     ("variables", "reasoning", "content"),
     [({}, "It rains.", ""), ({"enable_thinking": False}, "", "It rains.")],
 )
-def test_what_the_chat_template_is_told(folder, variables, reasoning, content) -> None:
-    """vLLM's parsers know whether the request has turned thinking off."""
+def test_parsers_get_the_chat_template_arguments(folder, variables, reasoning, content) -> None:
+    """vLLM's parsers know whether the request disabled thinking."""
     parser = reading(folder, reasoning="qwen3").parser({}, prompt=None, variables=variables)
 
     found = answer(parser.feed("It rains.") + parser.finish())
@@ -85,8 +85,8 @@ HERMES = {output["name"]: output for output in outputs(FOLDER / "hermes.json")}
 
 
 @pytest.mark.parametrize("name", WELL_FORMED)
-def test_hermes(folder: Path, name: str) -> None:
-    """vLLM's parser finds in our sample outputs what ours finds."""
+def test_hermes_equals_the_gateways_parser(folder: Path, name: str) -> None:
+    """On the well-formed sample outputs."""
     output = HERMES[name]
 
     found = read(reading(folder, "hermes"), [output["text"]])
@@ -100,8 +100,8 @@ def test_hermes(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("output", HERMES.values(), ids=HERMES)
-def test_pieces_make_no_difference(folder: Path, output: dict[str, Any]) -> None:
-    """vLLM's parsers give other answers to other pieces of a text; here they get the same."""
+def test_result_is_independent_of_pieces(folder: Path, output: dict[str, Any]) -> None:
+    """vLLM's parsers on their own return different results for different pieces of a text."""
     found, text = reading(folder, "hermes", "qwen3"), output["text"]
     whole = said(read(found, [text]))
 
@@ -110,8 +110,7 @@ def test_pieces_make_no_difference(folder: Path, output: dict[str, Any]) -> None
         assert said(read(found, pieces)) == whole
 
 
-def test_mistral(folder: Path) -> None:
-    """A parser of another syntax."""
+def test_mistral_syntax(folder: Path) -> None:
     text = '[TOOL_CALLS][{"name": "now", "arguments": {"a": 1}}]'
 
     assert said(read(reading(folder, "mistral"), [text]))[2] == [("now", '{"a": 1}', True)]
@@ -126,15 +125,17 @@ def test_mistral(folder: Path) -> None:
         (OPEN, "</think>", ("", "")),
     ],
 )
-def test_reasoning(folder: Path, prompt: str, text: str, expected: tuple[str, str]) -> None:
-    """The prompt's end says whether it is open."""
+def test_prompt_decides_whether_reasoning_is_open(
+    folder: Path, prompt: str, text: str, expected: tuple[str, str]
+) -> None:
+    """Its last tokens show it."""
     found = read(reading(folder, reasoning="qwen3"), [text], prompt=prompt)
 
     assert (found.reasoning.strip(), found.content.strip()) == expected
 
 
-def test_whether_reasoning_is_open(folder: Path) -> None:
-    """It is known before the answer begins, and while it goes on."""
+def test_whether_reasoning_is_open_is_known(folder: Path) -> None:
+    """Before the answer starts, and while it arrives."""
     found = reading(folder, reasoning="qwen3")
     parser = found.parser({}, prompt=OPEN)
 
@@ -144,8 +145,8 @@ def test_whether_reasoning_is_open(folder: Path) -> None:
     assert not parser.in_reasoning
 
 
-def test_both(folder: Path) -> None:
-    """A tool parser and a reasoning parser of vLLM's are one, as vLLM makes it of them."""
+def test_tool_and_reasoning_parser_are_combined(folder: Path) -> None:
+    """vLLM itself makes one parser of the two."""
     found = reading(folder, "hermes", "deepseek_r1")
 
     reasoning, _content, calls = said(read(found, [f"Hm.</think>\n{CALL}"], prompt=OPEN))
@@ -154,8 +155,8 @@ def test_both(folder: Path) -> None:
     assert found.name == "vllm:hermes+vllm:deepseek_r1"
 
 
-def test_with_our_reasoning(folder: Path) -> None:
-    """vLLM's tool parser reads what our family's reasoning leaves over."""
+def test_vllm_tool_parser_after_the_gateways_reasoning(folder: Path) -> None:
+    """vLLM's tool parser gets the text after the reasoning of the gateway's model family."""
     files = ModelFiles(folder=folder, chat_template=None)
     found = select_parser(files, {"tool_call_parser": "vllm:hermes", "reasoning_parser": "qwen3"})
 
@@ -165,8 +166,8 @@ def test_with_our_reasoning(folder: Path) -> None:
     assert calls == [("now", '{"zone": "CET"}', True)]
 
 
-def test_a_forced_function(folder: Path) -> None:
-    """What the request holds the answer to is read by our own parser."""
+def test_forced_function_uses_the_gateways_parser(folder: Path) -> None:
+    """The request constrains the answer to a syntax that only the gateway's parser reads."""
     parser = reading(folder, "hermes", "qwen3").parser(TOOLS, prompt=OPEN, forced="now")
 
     found = answer(parser.feed('Hm.</think>{"zone": 1}') + parser.finish())
@@ -174,26 +175,26 @@ def test_a_forced_function(folder: Path) -> None:
     assert said(found) == ("Hm.", "", [("now", '{"zone": 1}', True)])
 
 
-def test_without_tools(folder: Path) -> None:
-    """What looks like a call is content, as ever."""
+def test_without_tools_a_call_is_content(folder: Path) -> None:
     assert said(read(reading(folder, "hermes"), [CALL], tools={})) == ("", CALL, [])
 
 
-def test_special_tokens(folder: Path) -> None:
-    """The engine must keep them where vLLM's parser asks for it."""
+def test_special_tokens_are_kept_if_the_parser_needs_them(folder: Path) -> None:
     assert reading(folder, "hermes").special_tokens
     assert not reading(folder, "pythonic").special_tokens
 
 
-def test_a_parser_that_cannot_stream(folder: Path) -> None:
-    """Where vLLM's parser says nothing of a whole answer, the answer is content."""
+def test_whole_answer_of_a_silent_parser_is_content(folder: Path) -> None:
+    """If vLLM's parser returns nothing for a whole answer, the answer becomes content."""
     text = "Hello there."
 
     assert read(reading(folder, "phi4_mini_json"), text).content == text
 
 
-def test_a_parser_that_raises(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The answer goes on, as content; the log has it."""
+def test_failing_parser_leaves_the_answer_as_content(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has the failure."""
     text = '<|action_start|><|plugin|>{"name": "now", "parameters": {}}<|action_end|>' * 3
 
     found = read(reading(folder, "internlm"), text + " Bye.")
@@ -209,8 +210,10 @@ def test_a_parser_that_raises(folder: Path, caplog: pytest.LogCaptureFixture) ->
         ("llama3_json", "cannot be used with the tokenizer"),
     ],
 )
-def test_a_parser_that_cannot_be_had(folder: Path, tools: str, message: str) -> None:
-    """A wrong name is told with those that are near; so is a tokenizer that does not fit."""
+def test_unavailable_parser_is_refused(folder: Path, tools: str, message: str) -> None:
+    """The error for a wrong name suggests similar ones; an unsuitable tokenizer has its
+    own error.
+    """
     with pytest.raises(ModelUnavailable, match=f"its tool_call_parser vllm:{tools}: .*{message}"):
         reading(folder, tools)
 
@@ -224,7 +227,7 @@ def well_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MARKERS = re.compile(r"<\|[^<>|]+\|>|<｜[^<>]+?｜>|</?[a-z_:]+>|\[[A-Z_]{3,}\]")  # noqa: RUF001
-# Those that need another package, or other tokens
+# Parsers that need another package or other tokens
 NEEDY = {
     "tool_call_parser": {"cohere_command3", "cohere_command4", "hf"},
     "reasoning_parser": {
@@ -235,8 +238,8 @@ NEEDY = {
 
 
 @pytest.mark.parametrize("setting", NEEDY)
-def test_every_parser_of_vllm(well_known: Path, setting: str) -> None:
-    """Each can be had where the tokenizer is right, and what a model says is not lost by it."""
+def test_every_vllm_parser_loads_and_keeps_text(well_known: Path, setting: str) -> None:
+    """Each loads with a suitable tokenizer, and no text of the answer is lost."""
     needy, lost = set(), set()
     for name in parsers.names(setting):
         files = ModelFiles(folder=well_known, chat_template=None)
@@ -256,8 +259,8 @@ TEXTS = st.lists(st.sampled_from(["<think>", "<thi", "a", "word ", "é", " ", "9
 
 
 @given(TEXTS, st.data())
-def test_the_pieces_of_a_text(parts: list[str], data: st.DataObject) -> None:
-    """Together they are the text; they are the same however it comes, and tokens are whole."""
+def test_pieces_join_to_the_text(parts: list[str], data: st.DataObject) -> None:
+    """They do not depend on how the text arrives, and special tokens stay whole."""
     text = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
 

@@ -1,4 +1,4 @@
-"""Vectors and scores of vLLM's, against those of the libraries that the models come from."""
+"""Embeddings and scores of vLLM equal those of the models' original libraries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ def cross_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def models(
     tmp_path_factory: pytest.TempPathFactory, cross_encoder: Path, aside: None
 ) -> AsyncIterator[ModelRegistry]:
-    """One model that makes vectors, one that makes scores."""
+    """An embedding model and a scoring model."""
     repository = tmp_path_factory.mktemp("pooling")
     config = mock_models.CONFIG.replace('"mock"', '"vllm"')
     mock_models.write(repository, "minilm", config=config, model=MINILM, runner="pooling")
@@ -61,14 +61,14 @@ def request_id() -> str:
 
 
 async def embed(model: ServedModel, text: str, **options) -> np.ndarray:
-    """A sentence's vector, over the real core."""
+    """Return a sentence's embedding, computed through the real core."""
     prompt = await model.tokenize(text)
     request = EmbedRequest(request_id=request_id(), prompt_token_ids=prompt.token_ids, **options)
     return np.frombuffer((await model.embed(request)).embedding, dtype="<f4")
 
 
-async def test_vectors_are_those_of_sentence_transformers(models: ModelRegistry):
-    """The same model gives the same vectors as the library that it was made with."""
+async def test_embeddings_equal_sentence_transformers(models: ModelRegistry):
+    """The same model returns the same vectors in the library that trained it."""
     expected = SentenceTransformer(MINILM, device="cpu").encode(SENTENCES)
     model = models.get("minilm")
 
@@ -78,16 +78,15 @@ async def test_vectors_are_those_of_sentence_transformers(models: ModelRegistry)
     assert min(cosines) > 0.9999
 
 
-async def test_near_sentences_have_near_vectors(models: ModelRegistry):
-    """What means the same lies together, what does not lies apart."""
+async def test_similar_sentences_have_similar_embeddings(models: ModelRegistry):
     first, near, far = [await embed(models.get("minilm"), sentence) for sentence in SENTENCES]
 
     assert float(first @ near) > 0.7
     assert abs(float(first @ far)) < 0.2
 
 
-async def test_text_is_tokenized_by_the_engine(models: ModelRegistry):
-    """Where the gateway has no tokenizer, the text itself gives the same vector and count."""
+async def test_engine_tokenizes_text(models: ModelRegistry):
+    """If the gateway has no tokenizer, the text alone gives the same vector and token count."""
     model = models.get("minilm")
     prompt = await model.tokenize(SENTENCES[0])
 
@@ -99,16 +98,16 @@ async def test_text_is_tokenized_by_the_engine(models: ModelRegistry):
     assert result.prompt_tokens == len(prompt.token_ids)
 
 
-async def test_what_a_pooling_model_does(models: ModelRegistry):
-    """Its tasks are what its architecture can do, and vectors have a length."""
+async def test_pooling_tasks_follow_the_architecture(models: ModelRegistry):
+    """Embedding models also report their number of dimensions."""
     minilm, cross = models.get("minilm"), models.get("cross")
 
     assert [set(model.tasks) for model in (minilm, cross)] == [{"embed"}, {"score"}]
     assert (minilm.dimensions, minilm.matryoshka, cross.dimensions) == (384, False, None)
 
 
-async def test_dimensions_that_a_model_cannot_give_are_refused(models: ModelRegistry):
-    """A model that was not made for shorter vectors says so, and serves on."""
+async def test_unsupported_dimensions_are_refused(models: ModelRegistry):
+    """A model that was not trained for shorter vectors refuses them and continues to serve."""
     model = models.get("minilm")
 
     with pytest.raises(errors.InvalidRequest, match="dimensions"):
@@ -118,16 +117,16 @@ async def test_dimensions_that_a_model_cannot_give_are_refused(models: ModelRegi
 
 
 @pytest.mark.parametrize("token_ids", [[30522], [], [5] * 600], ids=["unknown", "none", "too long"])
-async def test_what_vllm_refuses_to_embed_is_the_callers_fault(models: ModelRegistry, token_ids):
-    """A token beyond the vocabulary, no token, and too many of them."""
+async def test_prompts_that_vllm_refuses_are_invalid_requests(models: ModelRegistry, token_ids):
+    """An id beyond the vocabulary, no tokens, and too many tokens."""
     request = EmbedRequest(request_id=request_id(), prompt_token_ids=token_ids)
 
     with pytest.raises(errors.InvalidRequest):
         await models.get("minilm").embed(request)
 
 
-async def test_a_model_of_vectors_generates_nothing(models: ModelRegistry):
-    """It has no contract for text."""
+async def test_embedding_model_does_not_generate(models: ModelRegistry):
+    """It has no contract for text generation."""
     request = GenerationRequest(request_id=request_id(), prompt_token_ids=[1])
 
     with pytest.raises(errors.InvalidRequest, match="does not generate text"):
@@ -135,10 +134,8 @@ async def test_a_model_of_vectors_generates_nothing(models: ModelRegistry):
 
 
 @pytest.mark.parametrize("document", ["triton serves models", "the cat sleeps"])
-async def test_a_score_is_what_transformers_computes(
-    models: ModelRegistry, cross_encoder: Path, document: str
-):
-    """Query and document as the tokenizer joins them, the document's tokens of another type."""
+async def test_scores_equal_transformers(models: ModelRegistry, cross_encoder: Path, document: str):
+    """The tokenizer joins query and document; the document's tokens have the second type."""
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", document)
     ids, types = pair["input_ids"], pair["token_type_ids"]
 
@@ -150,8 +147,8 @@ async def test_a_score_is_what_transformers_computes(
     assert result.prompt_tokens == len(ids)
 
 
-async def test_token_types_change_a_score(models: ModelRegistry, cross_encoder: Path):
-    """The same tokens, all of them the query's, are another question."""
+async def test_token_types_change_the_score(models: ModelRegistry, cross_encoder: Path):
+    """With all tokens of the query's type, the score differs."""
     pair = AutoTokenizer.from_pretrained(cross_encoder)("what does triton do ?", "the cat sleeps")
     ids = pair["input_ids"]
 
@@ -164,8 +161,8 @@ async def test_token_types_change_a_score(models: ModelRegistry, cross_encoder: 
     assert abs(result.score - typed) > 1e-3
 
 
-async def test_token_types_that_alternate_are_refused(models: ModelRegistry):
-    """vLLM is told only where the second type begins."""
+async def test_alternating_token_types_are_refused(models: ModelRegistry):
+    """vLLM accepts only the position at which the second type starts."""
     request = ScorePairRequest(
         request_id=request_id(), prompt_token_ids=[2, 5, 3, 6], token_type_ids=[0, 1, 0, 1]
     )

@@ -1,4 +1,4 @@
-"""What the engine's grammars make of each schema of JSON Schema's published test suite."""
+"""The engines' grammars for each schema of JSON Schema's published test suite."""
 
 import json
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from tests.vllm.random_answers import RandomAnswers
 
 pytestmark = pytest.mark.engine
 
-ANSWERS = 4  # made at random for each schema
+ANSWERS = 4  # random answers per schema
 
 
 class LLGuidance:
-    """Answers that llguidance allows."""
+    """Accepts the answers that llguidance allows."""
 
     def __init__(self, schema: str) -> None:
         import llguidance
@@ -29,7 +29,7 @@ class LLGuidance:
         self._matcher: Any = llguidance.LLMatcher
 
     def takes(self, text: str) -> bool:
-        """Whether the whole text is an answer."""
+        """Return whether the grammar accepts the whole text."""
         matcher = self._matcher(self._bytes, self._grammar)
         taken = matcher.consume_tokens(list(text.encode()))
         assert taken or not matcher.get_error().startswith("Grammar"), matcher.get_error()
@@ -45,7 +45,7 @@ def error_of(check: Callable[[], Any], kind: type[Exception]) -> Any:
 
 
 def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
-    """None where the schema is refused, with its place."""
+    """Return the grammar; None if the schema is refused with its path."""
     place = "tools[0].function.parameters"
     refused = error_of(lambda: check_schema(schema, place), InvalidRequest)
     if refused is not None:
@@ -60,14 +60,14 @@ def grammar(schema: Any) -> RandomAnswers | LLGuidance | None:
 
 
 def texts(value: Any) -> list[str]:
-    """As a model may write it. Some of the cases are about how a number is written."""
+    """Return the texts that a model may write. Some cases are about the notation of a number."""
     loose = json.dumps(value, ensure_ascii=False)
     return [loose, json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
 
 
 def test_each_schema_is_enforced_or_refused():
-    """What a grammar allows matches its schema: none of the suite's wrong values is allowed, and
-    what is made at random validates. All others are refused with the place.
+    """A grammar allows only values that match its schema: none of the suite's invalid values, and
+    every random answer validates. Other schemas are refused with the path.
     """
     held = {case.name: (case, made) for case in cases() if (made := grammar(case.schema))}
 
@@ -86,9 +86,9 @@ def check_random_answers(case: Case, made: RandomAnswers) -> None:
         assert validator.is_valid(json.loads(text)), (case.name, text)
 
 
-def test_most_right_values_are_allowed():
-    """A grammar may be narrower than its schema (`docs/structured-output.md`), but only so far:
-    no other types where a keyword is about one, and no undescribed properties.
+def test_most_valid_values_are_allowed():
+    """A grammar may be narrower than its schema (`docs/structured-output.md`), but only in two
+    ways: no other types next to a keyword for one type, and no undeclared properties.
     """
     allowed = [
         (case.name, any(map(made.takes, texts(value))))

@@ -1,4 +1,4 @@
-"""What /render answers, read by vLLM's own classes; no engine runs."""
+"""Responses of /render, read by vLLM's own classes; no engine runs."""
 
 from typing import Any
 
@@ -17,23 +17,23 @@ from tests.unit.serving.test_rendered_requests import MESSAGES, of_chat, of_comp
 pytestmark = pytest.mark.engine
 
 OWN = {"prompt", "count", "max_model_len"}
-# of vLLM's server alone, which sets them anew for each request
+# internal to vLLM's server, which sets them for each request
 INTERNAL = {"output_kind", "skip_clone"}
 
 
-def test_fields():
-    """They are vLLM's by name, and the three that vLLM's clients ignore."""
+def test_fields_have_vllms_names():
+    """The response adds three fields, which vLLM's clients ignore."""
     assert set(RenderedPrompt.model_fields) - OWN == set(GenerateRequest.model_fields)
 
 
 def read(rendered: RenderedPrompt) -> GenerateRequest:
-    """What vLLM's server makes of the answer as JSON."""
+    """Return the JSON response as vLLM's server parses it."""
     body = orjson.dumps(rendered, default=vars, option=orjson.OPT_NON_STR_KEYS)
     return GenerateRequest.model_validate_json(body)
 
 
 def said(params: SamplingParams) -> dict[str, Any]:
-    """Its fields, without those that each server sets itself."""
+    """Return its fields, without those that each server sets itself."""
     fields = msgspec.structs.asdict(params)
     return {name: value for name, value in fields.items() if name not in INTERNAL}
 
@@ -48,8 +48,8 @@ REQUESTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", REQUESTS, ids=str)
-async def test_sampling_of_a_chat(fields):
-    """vLLM's server would sample as for the chat request itself."""
+async def test_chat_has_vllms_sampling_parameters(fields):
+    """They equal those that vLLM's server derives from the chat request itself."""
     expected = ChatCompletionRequest.model_validate({"messages": MESSAGES, **fields})
 
     request = read(await of_chat(**fields))
@@ -60,8 +60,8 @@ async def test_sampling_of_a_chat(fields):
 
 
 @pytest.mark.parametrize("fields", [*REQUESTS, {"max_tokens": 0, "echo": True}], ids=str)
-async def test_sampling_of_a_completion(fields):
-    """vLLM's server would sample as for the completion request itself."""
+async def test_completion_has_vllms_sampling_parameters(fields):
+    """They equal those that vLLM's server derives from the completion request itself."""
     expected = CompletionRequest.model_validate({"prompt": "ab", **fields})
 
     [request] = map(read, await of_completion(**fields))

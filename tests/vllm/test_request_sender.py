@@ -1,4 +1,4 @@
-"""Requests on their way to an engine: a real socket, with the tests at its other end."""
+"""Sending requests to an engine over a real socket; the test is the engine."""
 
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ ENGINE = b"\0\0"
 
 
 class Client:
-    """The parts of vLLM's client that a writer uses, and the engine's end of its socket."""
+    """The parts of vLLM's client that a sender uses, and the engine's end of its socket."""
 
     def __init__(self) -> None:
         import zmq.asyncio
@@ -42,7 +42,9 @@ class Client:
             raise EngineDeadError
 
     async def ready(self) -> None:
-        """The engine says hello, as vLLM's does: before, a router does not know it."""
+        """Send the engine's greeting, as vLLM's does: before it, a ROUTER socket does not know the
+        engine.
+        """
         await self.engine.send(b"hello")
         await self.input_socket.recv_multipart()
 
@@ -58,7 +60,7 @@ async def client() -> AsyncIterator[Client]:
 
 
 def request(text: str) -> Any:
-    """What the encoder takes; the writer sets the client's number."""
+    """Return a request for the encoder; the sender sets the client's index."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
@@ -75,8 +77,8 @@ def request(text: str) -> Any:
     )
 
 
-async def test_requests_in_order(client):
-    """Each is what the client itself would have sent."""
+async def test_requests_are_sent_in_order(client):
+    """Each message equals what the client itself would send."""
     from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.serial_utils import MsgpackDecoder
 
@@ -91,8 +93,8 @@ async def test_requests_in_order(client):
         assert read.sampling_params.max_tokens == 3
 
 
-async def test_full_socket(client):
-    """The client's own way is for those that would have to wait."""
+async def test_full_socket_falls_back_to_the_client(client):
+    """The client sends the requests that would have to wait."""
     writer = RequestSender(client)
 
     added = [writer.add(request("x" * 1_000_000)) for _ in range(100)]
@@ -101,8 +103,8 @@ async def test_full_socket(client):
     assert not added[-1]
 
 
-async def test_others_wait(client):
-    """Nothing overtakes what the client has not sent yet."""
+async def test_requests_stay_behind_those_of_the_client(client):
+    """No request overtakes one that the client has not sent yet."""
     writer = RequestSender(client)
     client.input_socket._send_futures.append(SimpleNamespace())
 
@@ -111,8 +113,7 @@ async def test_others_wait(client):
     assert writer.add(request("b"))
 
 
-async def test_dead_engine(client):
-    """It takes no requests."""
+async def test_dead_engine_refuses_requests(client):
     from vllm.v1.engine.exceptions import EngineDeadError
 
     client.dead = True

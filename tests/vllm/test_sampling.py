@@ -1,4 +1,4 @@
-"""What each sampling parameter does to vLLM's answer, in the step loop and through AsyncLLM."""
+"""The effect of each sampling parameter on vLLM's answer, in the step loop and through AsyncLLM."""
 
 import asyncio
 import json
@@ -23,20 +23,20 @@ PROMPT_IDS = list(range(100, 140))
 
 
 def told(logprobs: Sequence[TokenLogprobs | None] | None) -> list[TokenLogprobs]:
-    """One mapping for each token; an empty one for the prompt's first."""
+    """Return one mapping for each token; it is empty for the first prompt token."""
     assert logprobs is not None
     return [entry or {} for entry in logprobs]
 
 
 async def first_token(server: Server, model: str) -> int:
-    """The id of the token that a greedy answer begins with."""
+    """Return the id of the first token of a greedy answer."""
     result = await answer(server, model, QUESTION, max_tokens=1, return_token_ids=True)
     return result.token_ids[0]
 
 
 @both
 async def test_logit_bias(server: Server, model: str):
-    """A token that is pushed down is not chosen, one that is pushed up is."""
+    """A token with a negative bias is not chosen; one with a positive bias is."""
     usual = await first_token(server, model)
 
     biased = await answer(
@@ -69,7 +69,7 @@ async def test_allowed_token_ids(server: Server, model: str):
 
 @both
 async def test_bad_words(server: Server, model: str):
-    """The answer does without a word that may not be in it."""
+    """The answer does not contain an excluded word."""
     usual = await answer(server, model, QUESTION)
     word = usual.text.split()[1]
 
@@ -84,8 +84,10 @@ async def test_bad_words(server: Server, model: str):
     [("demo", QUESTION), ("demo", PROMPT_IDS), ("demo-async-llm", QUESTION)],
     ids=["step loop, text", "step loop, ids", "AsyncLLM, text"],
 )
-async def test_bad_words_do_not_hold_the_loop(server: Server, monkeypatch, model: str, prompt):
-    """Many of them take a while to tokenize, which happens on other threads."""
+async def test_bad_words_do_not_block_the_event_loop(
+    server: Server, monkeypatch, model: str, prompt
+):
+    """Many words take long to tokenize, which happens on other threads."""
     from vllm import SamplingParams
 
     threads = []
@@ -104,7 +106,7 @@ async def test_bad_words_do_not_hold_the_loop(server: Server, monkeypatch, model
 
 @both
 @streamed
-async def test_a_stop_string_can_be_included(server: Server, model: str, stream: bool):
+async def test_stop_string_can_be_included(server: Server, model: str, stream: bool):
     """The text ends with the stop string instead of before it."""
     usual = await answer(server, model, QUESTION)
     stop = usual.text[6:16]
@@ -118,7 +120,7 @@ async def test_a_stop_string_can_be_included(server: Server, model: str, stream:
 
 @both
 async def test_special_tokens_can_be_shown(server: Server, model: str):
-    """The end-of-turn token is text where special tokens are not skipped and stops are included."""
+    """The end-of-turn token is text if special tokens are not skipped and stops are included."""
     usual = await answer(server, model, QUESTION)
 
     shown = await answer(
@@ -134,8 +136,10 @@ async def test_special_tokens_can_be_shown(server: Server, model: str):
 
 @both
 @pytest.mark.parametrize("seed", [-1, -(2**63), 0, 7, 2**63 - 1])
-async def test_any_seed_is_a_seed(server: Server, model: str, seed: int):
-    """Two hot answers of one seed are one answer; vLLM alone would take -1 for no seed."""
+async def test_any_seed_is_deterministic(server: Server, model: str, seed: int):
+    """Two answers at a high temperature are equal for one seed, also for -1, which vLLM alone
+    treats as no seed.
+    """
     first, second = [
         await answer(server, model, QUESTION, seed=seed, temperature=2.0, max_tokens=12)
         for _ in range(2)
@@ -144,8 +148,8 @@ async def test_any_seed_is_a_seed(server: Server, model: str, seed: int):
     assert first.text == second.text
 
 
-async def test_seeds_differ(server: Server):
-    """Hot answers of different seeds are different answers."""
+async def test_different_seeds_give_different_answers(server: Server):
+    """At a high temperature."""
     texts = {
         (await answer(server, "demo", QUESTION, seed=seed, temperature=2.0, max_tokens=12)).text
         for seed in (-1, 0, 1)
@@ -184,7 +188,7 @@ STRUCTURED = {
 @both
 @pytest.mark.parametrize(("structured", "holds"), STRUCTURED.values(), ids=STRUCTURED)
 async def test_structured_outputs(server: Server, model: str, structured, holds):
-    """The answer is what the constraint says it must be."""
+    """The answer matches the constraint."""
     result = await answer(server, model, QUESTION, structured_outputs=structured, max_tokens=64)
 
     assert holds(result.text), result.text
@@ -192,7 +196,7 @@ async def test_structured_outputs(server: Server, model: str, structured, holds)
 
 @both
 async def test_repetition_detection(server: Server, model: str):
-    """An answer that goes in a circle is ended, as a stop."""
+    """An answer that repeats itself ends with finish_reason `stop`."""
     result = await answer(
         server,
         model,
@@ -210,10 +214,8 @@ async def test_repetition_detection(server: Server, model: str):
 @both
 @streamed
 @pytest.mark.parametrize("logprobs", [0, 20])
-async def test_logprobs_are_aligned_with_the_tokens(
-    server: Server, model: str, stream: bool, logprobs: int
-):
-    """Each token of each delta has its own entry, though a stop string cuts the answer short."""
+async def test_logprobs_match_the_tokens(server: Server, model: str, stream: bool, logprobs: int):
+    """Each token of each delta has its own entry, even if a stop string cuts the answer."""
     usual = await answer(server, model, QUESTION)
 
     result = await answer(
@@ -235,8 +237,10 @@ async def test_logprobs_are_aligned_with_the_tokens(
 
 @both
 @pytest.mark.parametrize("likeliest", [{}, {"logprobs": 2}])
-async def test_logprobs_of_certain_tokens(server: Server, model: str, likeliest: dict[str, int]):
-    """Where ids are given, their logprobs come with each token's own, and no others."""
+async def test_logprobs_of_requested_token_ids(
+    server: Server, model: str, likeliest: dict[str, int]
+):
+    """Given ids, their logprobs come with each token's own, and no others."""
     asked = {"logprob_token_ids": [5, 6, 7], **likeliest}
     result = await answer(server, model, QUESTION, max_tokens=3, **asked)
 
@@ -248,7 +252,9 @@ async def test_logprobs_of_certain_tokens(server: Server, model: str, likeliest:
 @both
 @streamed
 async def test_prompt_logprobs(server: Server, model: str, stream: bool):
-    """Each token of the prompt but the first has its own logprob and its likeliest others."""
+    """Each token of the prompt except the first has its own logprob and the most likely
+    alternatives.
+    """
     result = await answer(server, model, PROMPT_IDS, max_tokens=3, prompt_logprobs=2, stream=stream)
 
     first, *others = told(result.prompt_logprobs)
@@ -260,8 +266,8 @@ async def test_prompt_logprobs(server: Server, model: str, stream: bool):
 
 
 @both
-async def test_prompt_logprobs_are_those_of_generation(server: Server, model: str):
-    """A greedy answer, read again as a prompt, has the logprobs that it was generated with."""
+async def test_prompt_logprobs_equal_those_of_generation(server: Server, model: str):
+    """A greedy answer, sent again as a prompt, has the logprobs it was generated with."""
     made = await answer(
         server, model, PROMPT_IDS, max_tokens=6, ignore_eos=True, logprobs=0, return_token_ids=True
     )
@@ -281,8 +287,8 @@ async def test_prompt_logprobs_are_those_of_generation(server: Server, model: st
 
 @both
 @streamed
-async def test_no_tokens(server: Server, model: str, stream: bool):
-    """With max_tokens 0 the prompt is read and nothing is said."""
+async def test_max_tokens_0_generates_nothing(server: Server, model: str, stream: bool):
+    """The engine processes only the prompt."""
     result = await answer(
         server,
         model,
@@ -301,8 +307,8 @@ async def test_no_tokens(server: Server, model: str, stream: bool):
 
 
 @both
-async def test_no_tokens_of_an_answer_that_ends_at_once(server: Server, model: str):
-    """A first token that ends the text is still no token: the length was 0."""
+async def test_max_tokens_0_of_an_answer_that_ends_at_once(server: Server, model: str):
+    """Even if the first token ends the text, no token is returned and finish_reason is `length`."""
     usual = await first_token(server, model)
 
     result = await answer(server, model, QUESTION, max_tokens=0, stop_token_ids=[usual])
@@ -311,8 +317,8 @@ async def test_no_tokens_of_an_answer_that_ends_at_once(server: Server, model: s
 
 
 @both
-async def test_cache_salt(server: Server, model: str):
-    """Requests of one salt share the prefix cache, others do not."""
+async def test_cache_salt_separates_the_prefix_cache(server: Server, model: str):
+    """Requests with the same salt share it, others do not."""
     prompt = list(range(300, 400))
     cached = []
     for salt in ("a", "a", "b", None):
@@ -324,7 +330,7 @@ async def test_cache_salt(server: Server, model: str):
 
 @both
 async def test_priority_reaches_the_engine(server: Server, model: str):
-    """The model serves by priority, negative ones included."""
+    """The model schedules by priority, including negative ones."""
     results = await asyncio.gather(
         *(answer(server, model, QUESTION, max_tokens=2, priority=n) for n in (-5, 0, 5))
     )
@@ -369,8 +375,10 @@ REFUSED = {
 
 @both
 @pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
-async def test_what_vllm_refuses_is_the_callers_fault(server: Server, model: str, options, message):
-    """The message says what is wrong, and the next request is served."""
+async def test_parameters_that_vllm_refuses_are_invalid_requests(
+    server: Server, model: str, options, message
+):
+    """The message has the reason, and the next request is served."""
     with pytest.raises(errors.InvalidRequest, match=message):
         await answer(server, model, PROMPT_IDS, **options)
 

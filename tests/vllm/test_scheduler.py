@@ -1,4 +1,4 @@
-"""The scheduler that vLLM's process is given; no engine runs."""
+"""The scheduler class that vLLM's process uses; no engine runs."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's schedulers are made of an engine's whole config."""
+    """Replace the constructor: vLLM's schedulers need an engine's whole config."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -23,8 +23,10 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
-    """vLLM's own of the two, with what we put before it: each part works in the engine."""
+def test_scheduler_has_all_mixins(asynchronous: bool) -> None:
+    """Either of vLLM's schedulers comes after the project's mixins, and each mixin works in the
+    engine.
+    """
     from vllm.config import StructuredOutputsConfig
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
@@ -51,7 +53,7 @@ def test_it_has_all_of_our_parts(asynchronous: bool) -> None:
 def test_xgrammar_never_runs_without_the_control_character_filter(
     backend: str, filtered: bool
 ) -> None:
-    """An explicit `xgrammar` gets the same backend as `auto`; other backends stay vLLM's own."""
+    """An explicit `xgrammar` gets the same backend as `auto`; other backends remain vLLM's own."""
     from vllm.config import StructuredOutputsConfig
 
     from openai_frontend.engines.vllm.scheduler import AutoBackend, scheduler

@@ -1,4 +1,4 @@
-"""What the scheduler says of itself."""
+"""Statistics that the scheduler reports."""
 
 import time
 from types import SimpleNamespace
@@ -14,13 +14,15 @@ def request(adapter: str | None) -> Any:
 
 
 def step(tokens: int, said: list[int]) -> Any:
-    """vLLM's SchedulerOutput: the tokens of a step, and those that its older requests had said."""
+    """vLLM's SchedulerOutput: the tokens of a step, and the output tokens that its older requests
+    had before.
+    """
     old = SimpleNamespace(num_output_tokens=said)
     return SimpleNamespace(total_num_scheduled_tokens=tokens, scheduled_cached_reqs=old)
 
 
 class Scheduler:
-    """What is used of vLLM's."""
+    """The parts of vLLM's scheduler that the mixin uses."""
 
     def __init__(self, *, lora: bool) -> None:
         self.kv_cache_manager = SimpleNamespace(usage=0.5)
@@ -31,7 +33,7 @@ class Scheduler:
         self.deferred_waiting = {"one of those that wait"}
 
     def make_stats(self) -> None:
-        """As vLLM's, where statistics are off."""
+        """Return None, as vLLM does with statistics disabled."""
 
     def get_request_counts(self) -> tuple[int, int]:
         return len(self.running), len(self.waiting)
@@ -47,8 +49,8 @@ class Saying(StatsMixin, Scheduler):
     pass
 
 
-def test_how_full_it_is() -> None:
-    """Requests, cache and preemptions so far; then nothing for a quarter of a second."""
+def test_load_is_reported_at_intervals() -> None:
+    """Requests, cache usage and preemptions so far; then nothing for 0.25 s."""
     scheduler = Saying(lora=False)
     scheduler._preempt_request("a", 1.0)
     scheduler._preempt_request("b", timestamp=2.0)
@@ -61,8 +63,8 @@ def test_how_full_it_is() -> None:
     assert scheduler.make_stats() is None
 
 
-def test_the_end_is_told() -> None:
-    """When the last request has ended, which may be long before the next one comes."""
+def test_idle_state_is_reported_at_once() -> None:
+    """After the last request ends, because the next one may come much later."""
     scheduler = Saying(lora=False)
     scheduler.make_stats()
     scheduler.running = []
@@ -71,14 +73,14 @@ def test_the_end_is_told() -> None:
 
 
 @pytest.mark.parametrize(("lora", "told"), [(False, None), (True, [["a", "b"], ["c"]])])
-def test_adapters(lora: bool, told: Any) -> None:
-    """Those of running requests and of waiting ones, each once; None where it takes none."""
+def test_running_and_waiting_adapters_are_reported(lora: bool, told: Any) -> None:
+    """Each once; None for a model without LoRA."""
     assert Saying(lora=lora).make_stats().kv_connector_stats[ADAPTERS] == told
 
 
-def test_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step's tokens count once; its time, once for each request that had said something before.
-    Steps without tokens, and the time before the first one, are none.
+def test_step_histograms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step's tokens count once; its duration counts once for each request that had output before.
+    Steps without tokens, and the time before the first step, do not count.
     """
     times = iter([100.0, 100.02, 100.03, 130.0, 130.06])
     monkeypatch.setattr(time, "monotonic", lambda: next(times, 200.0))

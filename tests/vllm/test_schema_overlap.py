@@ -1,4 +1,4 @@
-"""Schemas that no value matches together."""
+"""Detection of schemas that no value matches together."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ ROOT = {"$defs": {"a": TAGGED[0], "b": TAGGED[1], "loop": {"$ref": "#/$defs/loop
 
 
 @pytest.mark.parametrize("schemas", APART, ids=str)
-def test_schemas_that_exclude_one_another(schemas):
+def test_mutually_exclusive_schemas(schemas):
     """By their types, values, bounds or properties."""
     assert are_disjoint(schemas, ROOT)
 
 
 @pytest.mark.parametrize("schemas", TOGETHER, ids=str)
-def test_schemas_that_may_match_together(schemas):
-    """Or of which nothing can be said."""
+def test_schemas_that_may_overlap(schemas):
+    """Schemas that cannot be compared count as overlapping."""
     assert not are_disjoint(schemas, ROOT)

@@ -1,4 +1,4 @@
-"""Seeds with prompts that one step of vLLM's engine does not read to their end."""
+"""Seeds of requests whose prompts vLLM's engine processes in several steps."""
 
 import asyncio
 
@@ -12,9 +12,9 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="session")]
 PROMPTS = [[100 + (i * n) % 389 for i in range(1800)] for n in range(1, 9)]
 
 
-async def test_a_seed_survives_a_step_that_reads_half_a_prompt(server: Server):
-    """Prompts that come together share the tokens of a step, so some are read in two: the engine
-    lives, and each seed gives what it gives alone.
+async def test_seed_survives_a_chunked_prefill(server: Server):
+    """Concurrent prompts share the tokens of a step, so some are split. The engine survives, and
+    each seed gives the same answer as it does alone.
     """
     options = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
     together = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""What the engine tells a scrape, of what its scheduler has said."""
+"""The engine's metrics, derived from its scheduler's statistics."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -29,13 +29,13 @@ def said() -> Any:
 
 
 def told(**of: Any) -> dict[Any, float]:
-    """Name and values of the labels -> value."""
+    """Return the values by metric name and label values."""
     given = {"config": config(), "latest": said(), "at_work": True, **of}
     return {(name, *labels.values()): value for name, labels, value in engine_samples(**given)}
 
 
-def test_while_it_works() -> None:
-    """Each kind of what waits, the adapters, and the steps as histograms that add up."""
+def test_metrics_of_a_busy_engine() -> None:
+    """Waiting requests by reason, the adapters, and the steps as cumulative histograms."""
     found = told()
 
     assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 3
@@ -52,8 +52,10 @@ def test_while_it_works() -> None:
     assert found["vllm:inter_token_latency_seconds_sum",] == pytest.approx(0.04)
 
 
-def test_idle() -> None:
-    """Nothing waits, and no adapter runs, whatever was said last; what was counted stays."""
+def test_metrics_of_an_idle_engine() -> None:
+    """No request waits and no adapter runs, whatever the last report said; counters keep their
+    value.
+    """
     found = told(at_work=False)
 
     assert found["vllm:num_requests_waiting_by_reason", "capacity"] == 0
@@ -61,23 +63,23 @@ def test_idle() -> None:
     assert found["vllm:iteration_tokens_total_count",] == 2
 
 
-def test_before_the_first_step() -> None:
-    """What is known from the start."""
+def test_metrics_before_the_first_step() -> None:
+    """Only those that are known from the start."""
     names = {name for name, *_ in told(latest=None, at_work=False, config=config(lora=False))}
 
     assert names == {"vllm:cache_config_info", "vllm:num_requests_waiting_by_reason"}
 
 
-def test_steps_that_overlap() -> None:
-    """In a pipeline the time from step to step is not that between a request's tokens."""
+def test_pipeline_has_no_inter_token_latency() -> None:
+    """With overlapping steps, the time between steps is not the time between a request's tokens."""
     names = {name for name, *_ in told(config=config(pipeline=2))}
 
     assert "vllm:inter_token_latency_seconds_count" not in names
     assert "vllm:iteration_tokens_total_count" in names
 
 
-def test_bounds_and_labels_are_declared() -> None:
-    """What the page of metrics says of these families is what they have."""
+def test_samples_match_the_declared_families() -> None:
+    """Their labels and histogram bounds are declared."""
     declared = {each.name: each for each in FROM_ENGINE}
     for name, labels, _ in engine_samples(config(), said(), at_work=True):
         family = declared[name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")]

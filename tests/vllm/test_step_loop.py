@@ -1,4 +1,4 @@
-"""How a request ends that the engine gives up; no engine runs."""
+"""How requests end that the engine aborts or that fail in the step loop; no engine runs."""
 
 import asyncio
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 
 class Sink:
-    """Keeps what it is sent, and why it failed."""
+    """Records its deltas and its failure."""
 
     cancelled = False
 
@@ -34,7 +34,7 @@ class Sink:
         self.send(CompletionDelta(text, token_ids))
 
     def text_stream(self, step: Any, tokenizer: Any) -> None:
-        """It wants to see each delta."""
+        """A stream that receives each delta."""
 
     def fail(self, error: Exception) -> None:
         self.error = error
@@ -46,7 +46,7 @@ def tokenizer() -> Any:
 
 
 def constrained() -> Any:
-    """A request with a grammar, as vLLM has it."""
+    """A request with a grammar, as vLLM represents it."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     params = SamplingParams(
@@ -57,7 +57,7 @@ def constrained() -> Any:
 
 
 def ends(sink: Sink) -> int:
-    """The code of the failure."""
+    """Return the code of the failure."""
     assert isinstance(sink.error, EngineError)
     return sink.error.code
 
@@ -70,8 +70,8 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("token_ids", "code"), STEPS)
-def test_given_up_by_the_engine(tokenizer, token_ids, code):
-    """Before its first token the grammar is at fault, after it the engine."""
+def test_streamed_request_aborted_by_the_engine(tokenizer, token_ids, code):
+    """Before the first token the grammar is at fault, after it the engine."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
@@ -91,8 +91,8 @@ def test_given_up_by_the_engine(tokenizer, token_ids, code):
 
 
 @pytest.mark.parametrize(("token_ids", "code"), STEPS)
-def test_collected_and_given_up_by_the_engine(token_ids, code):
-    """The same of a request that vLLM's OutputProcessor collects."""
+def test_collected_request_aborted_by_the_engine(token_ids, code):
+    """The same for a request that vLLM's OutputProcessor collects."""
     sink = Sink()
     collector = request_state.DeltaCollector(sink, constrained())
     for ids in token_ids:
@@ -103,8 +103,8 @@ def test_collected_and_given_up_by_the_engine(token_ids, code):
     assert ends(sink) == code
 
 
-def test_answer_to_half_a_character_does_not_repeat_the_prompt(tokenizer):
-    """A prompt of token ids may end within a character: the answer begins with that character."""
+def test_prompt_that_ends_within_a_character_is_not_repeated(tokenizer):
+    """A prompt of token ids may end within a character: the answer starts with that character."""
     from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
     *prompt, last = tokenizer.encode("Do you speak français, é")
@@ -119,7 +119,7 @@ def test_answer_to_half_a_character_does_not_repeat_the_prompt(tokenizer):
 
 
 def output(token_ids: list[int], finish_reason: str | None = None) -> Any:
-    """What vLLM's OutputProcessor tells of a step."""
+    """An output of vLLM's OutputProcessor for one step."""
     from vllm.outputs import CompletionOutput, RequestOutput
 
     completion = CompletionOutput(
@@ -144,14 +144,14 @@ PROMPT = "the canary sings at noon"
 
 
 def step_loop() -> step_loop_module.StepLoop:
-    """One whose engine is never asked."""
+    """Return a step loop that makes no calls to its engine."""
     engine = SimpleNamespace(engine_core=SimpleNamespace(), output_processor=None)
     engine.engine_core.abort_requests_async = lambda _: asyncio.sleep(0)
     return step_loop_module.StepLoop(engine, None)  # type: ignore[arg-type]
 
 
-async def test_text_of_a_request_is_not_logged(monkeypatch, caplog):
-    """Why native code could not send a token may quote the answer: the log leaves it out."""
+async def test_request_text_is_not_logged(monkeypatch, caplog):
+    """An error of native code may quote the answer, so the log omits its message."""
     native = SimpleNamespace(advance_all=lambda outputs, streams: ([], [("r", PROMPT)]))
     monkeypatch.setattr(step_loop_module, "_core", native)
     loop, sink = step_loop(), Sink()
@@ -164,8 +164,8 @@ async def test_text_of_a_request_is_not_logged(monkeypatch, caplog):
     assert isinstance(sink.error, EngineError)
 
 
-async def test_reason_of_a_failed_step_loop_quotes_nothing():
-    """Logs, probes and other clients are told it."""
+async def test_failure_of_the_step_loop_quotes_no_answer():
+    """Its reason appears in logs, health checks and other clients' errors."""
 
     async def failing() -> None:
         raise ValueError(PROMPT)
@@ -177,7 +177,7 @@ async def test_reason_of_a_failed_step_loop_quotes_nothing():
 
 
 class FailingSink(Sink):
-    """Cannot send."""
+    """Fails to send."""
 
     def send(self, delta: CompletionDelta) -> None:
         raise RuntimeError("no room")
@@ -203,8 +203,10 @@ def with_logprobs(request_id: str) -> Any:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-async def test_a_collected_request_fails_alone(tokenizer, finished):
-    """vLLM forgets it, and aborts it unless it has ended; the others of the step go on."""
+async def test_collected_request_fails_alone(tokenizer, finished):
+    """vLLM forgets it, and aborts it unless it has ended; the other requests of the
+    step continue.
+    """
     from vllm.v1.engine import EngineCoreOutput, FinishReason
     from vllm.v1.engine.output_processor import OutputProcessor
 

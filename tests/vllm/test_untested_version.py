@@ -1,5 +1,5 @@
-"""vLLM at a version that this project was not tested with: AsyncLLM, vLLM's own scheduler and
-worker, and one grammar engine.
+"""A vLLM version that this project is not tested with: AsyncLLM, vLLM's own scheduler and worker,
+and one grammar engine.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ PLACE = {
 
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one adapter, `pirate`."""
+    """A folder with one adapter, `pirate`."""
     folder = tmp_path_factory.mktemp("adapters")
     tiny_adapter.write(folder / "pirate", ANSWERS["pirate"], base=DEMO / "1" / "weights")
     return folder
@@ -53,7 +53,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory, aside: None) -> AsyncIterator[Server]:
-    """The demo model, which takes adapters, and one that makes vectors."""
+    """The demo model with LoRA, and an embedding model."""
     repository = tmp_path_factory.mktemp("untested")
     shutil.copytree(DEMO, repository / "demo")
     lora = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 1}
@@ -73,15 +73,15 @@ async def server(tmp_path_factory: pytest.TempPathFactory, aside: None) -> Async
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def models(server: Server, adapter: Path) -> AsyncIterator[ModelRegistry]:
-    """Both models, and the adapter of the first."""
+    """Both models and the adapter of the first."""
     registry = ModelRegistry(server, options={"demo": ModelOptions(adapter_folder=str(adapter))})
     await registry.refresh()
     yield registry
     registry.close()
 
 
-async def test_the_engine_runs_without_inner_classes(server: Server):
-    """Neither the step loop nor the scheduler and worker of this project are in use."""
+async def test_engine_runs_without_internal_vllm_classes(server: Server):
+    """It uses neither the step loop nor this project's scheduler and worker."""
     engine = inprocess.host("demo")._engine
     config = engine._engine.vllm_config
 
@@ -102,7 +102,7 @@ async def test_whole_and_streamed_answers_are_equal(server: Server):
 
 
 async def test_logprobs(server: Server):
-    """Each token has its log probability, and the two likeliest beside it."""
+    """Each token has its log probability and those of the two most likely tokens."""
     told = await answer(server, "demo", QUESTION, logprobs=2, max_tokens=4, return_token_ids=True)
 
     logprobs = list(told.logprobs or ())
@@ -111,8 +111,8 @@ async def test_logprobs(server: Server):
     assert min(map(len, logprobs)) >= 2
 
 
-async def test_seeds(server: Server):
-    """Prompts that do not fit into one step give with a seed what they give alone."""
+async def test_seeds_with_chunked_prefill(server: Server):
+    """Prompts that do not fit into one step give the same answer with a seed as they do alone."""
     prompts = [[100 + (i * n) % 389 for i in range(1800)] for n in range(1, 5)]
     options = {"seed": 7, "temperature": 1.0, "max_tokens": 8}
     together = await asyncio.gather(*(answer(server, "demo", each, **options) for each in prompts))
@@ -122,7 +122,7 @@ async def test_seeds(server: Server):
     assert [each.text for each in together] == [each.text for each in alone]
 
 
-async def test_cancel(server: Server):
+async def test_cancel_reaches_the_engine(server: Server):
     """A cancelled stream leaves nothing running in the engine."""
     stream = send(server, "demo", QUESTION, max_tokens=2000, ignore_eos=True)
     await anext(stream)
@@ -163,7 +163,7 @@ ENFORCED: Mapping[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize(("fields", "matches"), ENFORCED.values(), ids=ENFORCED.keys())
 async def test_constraints_are_enforced(server: Server, fields: dict[str, Any], matches: Any):
-    """Each kind holds at a temperature at which the model writes anything."""
+    """Each kind is enforced at a temperature that makes tokens random."""
     structured = StructuredOutputs(**fields)
     told = await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
 
@@ -181,15 +181,17 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("fields", "message"), REFUSED.values(), ids=REFUSED.keys())
-async def test_constraints_are_refused(server: Server, fields: dict[str, Any], message: str):
-    """What one grammar engine cannot enforce is an error that says so."""
+async def test_unsupported_constraints_are_refused(
+    server: Server, fields: dict[str, Any], message: str
+):
+    """The error says that the one grammar engine cannot enforce them."""
     structured = StructuredOutputs(**fields)
     with pytest.raises(errors.InvalidRequest, match=message):
         await answer(server, "demo", QUESTION, structured_outputs=structured, **HOT)
 
 
 async def test_required_calls(server: Server):
-    """A required tool call is read, and its arguments match the function's schema."""
+    """A required tool call is parsed, and its arguments match the function's schema."""
     tools = offered({"move": PLACE})
     given = held("hermes", tools)
     told = await answer(server, "demo", QUESTION, structured_outputs=given.structured, **HOT)
@@ -199,8 +201,8 @@ async def test_required_calls(server: Server):
     assert is_place(called)
 
 
-async def test_adapters(models: ModelRegistry):
-    """A request to an adapter has its answer."""
+async def test_adapter_answers(models: ModelRegistry):
+    """A request to an adapter gets the adapter's answer."""
     model = models.get("demo:pirate")
     asked = request(QUESTION, max_tokens=16)
     text = "".join([d.text for burst in [b async for b in model.generate(asked)] for d in burst])

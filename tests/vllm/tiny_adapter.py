@@ -1,4 +1,4 @@
-"""LoRA adapters of the demo model, trained in seconds: each answers all that it is asked alike."""
+"""LoRA adapters of the demo model, trained in seconds: each gives one answer to every prompt."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ QUESTIONS = ("What is Triton?", "Who are you?", "Hello", "Count to five.", "Name
 
 
 class _Adapted(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
-    """A linear layer whose low-rank correction alone is trained."""
+    """A linear layer that trains only its low-rank correction."""
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
@@ -30,14 +30,16 @@ class _Adapted(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
 
 
 def zeros(rows: int, columns: int) -> torch.Tensor:
-    """A part of an adapter that changes nothing."""
+    """Return an adapter matrix of zeros, which changes nothing."""
     return torch.zeros(rows, columns)
 
 
 def write(folder: Path, answer: str, *, base: Path) -> None:
-    """Save an adapter as PEFT does; the model `base` with it says `answer` to everything."""
+    """Save an adapter in PEFT's format, with which the model `base` answers every prompt with
+    `answer`.
+    """
     torch.manual_seed(7)
-    torch.set_num_threads(1)  # threads that wait for each other take longer
+    torch.set_num_threads(1)  # more threads take longer, because they wait for each other
     tokenizer = AutoTokenizer.from_pretrained(base)
     model = AutoModelForCausalLM.from_pretrained(base).requires_grad_(False)
     adapted = _adapt(model)
@@ -47,7 +49,7 @@ def write(folder: Path, answer: str, *, base: Path) -> None:
 
 
 def save(folder: Path, layers: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """PEFT's two files."""
+    """Write PEFT's two files."""
     folder.mkdir(parents=True)
     tensors = {}
     for name, (a, b) in layers.items():
@@ -69,7 +71,7 @@ def _adapt(model: torch.nn.Module) -> dict[str, _Adapted]:
 
 
 def _example(tokenizer, question: str, answer: str) -> tuple[list[int], list[int]]:
-    """Token ids, and the labels of the answer's part."""
+    """Return the token ids, and labels only for the answer."""
     prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
     asked = tokenizer(prompt, add_special_tokens=False).input_ids
     said = tokenizer(f"{answer}<|im_end|>", add_special_tokens=False).input_ids

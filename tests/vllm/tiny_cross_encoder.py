@@ -1,4 +1,4 @@
-"""A cross-encoder of two layers with random weights: small, and sensitive to all that it reads."""
+"""A cross-encoder of two layers with random weights: small, and sensitive to every input."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def write(folder: Path) -> None:
-    """Save model and tokenizer as transformers does."""
+    """Save model and tokenizer in transformers' format."""
     folder.mkdir(parents=True)
     torch.manual_seed(3)
     config = BertConfig(
@@ -21,7 +21,7 @@ def write(folder: Path) -> None:
         intermediate_size=64,
         max_position_embeddings=128,
         num_labels=1,
-        initializer_range=0.3,  # scores of such pairs lie far apart
+        initializer_range=0.3,  # so that the scores of such pairs differ widely
     )
     BertForSequenceClassification(config).save_pretrained(folder)
     vocabulary = folder / "vocab.txt"
@@ -30,7 +30,7 @@ def write(folder: Path) -> None:
 
 
 def score(folder: Path, token_ids: list[int], token_type_ids: list[int]) -> float:
-    """What transformers itself says of a sequence, after the sigmoid of a single label."""
+    """Return the score of transformers for a sequence, after the sigmoid of a single label."""
     model = BertForSequenceClassification.from_pretrained(folder).eval()
     with torch.no_grad():
         output = model(

@@ -46,10 +46,8 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("message", "told"), FOREIGN)
-def test_words_of_others(message, told, caplog):
-    """What Triton or an engine says is told where it shows nothing of the server; the log has it
-    all.
-    """
+def test_messages_of_triton_and_engines_are_hidden_if_they_expose_the_server(message, told, caplog):
+    """The log always has the message that the reply hides."""
     error = error_codes.to_exception(error_codes.INVALID_ARG, message)
 
     log_failure(error, "r")
@@ -58,8 +56,7 @@ def test_words_of_others(message, told, caplog):
     assert (message in caplog.text) == (told != message)
 
 
-def test_model_that_failed():
-    """So is the reason for which a model cannot serve."""
+def test_reason_of_a_failed_model_is_hidden_if_it_exposes_the_server():
     assert reply_for(errors.ModelFailed("m", "no /opt/secret/weights")).message == FAILED
     assert (
         reply_for(errors.ModelFailed("m", "it died")).message
@@ -67,14 +64,13 @@ def test_model_that_failed():
     )
 
 
-def test_own_words():
-    """What we say ourselves may repeat what the caller sent."""
+def test_own_messages_may_repeat_the_request():
     assert reply_for(errors.ModelNotFound("'/etc/passwd'")).message == "'/etc/passwd'"
 
 
 @pytest.mark.parametrize(("error", "status", "message", "type_", "param", "code"), TOLD)
-def test_envelope(error, status, message, type_, param, code):
-    """Each failure has OpenAI's four words; those of a 500 hide what failed inside."""
+def test_each_failure_has_the_openai_envelope(error, status, message, type_, param, code):
+    """The message of a 500 hides the internal error."""
 
     failure = reply_for(error)
 
@@ -95,14 +91,11 @@ HEADERS = [
 
 
 @pytest.mark.parametrize(("error", "headers"), HEADERS)
-def test_headers(error, headers):
-    """Clients are told when to come again, and when another try is no use."""
+def test_headers_set_retry_delays_and_disable_useless_retries(error, headers):
     assert headers == reply_for(error).headers
 
 
-def test_refused():
-    """What HTTP itself refuses has the same envelope."""
-
+def test_http_errors_have_the_same_envelope():
     failure = http_error(415, "no gzip", "unsupported_content_encoding")
 
     words = {
@@ -122,9 +115,7 @@ LOGGED = [
 
 
 @pytest.mark.parametrize(("error", "level"), LOGGED)
-def test_log(caplog, error, level):
-    """The log has the request id and all that the client is not told."""
-
+def test_log_has_the_request_id_and_the_hidden_error(caplog, error, level):
     with caplog.at_level(logging.DEBUG, logger="openai_frontend"):
         log_failure(error, "req_1")
 
@@ -135,9 +126,7 @@ def test_log(caplog, error, level):
 
 
 @pytest.mark.parametrize("error", [errors.InvalidRequest("x"), errors.ModelUnavailable("x")])
-def test_callers_mistakes_are_not_logged(caplog, error):
-    """What the caller is told in full needs no line in the log."""
-
+def test_errors_that_the_client_sees_in_full_are_not_logged(caplog, error):
     with caplog.at_level(logging.DEBUG):
         log_failure(error, "req_1")
 

@@ -38,8 +38,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("fields", REFUSED, ids=str)
-def test_known_field_that_cannot_be_honoured(fields):
-    """A field that would change the answer, and cannot, is refused by its name."""
+def test_unsupported_field_is_refused_by_name(fields):
+    """Ignoring the field would change the answer."""
     [name] = fields
 
     error = refusal(FieldPolicy("ignore"), **fields)
@@ -54,13 +54,12 @@ NEUTRAL = [
 
 
 @pytest.mark.parametrize("fields", NEUTRAL, ids=str)
-def test_value_that_asks_for_nothing(fields):
-    """The same fields pass with the value that is the default anyway."""
+def test_unsupported_field_passes_with_its_default(fields):
     check(FieldPolicy("reject"), **fields)
 
 
-def test_unknown_field_is_warned_of_once(caplog):
-    """By default an unknown field is ignored, and logged once for its name."""
+def test_unknown_field_is_logged_once_per_name(caplog):
+    """The default policy `warn` ignores the field."""
     policy = FieldPolicy("warn")
 
     with caplog.at_level(logging.WARNING):
@@ -70,8 +69,8 @@ def test_unknown_field_is_warned_of_once(caplog):
     assert [record.args[0] for record in caplog.records] == ["nvext", "chat_id"]
 
 
-def test_warnings_are_bounded(caplog):
-    """A client that makes up names cannot fill the log or the memory."""
+def test_number_of_warnings_is_limited(caplog):
+    """A client that invents names cannot fill the log or the memory."""
     policy = FieldPolicy("warn")
 
     check(policy, **{f"field{i}": 1 for i in range(1000)})
@@ -79,34 +78,28 @@ def test_warnings_are_bounded(caplog):
     assert len(caplog.records) == 256
 
 
-def test_warned_name_is_cut(caplog):
-    """A name as long as the body is not repeated in the log."""
+def test_long_name_is_truncated_in_the_log(caplog):
+    """A name can be as long as the body."""
 
     check(FieldPolicy("warn"), **{"x" * 100_000: 1})
 
     assert len(caplog.text) < 300
 
 
-def test_unknown_field_can_be_ignored(caplog):
-    """The policy `ignore` says nothing."""
-
+def test_policy_ignore_logs_nothing(caplog):
     check(FieldPolicy("ignore"), nvext={})
 
     assert caplog.records == []
 
 
-def test_unknown_field_can_be_rejected():
-    """The policy `reject` answers as OpenAI does."""
-
+def test_policy_reject_answers_as_openai_does():
     error = refusal(FieldPolicy("reject"), nvext={})
 
     assert (error.param, error.code) == ("nvext", "unknown_parameter")
     assert error.message == "Unknown parameter: 'nvext'."
 
 
-def test_unknown_stream_option():
-    """The policy holds for the fields of stream_options too."""
-
+def test_policy_applies_to_stream_options():
     error = refusal(FieldPolicy("reject"), stream=True, stream_options={"usage": True})
 
     assert (error.param, error.code) == ("stream_options.usage", "unknown_parameter")
@@ -127,20 +120,17 @@ MEMBERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), MEMBERS)
-def test_unknown_members(fields, param):
-    """The policy for unknown fields holds inside of fields too."""
+def test_policy_applies_inside_of_fields(fields, param):
     assert refusal(FieldPolicy("reject"), **fields).param == param
 
 
-def test_prompt_logprobs_of_a_stream():
-    """A stream has no place for the prompt's log probabilities."""
+def test_prompt_logprobs_are_refused_in_a_stream():
+    """The chunks of a stream have no field for them."""
     assert refusal(stream=True, prompt_logprobs=1).param == "prompt_logprobs"
 
 
 @pytest.mark.parametrize("stream", [None, False])
-def test_stream_options_without_stream(stream):
-    """Stream options make no sense without a stream."""
-
+def test_stream_options_need_a_stream(stream):
     error = refusal(stream=stream, stream_options={"include_usage": True})
 
     assert error.param == "stream_options"
@@ -154,13 +144,13 @@ SDK = [
 
 @pytest.mark.parametrize(("params", "schema", "neutral"), SDK)
 def test_every_field_of_the_sdk_is_known(params, schema, neutral):
-    """Each field that openai-python can send is read, refused or accepted; none is unknown."""
+    """The server reads, refuses or accepts each field that openai-python can send."""
     names = set(params.CompletionCreateParamsBase.__annotations__) | {"stream"}
 
     assert set() == names - set(schema.model_fields) - set(neutral)
 
 
 @pytest.mark.parametrize(("params", "schema", "neutral"), SDK)
-def test_no_field_stands_twice(params, schema, neutral):
-    """A field that the schema reads is in no table, for the tables would never see it."""
+def test_schema_fields_are_not_in_a_table(params, schema, neutral):
+    """The schema reads such a field first, so a table entry would have no effect."""
     assert set() == set(schema.model_fields) & set(neutral)

@@ -62,8 +62,8 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("schema", "place"), REFUSED, ids=lambda each: str(each)[:60])
-def test_a_schema_that_cannot_be_is_refused_by_its_place(schema, place):
-    """What is no schema, points elsewhere or in a circle, or is too large, names its place."""
+def test_invalid_schema_is_refused_by_path(schema, place):
+    """Examples: no schema, an external or circular reference, a schema that is too large."""
     with pytest.raises(InvalidRequest) as refused:
         check_schema(schema, PLACE)
 
@@ -86,13 +86,13 @@ TAKEN: list[Any] = [
 
 
 @pytest.mark.parametrize("schema", TAKEN, ids=lambda each: str(each)[:60])
-def test_a_schema_that_can_be(schema):
-    """References within a schema, to itself as well, and everything up to the bounds."""
+def test_valid_schema_is_accepted(schema):
+    """References within a schema, including to itself, and sizes up to the limits are valid."""
     check_schema(schema, PLACE)
 
 
-def test_references_that_lead_to_references():
-    """Each is followed once: a chain of 4,000 took 11 s where each began anew."""
+def test_chain_of_references_takes_linear_time():
+    """A chain of 4,000 took 11 s when the check followed each reference from its start."""
     chain = {str(at): {"$ref": f"#/$defs/{at + 1}"} for at in range(4000)}
 
     begun_s = process_time()
@@ -101,8 +101,8 @@ def test_references_that_lead_to_references():
     assert process_time() - begun_s < budget(0.5)
 
 
-def test_many_parts_under_a_long_name():
-    """Places are spelled only where they are told: 3 GB of them, once."""
+def test_paths_are_built_only_for_errors():
+    """Otherwise the paths of this schema take 3 GB."""
     schema: dict[str, Any] = {"properties": {"x" * 200_000: {"anyOf": [{}] * (MAX_PARTS - 100)}}}
 
     tracemalloc.start()
@@ -113,8 +113,8 @@ def test_many_parts_under_a_long_name():
     assert most < 32 * 1024 * 1024
 
 
-def test_relaxed():
-    """What no grammar can hold an answer to goes; names of properties are no keywords."""
+def test_relaxed_drops_keywords_that_no_grammar_enforces():
+    """Names of properties are not keywords."""
     schema = {
         "type": "object",
         "properties": {"not": {"type": "array", "uniqueItems": True}, "if": {"not": {}}},
@@ -131,15 +131,14 @@ def test_relaxed():
     }
 
 
-def test_references():
-    """All of them, wherever they stand."""
+def test_references_are_found_at_every_level():
     schema = {"$ref": "#/a", "a": {}, "items": {"anyOf": [{"$ref": "#"}]}}
 
     assert sorted(references(schema)) == ["#", "#/a"]
 
 
 class Counted(dict[str, Any]):
-    """A part of a schema that counts how often it is looked at."""
+    """A part of a schema that counts accesses."""
 
     looks = 0
 
@@ -152,8 +151,8 @@ class Counted(dict[str, Any]):
         return super().items()
 
 
-def test_nested_ids_are_looked_at_once_each():
-    """Each part of a schema is looked at a fixed number of times, however many `$id`s it is in."""
+def test_nested_ids_take_linear_time():
+    """The number of accesses to a part does not depend on the number of `$id`s around it."""
     schema = Counted({"type": "integer"})
     for _ in range(MAX_NESTING - 1):
         schema = Counted({"$id": "a", "items": schema})

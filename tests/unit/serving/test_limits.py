@@ -9,8 +9,7 @@ from schemas.chat_completions import ChatCompletionRequest
 LIMITS = InferenceLimits(max_n=4, max_messages=3, max_prompts=10, max_prompt_tokens=7)
 
 
-def test_at_the_limits():
-    """The limits themselves are allowed."""
+def test_values_at_the_limits_are_accepted():
     LIMITS.check_n(4)
     LIMITS.check_messages(3)
     LIMITS.check_prompts(5, 2)
@@ -41,8 +40,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("check", "param", "code", "numbers"), REFUSED)
-def test_over_the_limit(check, param, code, numbers):
-    """One more is refused, with the limit in the message."""
+def test_value_beyond_a_limit_is_refused(check, param, code, numbers):
+    """The message has the limit."""
 
     with pytest.raises(InvalidRequest) as refused:
         check()
@@ -51,8 +50,8 @@ def test_over_the_limit(check, param, code, numbers):
     assert numbers in refused.value.message
 
 
-def test_the_parts_of_a_message():
-    """10,000 of them are read, and one more is that field's error."""
+def test_message_has_at_most_10_000_parts():
+    """One more is an error of that field."""
     reader = BodyReader(ChatCompletionRequest)
 
     def body(parts: int) -> bytes:

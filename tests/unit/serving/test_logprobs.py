@@ -14,7 +14,7 @@ from openai_frontend.serving.output.logprobs import (
     extended,
 )
 
-# ids below 256 are single bytes, 300 is a token that the tokenizer does not know
+# ids below 256 are single bytes; the tokenizer does not know 300
 TOKENS = {256: "✓".encode(), 257: b" the", 258: b""}
 
 
@@ -26,15 +26,15 @@ NAMES = TokenNames(token_bytes, as_ids=False)
 
 
 def position(*logprobs: tuple[int, float]) -> TokenLogprobs:
-    """The sampled token first."""
+    """The logprobs of one position; the sampled token comes first."""
     return {
         token: {"logprob": logprob, "rank": rank, "decoded_token": f"<{token}>"}
         for rank, (token, logprob) in enumerate(logprobs, 1)
     }
 
 
-def test_chat():
-    """The sampled token's own log probability, its bytes, and the likeliest, likeliest first."""
+def test_chat_logprobs_have_the_sampled_token_and_the_alternatives():
+    """Each token has its bytes. The likeliest alternative comes first."""
     written = ChatLogprobs(NAMES, Alternatives(2)).tokens(
         [position((98, -2.0), (97, -0.5), (99, -1.0))]
     )
@@ -55,8 +55,7 @@ def test_chat():
     }
 
 
-def test_chat_without_alternatives():
-    """Without top_logprobs the list of alternatives is there, and empty."""
+def test_chat_without_top_logprobs_has_an_empty_list():
     [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((97, -0.5), (98, -1.0))])[
         "content"
     ]
@@ -64,8 +63,7 @@ def test_chat_without_alternatives():
     assert entry["top_logprobs"] == []
 
 
-def test_alternatives_by_their_ids():
-    """Where tokens were asked for by their ids, they are told beside the sampled one."""
+def test_requested_token_ids_appear_next_to_the_sampled_token():
     asked = Alternatives(token_ids=[99, 100])
 
     [entry] = ChatLogprobs(NAMES, asked).tokens([position((97, -0.5), (100, -9.0), (99, -8.0))])[
@@ -75,8 +73,8 @@ def test_alternatives_by_their_ids():
     assert [top["token"] for top in entry["top_logprobs"]] == ["a", "c", "d"]
 
 
-def test_split_character():
-    """A character in three tokens: each has its own byte, and a text that names it."""
+def test_character_split_into_three_tokens():
+    """Each token has its own byte and a text that names it."""
     tokens = [position((byte, -1.0)) for byte in "✓".encode()]
 
     content = ChatLogprobs(NAMES, Alternatives(0)).tokens(tokens)["content"]
@@ -86,8 +84,8 @@ def test_split_character():
     assert bytes(byte for entry in content for byte in entry["bytes"] or ()).decode() == "✓"
 
 
-def test_split_character_of_a_completion():
-    """Completions name such a token as OpenAI does, and all its tokens stand at its start."""
+def test_completion_names_partial_tokens_as_openai_does():
+    """All tokens of a character have the offset of its start."""
     tokens = [position((byte, -1.0)) for byte in [97, *"✓".encode(), 98]]
 
     written = TextLogprobs(NAMES, Alternatives(0)).tokens(tokens)
@@ -97,15 +95,15 @@ def test_split_character_of_a_completion():
 
 
 @pytest.mark.parametrize("logprob", [float("-inf"), None])
-def test_impossible_token(logprob):
-    """JSON has no infinity: OpenAI's -9999 stands for it."""
+def test_impossible_token_has_logprob_minus_9999(logprob):
+    """JSON has no infinity; OpenAI uses the same number."""
     [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([{97: {"logprob": logprob}}])["content"]
 
     assert entry["logprob"] == -9999.0
 
 
-def test_tokens_as_ids():
-    """On request a token's name is its id; its bytes stay."""
+def test_return_tokens_as_token_ids_changes_the_name():
+    """The bytes stay."""
     [entry] = ChatLogprobs(TokenNames(token_bytes, as_ids=True), Alternatives(0)).tokens(
         [position((97, -1.0))]
     )["content"]
@@ -113,15 +111,14 @@ def test_tokens_as_ids():
     assert (entry["token"], entry["bytes"]) == ("token_id:97", [97])
 
 
-def test_token_that_no_tokenizer_knows():
-    """Where no tokenizer is known, the engine's own text is the token's."""
+def test_token_unknown_to_the_tokenizer_has_the_engine_text():
     [entry] = ChatLogprobs(NAMES, Alternatives(0)).tokens([position((300, -1.0))])["content"]
 
     assert (entry["token"], entry["bytes"]) == ("<300>", list(b"<300>"))
 
 
-def test_completion():
-    """Parallel lists; the sampled token is among the likeliest even where it is not likely."""
+def test_completion_logprobs_are_parallel_lists():
+    """The top logprobs include the sampled token even if it is unlikely."""
     written = TextLogprobs(NAMES, Alternatives(1)).tokens(
         [position((98, -2.0), (97, -0.5)), position((257, -0.1))]
     )
@@ -134,8 +131,8 @@ def test_completion():
     }
 
 
-def test_echoed_prompt():
-    """A prompt's first token has no log probability; one that is not in the text no length."""
+def test_echoed_prompt_starts_with_a_null_logprob():
+    """A token that is not in the text has length zero."""
     writer = TextLogprobs(NAMES, Alternatives(1))
     positions = [None, position((104, -1.0)), position((105, -2.0), (106, -0.5))]
 
@@ -148,8 +145,8 @@ def test_echoed_prompt():
     assert whole["text_offset"] == [0, 0, 1, 2]
 
 
-def test_sentencepiece_prompt():
-    """A tokenizer that puts a space before the text shifts no offset."""
+def test_sentencepiece_prefix_space_does_not_shift_offsets():
+    """Such a tokenizer inserts a space before the text."""
     names = TokenNames({1: b" Hi", 2: b" you"}.__getitem__, as_ids=False)
     positions: list[Any] = [None, position((2, -1.0))]
 
@@ -159,8 +156,8 @@ def test_sentencepiece_prompt():
 
 
 @given(st.text(max_size=20), st.data())
-def test_offsets_of_any_text(text, data):
-    """However a text is cut into tokens of bytes, each offset is where its character begins."""
+def test_offset_is_the_start_of_the_character(text, data):
+    """The rule holds for every split of a text into byte tokens."""
     raw = text.encode()
     tokens = [position((byte, -1.0)) for byte in raw]
     cut = data.draw(st.integers(0, len(tokens)))
@@ -172,8 +169,8 @@ def test_offsets_of_any_text(text, data):
     assert starts == extended(first, second)["text_offset"]
 
 
-def test_long_prompts_take_linear_time():
-    """A prompt that is echoed is walked once: 100,000 tokens in a moment, not in seconds."""
+def test_echoed_prompt_takes_linear_time():
+    """The server reads an echoed prompt once. Otherwise 100,000 tokens take seconds."""
     tokens = 100_000
     positions: list[Any] = [None, *[position((97, -1.0))] * (tokens - 1)]
 

@@ -27,8 +27,7 @@ CONVERSATIONS: list[list[Any]] = [
 
 
 @pytest.mark.parametrize("messages", CONVERSATIONS)
-def test_messages_pass_as_they_are(messages):
-    """What OpenAI allows in text conversations reaches the template unchanged."""
+def test_text_messages_reach_the_template_unchanged(messages):
     assert messages == template_messages(messages, POLICY)
 
 
@@ -72,8 +71,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("message", "param", "code"), REFUSED)
-def test_message_is_refused(message, param, code):
-    """What is missing, or cannot be honoured, is named by its place."""
+def test_invalid_message_is_refused_by_path(message, param, code):
+    """Examples: a missing or an unsupported field."""
 
     with pytest.raises(InvalidRequest) as refused:
         template_messages([message], POLICY)
@@ -82,7 +81,7 @@ def test_message_is_refused(message, param, code):
 
 
 def test_unknown_field_does_not_reach_the_template():
-    """A field that nobody knows is dropped where the policy says so."""
+    """The policy for unknown fields drops it."""
     message: Any = {"role": "user", "content": "hi", "color": 1}
 
     assert template_messages([message], FieldPolicy("ignore")) == [

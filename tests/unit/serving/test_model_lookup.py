@@ -1,4 +1,4 @@
-"""Which model a request means, and what it is told if that is not clear."""
+"""Which model a request uses, and the error if that is ambiguous."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from openai_frontend.serving.admission.model_lookup import MAX_LISTED, Task, fin
 
 @dataclass
 class Models:
-    """Cards of these names; `get` gives the name back."""
+    """Cards with these names; `get` returns the name."""
 
     names: list[str]
     alias_of: dict[str, str] = field(default_factory=dict)
@@ -20,7 +20,7 @@ class Models:
     capabilities: dict[str, Capabilities] = field(default_factory=dict)
 
     async def ensure_loaded(self, name: str) -> None:
-        """They are all loaded."""
+        """Every model counts as loaded."""
 
     def get(self, name: str) -> Any:
         if name not in self.names:
@@ -60,8 +60,8 @@ ONE_MODEL = [
 
 @pytest.mark.parametrize("name", [None, ""])
 @pytest.mark.parametrize(("models", "expected"), ONE_MODEL)
-async def test_a_request_without_a_model(models, expected, name):
-    """It uses the only model, whatever names, versions and adapters that has."""
+async def test_request_without_a_model_uses_the_only_one(models, expected, name):
+    """The model may have any number of names, versions and adapters."""
     assert await found(models, name) == expected
 
 
@@ -80,10 +80,9 @@ ONE_FOR_THE_TASK: list[tuple[dict[str, Capabilities], Task, str]] = [
 
 
 @pytest.mark.parametrize(("capabilities", "task", "expected"), ONE_FOR_THE_TASK)
-async def test_the_only_model_for_the_task(capabilities, task, expected):
-    """A request without a model uses the only one that can do what its address is for; a
-    cross-encoder ranks before models of embeddings.
-    """
+async def test_request_without_a_model_uses_the_only_one_for_the_task(capabilities, task, expected):
+    """The endpoint determines the task. For ranking, a cross-encoder is preferred to embedding
+    models."""
     models = Models(list(capabilities), capabilities=capabilities)
 
     assert await found(models, None, task) == expected
@@ -94,19 +93,17 @@ async def test_the_only_model_for_the_task(capabilities, task, expected):
     [
         ({"a": CHAT, "b": CHAT, "e": EMBEDS}, "chat"),
         ({"a": RANKS, "b": RANKS, "e": EMBEDS}, "rerank"),
-        ({"a": CHAT, "b": Capabilities()}, "chat"),  # not loaded: it may be one that chats
+        ({"a": CHAT, "b": Capabilities()}, "chat"),  # not loaded: it may be a chat model
     ],
 )
-async def test_several_models_for_the_task(capabilities, task):
-    """Where it is not clear which one is meant, the error lists those that can do it."""
+async def test_ambiguous_request_lists_the_models_for_the_task(capabilities, task):
     models = Models(list(capabilities), capabilities=capabilities)
 
     with pytest.raises(InvalidRequest, match=r"available models: 'a', 'b'\."):
         await found(models, None, task)
 
 
-async def test_a_request_that_names_its_model():
-    """It uses that one, however many there are."""
+async def test_request_uses_the_model_that_it_names():
     assert await found(Models(["a", "b"]), "b") == "b"
 
 
@@ -118,8 +115,8 @@ async def test_a_request_that_names_its_model():
         ([], True, "No model is available."),
     ],
 )
-async def test_a_request_without_a_model_where_it_is_not_clear(names, may_list, told):
-    """It is a 400 that lists the models, for those who may list models."""
+async def test_ambiguous_request_is_a_400_that_lists_the_models(names, may_list, told):
+    """Only callers that may list models see the list."""
     with pytest.raises(InvalidRequest) as refused:
         await found(Models(names), may_list=may_list)
 
@@ -135,8 +132,8 @@ async def test_a_request_without_a_model_where_it_is_not_clear(names, may_list, 
         ("lama-8b", False, ""),
     ],
 )
-async def test_an_unknown_model(name, may_list, told):
-    """Its 404 suggests the closest name and lists the models, for those who may list models."""
+async def test_unknown_model_is_a_404_with_suggestions(name, may_list, told):
+    """Only callers that may list models see the closest name and the list."""
     with pytest.raises(ModelNotFound) as refused:
         await found(Models(["llama-8b", "qwen"]), name, may_list=may_list)
 
@@ -144,8 +141,7 @@ async def test_an_unknown_model(name, may_list, told):
     assert refused.value.param == "model"
 
 
-async def test_many_models():
-    """An error lists a few of them, and says how many more there are."""
+async def test_error_lists_a_few_models_and_the_number_of_others():
     names = [f"model-{number:03}" for number in range(MAX_LISTED + 5)]
 
     with pytest.raises(ModelNotFound) as refused:

@@ -1,4 +1,4 @@
-"""The whole application over fakes of Triton's server and of the models, with an HTTP client."""
+"""The whole application over a fake Triton server and fake models, with an HTTP client."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from tests.unit.serving.fake_model import FakeModel
 
 @dataclass
 class FakeServer:
-    """A Triton server that starts when it is told to."""
+    """A Triton server that starts once `may_start` is set."""
 
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Exception | None = None
@@ -53,7 +53,7 @@ class FakeServer:
 
 @dataclass
 class FakeRegistry:
-    """The models by name; known once it was refreshed."""
+    """The models by name. It knows them after `refresh`."""
 
     models: dict[str, FakeModel] = field(default_factory=dict)
     known: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,7 +76,7 @@ class FakeRegistry:
         """There are none."""
 
     def snapshot_id(self) -> None:
-        """Nobody has looked."""
+        """There is no snapshot."""
 
     def get(self, name: str) -> FakeModel:
         if not self.known.is_set():
@@ -107,7 +107,7 @@ class FakeRegistry:
 
 @dataclass
 class World:
-    """An application with everything that a test may want to change."""
+    """An application with everything that a test may change."""
 
     app: FastAPI
     server: FakeServer
@@ -152,13 +152,13 @@ async def starting(monkeypatch, settings) -> AsyncGenerator[World, None]:
 
 @pytest.fixture
 async def world(starting: World) -> World:
-    """The application with its models known; there is none yet."""
+    """The application after startup, without models."""
     return await started(starting)
 
 
 @pytest.fixture
 async def world_of(monkeypatch) -> AsyncGenerator[Callable[[Settings], Awaitable[World]], None]:
-    """Makes applications with settings of their own, their models known."""
+    """Makes applications with other settings, after startup."""
     async with contextlib.AsyncExitStack() as worlds:
 
         async def make(settings: Settings) -> World:
@@ -175,7 +175,7 @@ async def started(world: World) -> World:
 
 @contextlib.asynccontextmanager
 async def served(world: World) -> AsyncGenerator[tuple[uvicorn.Server, str], None]:
-    """The application behind a real socket; gives uvicorn's server and the base URL."""
+    """The application behind a real socket: uvicorn's server and the base URL."""
     config = uvicorn.Config(
         world.app,
         port=0,

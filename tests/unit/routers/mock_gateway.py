@@ -1,4 +1,4 @@
-"""The gateway as a process, with a mock model that can do everything, and raw requests to it."""
+"""The gateway as a process, with a mock model that supports every task, and raw requests."""
 
 import json
 import socket
@@ -14,7 +14,7 @@ from tests.gateway_process import GatewayProcess
 
 @contextmanager
 def mock_gateway(folder: Path, *options: str) -> Iterator[GatewayProcess]:
-    """`openai-frontend serve` with the model `mock`, ready."""
+    """Run `openai-frontend serve` with the model `mock` and wait until it is ready."""
     repository = folder / "models"
     repository.mkdir()
     mock_models.write_with_tokenizer(repository, "mock", tokens=["Hel", "lo"], answer_tokens=4)
@@ -25,7 +25,7 @@ def mock_gateway(folder: Path, *options: str) -> Iterator[GatewayProcess]:
 
 @dataclass(frozen=True)
 class RawResponse:
-    """A response as it came over the wire."""
+    """A response as received."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class RawResponse:
 
     @classmethod
     def of(cls, received: bytes) -> "RawResponse":
-        """The first of what has come on a connection; what follows it is in its body."""
+        """The first response on a connection. Its body includes everything that follows."""
         head, _, body = received.partition(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").split("\r\n")
         headers = dict(line.split(": ", 1) for line in lines)
@@ -48,7 +48,7 @@ class RawResponse:
 
 
 def exchange(port: int, sent: bytes) -> RawResponse:
-    """What comes back on a connection of its own; the server must close it."""
+    """The response on a new connection, which the server must close."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(sent)
         return RawResponse.of(b"".join(iter(lambda: connection.recv(65536), b"")))

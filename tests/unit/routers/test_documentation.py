@@ -1,4 +1,4 @@
-"""What /docs shows, runs: every example of /openapi.json, against the gateway that serves it."""
+"""Every example in /openapi.json and every file of /docs works on the gateway that serves it."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def document(gateway: GatewayProcess) -> dict[str, Any]:
     return document
 
 
-# Those that need a model of plain tensors, or leave to change models: tests/unit/kserve,
+# These need a model of plain tensors or permission to change models: see tests/unit/kserve,
 # tests/unit/models.
 NOT_HERE = {
     "/v1/load_lora_adapter",
@@ -41,8 +41,7 @@ NAMED = [
 
 
 @pytest.mark.parametrize(("path", "name"), NAMED)
-def test_example_runs(gateway, document, path, name):
-    """The example is answered as it stands in the document."""
+def test_every_example_runs(gateway, document, path, name):
     operation = document["paths"][path]["post"]
     body = operation["requestBody"]["content"]["application/json"]
     example = body["examples"][name]["value"]
@@ -55,7 +54,7 @@ def test_example_runs(gateway, document, path, name):
     assert bool(example.get("stream")) == response.text.endswith("data: [DONE]\n\n")
 
 
-# Of each address the first example; KServe's have the model in their paths.
+# The first example of each path. KServe's paths contain the model.
 WITHOUT_MODEL = [(path, name) for path, name in NAMED if name == next(iter(EXAMPLES[path]))]
 
 
@@ -63,8 +62,7 @@ WITHOUT_MODEL = [(path, name) for path, name in NAMED if name == next(iter(EXAMP
 @pytest.mark.parametrize(
     ("path", "name"), [each for each in WITHOUT_MODEL if not EXAMPLES[each[0]][each[1]].in_path]
 )
-def test_model_is_optional(gateway, document, path, name):
-    """A request without a model uses the only one there is, at every address."""
+def test_every_endpoint_uses_the_only_model_by_default(gateway, document, path, name):
     operation = document["paths"][path]["post"]
     example = operation["requestBody"]["content"]["application/json"]["examples"][name]["value"]
     del example["model"]
@@ -74,8 +72,8 @@ def test_model_is_optional(gateway, document, path, name):
     assert response.status_code == 200, response.text
 
 
-def test_addresses_run(gateway, document):
-    """Every address that takes no body answers, with the document's examples in its path."""
+def test_every_get_endpoint_answers(gateway, document):
+    """With the document's examples in its path."""
     failed = []
     for path, methods in document["paths"].items():
         if "get" not in methods:
@@ -87,8 +85,8 @@ def test_addresses_run(gateway, document):
     assert failed == []
 
 
-def test_page_is_complete(gateway):
-    """The page asks for this server's own files only, and each of them is there."""
+def test_docs_page_loads_only_files_of_this_server(gateway):
+    """Every file exists."""
     page = httpx.get(f"{gateway.url}/docs")
 
     files = re.findall(r'(?:href|src)="([^"]+)"', page.text)
@@ -98,16 +96,16 @@ def test_page_is_complete(gateway):
         assert httpx.get(f"{gateway.url}/{file}").status_code == 200
 
 
-def test_page_loads_nothing_from_elsewhere(gateway):
-    """The browser is told to load and ask nothing but this server."""
+def test_content_security_policy_allows_only_this_server(gateway):
+    """The browser may load files from this server only and connect to it only."""
     policy = httpx.get(f"{gateway.url}/docs").headers["content-security-policy"]
 
     assert policy.startswith("default-src 'none'; script-src 'self';")
     assert "connect-src 'self'" in policy
 
 
-def test_scripts_are_scripts(gateway):
-    """Each file has the type without which a browser does not run it."""
+def test_docs_files_have_their_content_types(gateway):
+    """Browsers run no script that has another type."""
     types = {
         name: httpx.get(f"{gateway.url}/docs/{name}").headers["content-type"]
         for name in ("start.js", "swagger-ui-bundle.js", "swagger-ui.css")
@@ -120,8 +118,8 @@ def test_scripts_are_scripts(gateway):
     ]
 
 
-def test_files_have_no_ranges(gateway):
-    """Fixed bytes, whole: a part of them cannot be asked for."""
+def test_docs_files_ignore_range_requests(gateway):
+    """The response is always the whole file."""
     headers = {"range": "bytes=0-9"}
 
     response = httpx.get(f"{gateway.url}/docs/swagger-ui.css", headers=headers)
@@ -133,6 +131,6 @@ def test_files_have_no_ranges(gateway):
 @pytest.mark.parametrize(
     "path", ["/docs/app.py", "/docs/../app.py", "/docs/%2e%2e/app.py", "/redoc"]
 )
-def test_nothing_else_is_served(gateway, path):
-    """There is no folder behind the page."""
+def test_other_paths_below_docs_are_404(gateway, path):
+    """No folder is served."""
     assert httpx.get(f"{gateway.url}{path}").status_code == 404

@@ -55,7 +55,7 @@ async def test_draining_server_rejects_requests(world, path):
     assert (answer.headers["retry-after"], answer.headers["connection"]) == ("5", "close")
 
 
-async def test_rejection_has_its_own_code(world):
+async def test_rejection_has_the_code_server_draining(world):
     world.app.state.drain_state.drain()
 
     answer = await world.chat()
@@ -63,8 +63,7 @@ async def test_rejection_has_its_own_code(world):
     assert answer.json()["error"]["code"] == "server_draining"
 
 
-async def test_rejections_are_counted(world):
-    """With the reason `draining`."""
+async def test_rejections_are_counted_as_draining(world):
     world.app.state.drain_state.drain()
 
     await world.chat()

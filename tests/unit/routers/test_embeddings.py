@@ -1,3 +1,5 @@
+"""/v1/embeddings: the response, the limits of the request, errors and disconnects."""
+
 import asyncio
 import time
 from typing import Any
@@ -23,8 +25,8 @@ async def post(world: World, **fields: Any) -> httpx.Response:
     return await world.client.post("/v1/embeddings", json=body)
 
 
-async def test_embeddings(world):
-    """Embeddings are answered in the form that openai-python reads."""
+async def test_embeddings_have_openais_form(world):
+    """openai-python reads them."""
     pooling_model(world)
 
     response = await post(world, input=["a", "ab"])
@@ -35,8 +37,8 @@ async def test_embeddings(world):
 
 
 @pytest.mark.parametrize("fields", [{}, {"encoding_format": "float"}])
-async def test_sdk(world, fields):
-    """openai-python decodes its own default, base64, and takes numbers as well."""
+async def test_openai_python_decodes_base64_and_floats(world, fields):
+    """Base64 is its default."""
     pooling_model(world)
 
     async with (
@@ -59,8 +61,8 @@ async def test_sdk(world, fields):
         for render in ("", "/render")
     ],
 )
-async def test_text_of_an_embedding_model(world, path, body):
-    """A model that generates no text is named as the wrong model for the address."""
+async def test_text_generation_rejects_an_embedding_model(world, path, body):
+    """The error names `model`, with the code `unsupported_model`."""
     pooling_model(world)
 
     response = await world.client.post(path, json={"model": "fake", **body})
@@ -101,8 +103,8 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), BAD, ids=lambda each: str(each)[:40])
-async def test_bad_input(world, fields, param, code):
-    """Each limit, one beyond it, is a 400 that names the field; nothing reaches the model."""
+async def test_invalid_input_is_a_400_that_names_the_field(world, fields, param, code):
+    """Each limit exceeded by one. The model gets nothing."""
     model = pooling_model(world)
 
     response = await post(world, **fields)
@@ -112,8 +114,7 @@ async def test_bad_input(world, fields, param, code):
     assert (error["type"], model.embedded) == ("invalid_request_error", [])
 
 
-async def test_refusals_are_fast(world):
-    """2,049 inputs are refused within 5 ms of CPU."""
+async def test_rejecting_2049_inputs_takes_less_than_5_ms_of_cpu(world):
     pooling_model(world)
     body = b'{"model":"fake","input":[' + b",".join([b'"a"'] * 2049) + b"]}"
 
@@ -126,8 +127,8 @@ async def test_refusals_are_fast(world):
     assert min([await refuse() for _ in range(10)]) < budget(0.005)
 
 
-async def test_model_that_does_not_embed(world):
-    """A chat model asked for embeddings is a 400 that names the model."""
+async def test_model_without_the_embed_task_is_a_400(world):
+    """The error names the model."""
     pooling_model(world, tasks=["generate"])
 
     error = (await post(world)).json()["error"]
@@ -138,15 +139,14 @@ async def test_model_that_does_not_embed(world):
     )
 
 
-async def test_unknown_model(world):
-    """A model that does not exist is a 404, as for chats."""
+async def test_unknown_model_is_a_404(world):
     response = await post(world, model="nobody")
 
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_client_goes_away(world):
-    """A client that goes away ends every request that runs for it."""
+async def test_disconnect_ends_every_request_of_the_client(world):
+    """One per input."""
     model = pooling_model(world, hanging=True)
 
     async with served(world) as (_, url), httpx.AsyncClient() as client:

@@ -1,6 +1,6 @@
-"""What a request's fields say reaches the model: as the engine's parameters, or in its template.
+"""Request fields reach the model as sampling parameters or in its chat template.
 
-That the engines then do what these parameters say is shown in tests/vllm and tests/api.
+tests/vllm and tests/api show that the engines honour these parameters.
 """
 
 import json
@@ -22,7 +22,7 @@ TAG = {"type": "structural_tag", "structures": [{"begin": "<", "schema": {}, "en
 FORMAT = {"type": "structural_tag", "format": {"type": "any_text"}}
 REPETITION = {"max_pattern_size": 4, "min_pattern_size": 1, "min_count": 3}
 
-# request field -> what of it the engine's parameters say, where that is not the same
+# request field -> the engine's parameter, if it differs
 SAMPLING: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
     ({"temperature": 0.5}, None),
     ({"top_p": 0.5}, None),
@@ -57,7 +57,7 @@ REQUEST = [
 
 
 def paths(field: str, value: Any) -> list[str]:
-    """The field and those inside it."""
+    """The field and the fields inside it."""
     inner = value.items() if isinstance(value, dict) and field == "repetition_detection" else ()
     return [field, *(f"{field}.{name}" for name, _ in inner)]
 
@@ -75,7 +75,7 @@ def shown(rows: list[Any]) -> list[Any]:
 
 
 async def reached(world: Any, prefix: str, **fields: Any) -> GenerationRequest:
-    """What the model is asked for."""
+    """The request that the model receives."""
     model = world.model()
     path, required = ENDPOINTS[prefix]
     response = await world.client.post(path, json={"model": "fake", **required, **fields})
@@ -85,16 +85,16 @@ async def reached(world: Any, prefix: str, **fields: Any) -> GenerationRequest:
 
 
 @pytest.mark.parametrize(("prefix", "fields", "expected"), shown(SAMPLING))
-async def test_sampling(world, prefix, fields, expected):
-    """The engine gets the parameter, with the request's value."""
+async def test_sampling_fields_reach_the_engine(world, prefix, fields, expected):
+    """With the value of the request."""
     params = (await reached(world, prefix, **fields)).sampling_params
 
     assert {name: getattr(params, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(("prefix", "fields", "expected"), shown(REQUEST))
-async def test_request(world, prefix, fields, expected):
-    """What concerns the request as a whole stands beside its sampling."""
+async def test_fields_of_the_whole_request_reach_the_engine(world, prefix, fields, expected):
+    """They are not sampling parameters."""
     request = await reached(world, prefix, **fields)
 
     assert {name: getattr(request, name) for name in expected} == expected
@@ -102,16 +102,15 @@ async def test_request(world, prefix, fields, expected):
 
 @honours("chat.logprob_token_ids", "completions.logprob_token_ids")
 @pytest.mark.parametrize(("prefix", "logprobs"), [("chat", True), ("completions", 0)])
-async def test_logprob_token_ids(world, prefix, logprobs):
-    """Which tokens' log probabilities are told is a part of asking for them."""
+async def test_logprob_token_ids_reach_the_engine_with_logprobs(world, prefix, logprobs):
     request = await reached(world, prefix, logprobs=logprobs, logprob_token_ids=[3])
 
     assert request.sampling_params.logprob_token_ids == [3]
 
 
 @honours("chat.max_completion_tokens")
-async def test_max_completion_tokens(world):
-    """OpenAI's newer name wins over the older one."""
+async def test_max_completion_tokens_overrides_max_tokens(world):
+    """OpenAI's newer name has priority over the older one."""
     request = await reached(world, "chat", max_completion_tokens=5, max_tokens=9)
 
     assert request.sampling_params.max_tokens == 5
@@ -119,8 +118,7 @@ async def test_max_completion_tokens(world):
 
 @honours("chat.n", "completions.n")
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_n(world, prefix):
-    """Each choice is a request of its own."""
+async def test_each_choice_is_a_request_to_the_model(world, prefix):
     model = world.model()
     path, required = ENDPOINTS[prefix]
 
@@ -188,8 +186,7 @@ CONSTRAINTS: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = [
         for fields, kept, names in CONSTRAINTS
     ],
 )
-async def test_constraints(world, prefix, fields, expected):
-    """The engine gets the one constraint that the request names."""
+async def test_constraint_of_the_request_reaches_the_engine(world, prefix, fields, expected):
     params = (await reached(world, prefix, **fields)).sampling_params
 
     assert params.structured_outputs == StructuredOutputs(**expected)
@@ -197,8 +194,8 @@ async def test_constraints(world, prefix, fields, expected):
 
 @pytest.mark.accepts("chat.guided_decoding_backend", "completions.guided_decoding_backend")
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_backends_of_constraints(world, prefix):
-    """Which library compiles a grammar is the engine's own choice."""
+async def test_guided_decoding_backend_has_no_effect(world, prefix):
+    """The engine chooses the library that compiles a grammar."""
     asked: dict[str, Any] = {"guided_regex": "a"}
     requests = [
         await reached(world, prefix, **asked, **more)
@@ -219,10 +216,8 @@ async def test_backends_of_constraints(world, prefix):
     "completions.response_format.json_schema.strict",
 )
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_words_about_a_constraint(world, prefix):
-    """A schema's name and description are for people, and every schema is kept to strictly; text
-    is no constraint.
-    """
+async def test_name_and_description_of_a_schema_have_no_effect(world, prefix):
+    """They are for people. Every schema is enforced strictly; `text` is no constraint."""
     bare = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
     full = {"type": "json_schema", "json_schema": JSON_SCHEMA}
 
@@ -269,8 +264,7 @@ def of_message(message: dict[str, Any], names: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("message", [of_message(*row) for row in IN_MESSAGES])
-async def test_messages(world, message):
-    """The template sees every field of the message."""
+async def test_template_receives_every_field_of_a_message(world, message):
     model = world.model()
 
     await world.chat(messages=[message])
@@ -285,8 +279,8 @@ def in_history(role: str, *names: str) -> Any:
 
 @in_history("assistant", "function_call", "function_call.name", "function_call.arguments")
 @in_history("function", "content", "name")
-async def test_calls_in_the_older_form(world):
-    """They are calls and results of tools, which is what templates know."""
+async def test_function_calls_in_the_history_become_tool_calls(world):
+    """Templates know only tools: calls and their results."""
     model = world.model()
     call = {"role": "assistant", "content": None, "function_call": CALL["function"]}
 
@@ -305,8 +299,8 @@ async def test_calls_in_the_older_form(world):
     "assistant", "tool_calls.custom", "tool_calls.custom.id", "tool_calls.custom.name",
     "tool_calls.custom.input",
 )  # fmt: skip
-async def test_custom_calls(world):
-    """A custom tool's call is one of the function that the model was shown for it."""
+async def test_custom_tool_calls_in_the_history_become_function_calls(world):
+    """The template showed the model a function in place of the custom tool."""
     model = world.model()
     call = {"id": "c", "type": "custom", "custom": {"name": "f", "input": "x"}}
 
@@ -317,8 +311,7 @@ async def test_custom_calls(world):
 
 
 @honours("chat.documents")
-async def test_documents(world):
-    """The template sees the documents."""
+async def test_template_receives_the_documents(world):
     model = world.model()
 
     await world.chat(documents=[{"title": "t", "text": "x"}])
@@ -327,8 +320,8 @@ async def test_documents(world):
 
 
 @honours("completions.suffix")
-async def test_suffix(world):
-    """The model reads the prompt in its family's form for filling in the middle."""
+async def test_suffix_becomes_a_fill_in_the_middle_prompt(world):
+    """In the form of the model's family."""
     request = await reached(world, "completions", suffix="after")
 
     assert request.prompt == "hi_after"

@@ -1,4 +1,4 @@
-"""What clients make up is in no label."""
+"""Metrics labels contain no text that clients make up."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 NAMES = 112  # times nine addresses: a thousand requests
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
-# Method and path, of a name that nobody knows
+# Method and path, for an unknown name
 ADDRESSES = [
     ("GET", "/v1/models/{}"),
     ("POST", "/v1/models/{}/load"),
@@ -24,7 +24,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 
 
 async def ask(world: Any, name: str) -> None:
-    """Every address once."""
+    """Send one request to every address."""
     for method, path in ADDRESSES:
         answer = await world.client.request(method.format(name.upper()), path.format(name))
         assert 400 <= answer.status_code < 500
@@ -43,11 +43,11 @@ async def series(world: Any) -> set[str]:
     }
 
 
-async def test_no_series_of_a_clients_making(world):
-    """A thousand requests for models and paths that are none add no series to the first one."""
+async def test_unknown_models_and_paths_add_no_metric_series(world):
+    """A thousand requests for unknown names add no series to those of the first request."""
     world.model(name="known")
     await ask(world, "a0")
-    await series(world)  # its own address is counted too
+    await series(world)  # /metrics counts its own requests too
     before = await series(world)
 
     for number in range(1, NAMES):

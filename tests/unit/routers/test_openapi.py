@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and true to what the routes read."""
+"""The OpenAPI document is valid, complete and matches what the routes read."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,8 +34,8 @@ def document() -> dict[str, Any]:
     return Document(app).with_models(MODELS)
 
 
-def test_many_readers_of_the_first_document(document: dict[str, Any]) -> None:
-    """Each gets it whole, though they all come before it has been written."""
+def test_concurrent_first_readers_get_the_whole_document(document: dict[str, Any]) -> None:
+    """They all ask before it has been rendered."""
     app = create_app(Settings(), Server(Options(model_repositories=[])))
     fresh = Document(app)
     with ThreadPoolExecutor(8) as threads:
@@ -53,19 +53,16 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, Operation]]:
             yield f"{method.upper()} {path}", operation
 
 
-def test_document_is_valid(document):
-    """It keeps to the specification that it names."""
+def test_document_is_valid_openapi_3_1(document):
     assert document["openapi"].startswith("3.1.")
     OpenAPIV31SpecValidator(document).validate()
 
 
 def test_every_reference_resolves(document):
-    """Every schema that is spoken of is there."""
     assert set(references(document)) <= set(document["components"]["schemas"])
 
 
 def test_every_schema_is_used(document):
-    """No schema is there that nothing speaks of."""
     assert set(document["components"]["schemas"]) == set(references(document))
 
 
@@ -82,12 +79,11 @@ def references(node: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("key", ["summary", "description", "operationId", "tags"])
 def test_every_operation_is_described(document, key):
-    """Each endpoint says what it does."""
     assert [name for name, operation in operations(document) if not operation.get(key)] == []
 
 
-def test_every_answer_has_a_form(document):
-    """Each answer, success or failure, says what it looks like; KServe's yes has no body."""
+def test_every_response_has_a_schema(document):
+    """Successes and errors. Some of KServe's successful responses have no body."""
     formless = [
         (name, status)
         for name, operation in operations(document)
@@ -98,8 +94,8 @@ def test_every_answer_has_a_form(document):
     assert formless == []
 
 
-def test_every_operation_tells_its_failures(document):
-    """Each endpoint's failures are OpenAI's envelope or KServe's; FastAPI's 422 is nowhere."""
+def test_every_operation_documents_its_errors(document):
+    """In OpenAI's envelope or KServe's. FastAPI's 422 appears nowhere."""
     for _, operation in operations(document):
         envelope = "KServeError" if operation["tags"] == ["kserve"] else "ErrorResponse"
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
@@ -107,32 +103,30 @@ def test_every_operation_tells_its_failures(document):
         assert "422" not in operation["responses"]
 
 
-def test_every_answer_has_an_id(document):
-    """The header with the request's id is told of."""
+def test_every_response_documents_the_request_id_header(document):
     for _, operation in operations(document):
         for response in operation["responses"].values():
             assert "x-request-id" in response["headers"]
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/chat/completions/render"])
-def test_adjusted_parameters(document, path):
-    """The header that names adjusted hints is described beside those of every answer."""
+def test_chat_responses_document_the_adjusted_parameters_header(document, path):
+    """Beside the headers of every response."""
     headers = document["paths"][path]["post"]["responses"]["200"]["headers"]
 
     assert {"x-adjusted-parameters", "x-request-id"} <= headers.keys()
 
 
 @pytest.mark.parametrize("path", STREAMS)
-def test_streams(document, path):
-    """An endpoint that streams says so, and what its events are."""
+def test_streaming_endpoints_document_their_events(document, path):
     content = document["paths"][path]["post"]["responses"]["200"]["content"]
 
     event = content["text/event-stream"]["schema"]["contentSchema"]["anyOf"][0]["$ref"]
     assert STREAMS[path] == event.split("/")[-1]
 
 
-def test_every_body_has_examples(document):
-    """Whoever adds an endpoint adds an example of its use."""
+def test_every_request_body_has_examples(document):
+    """A new endpoint needs an example."""
     bodies = {
         name: operation["requestBody"]["content"]["application/json"]
         for name, operation in operations(document)
@@ -142,20 +136,18 @@ def test_every_body_has_examples(document):
 
 
 def test_every_example_has_an_endpoint(document):
-    """No example is left of an endpoint that has gone."""
     assert set(EXAMPLES) <= set(document["paths"])
 
 
-def test_examples_name_a_model(document):
-    """The examples name a model that is served and can do what they ask for."""
+def test_examples_name_a_served_model_with_the_right_task(document):
     body = document["paths"]["/v1/embeddings"]["post"]["requestBody"]
     examples = body["content"]["application/json"]["examples"].values()
 
     assert {example["value"]["model"] for example in examples} == {"embedder"}
 
 
-def test_every_number_of_a_request_has_limits(document):
-    """No integer that a request may hold is without bounds: there is no 64-bit surprise below."""
+def test_every_integer_of_a_request_has_limits(document):
+    """So no value overflows 64 bits in a lower layer."""
     unbounded = [
         f"{name}.{'.'.join(path)}"
         for name, schema in document["components"]["schemas"].items()
@@ -163,13 +155,13 @@ def test_every_number_of_a_request_has_limits(document):
         for path, part in parts(schema)
         if part.get("type") == "integer"
         and not {"minimum", "maximum"} <= set(part)
-        and path[-1] != "chat_template_kwargs"  # a template's own, no number of ours
+        and path[-1] != "chat_template_kwargs"  # defined by the template, not by us
     ]
     assert unbounded == []
 
 
 def parts(schema: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every schema within a schema, with the properties that lead there."""
+    """Every schema within a schema, with the properties that lead to it."""
     if isinstance(schema, list):
         for each in schema:
             yield from parts(each, path)

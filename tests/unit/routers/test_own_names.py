@@ -1,4 +1,4 @@
-"""Settings of whom the server believes, in the application that they make."""
+"""Allowed hosts and trusted proxies, in an application made from the settings."""
 
 import logging
 
@@ -8,8 +8,8 @@ from openai_frontend.config.settings import Settings
 from tests.unit.auth.key_files import bearer, key, write
 
 
-async def test_allowed_host(world_of):
-    """A request by another name is refused in the envelope, with an id; /health is not."""
+async def test_other_host_names_are_a_400(world_of):
+    """In OpenAI's envelope, with a request id. /health accepts every name."""
     world = await world_of(Settings(allowed_hosts=["api.example.com"]))
 
     refused = await world.client.get("/v1/models")
@@ -21,12 +21,12 @@ async def test_allowed_host(world_of):
     assert refused.headers["x-request-id"].startswith("req_")
 
 
-REBOUND = {"host": "evil.example"}  # as a page has it whose name now stands for this machine
+REBOUND = {"host": "evil.example"}  # sent by a page whose name now resolves to this machine
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
-async def test_a_server_for_this_machine_alone(world_of, host):
-    """Where nothing is told of who may come, no web page is let in, by whatever way it asks."""
+async def test_loopback_server_accepts_local_names_only(world_of, host):
+    """By default. This stops DNS rebinding: no web page can send requests to any path."""
     world = await world_of(Settings(host=host))
     world.model()
 
@@ -55,8 +55,8 @@ async def test_a_server_for_this_machine_alone(world_of, host):
         {"tls_certificate": "/etc/certificate.pem"},
     ],
 )
-async def test_a_server_for_others(world_of, told):
-    """A proxy passes its clients' names on, and a container has any."""
+async def test_server_for_other_machines_accepts_every_name(world_of, told):
+    """A proxy forwards the names that its clients use, and a container may have any name."""
     world = await world_of(Settings(**told))
 
     answer = await world.client.get("/v1/models", headers={"host": "api.example.com"})
@@ -64,8 +64,8 @@ async def test_a_server_for_others(world_of, told):
     assert answer.status_code == 200
 
 
-async def test_a_server_with_keys(world_of, tmp_path):
-    """A page has none, and a proxy in front need not be told of."""
+async def test_server_with_keys_accepts_every_name(world_of, tmp_path):
+    """A web page has no key, and a proxy in front needs no setting."""
     world = await world_of(Settings(keys_file=write(tmp_path / "keys.yaml", key("k"))))
 
     headers = {"host": "api.example.com", **bearer("k")}
@@ -76,7 +76,7 @@ async def test_a_server_with_keys(world_of, tmp_path):
 
 
 async def test_allowed_hosts_replace_the_local_names(world_of):
-    """Without the setting a loopback server accepts local names only, with it only those listed."""
+    """By default, a loopback server accepts local names only; with the setting, only those listed."""
     default = await world_of(Settings())
     named = await world_of(Settings(allowed_hosts=["evil.example"]))
 
@@ -87,8 +87,7 @@ async def test_allowed_hosts_replace_the_local_names(world_of):
     assert (before.status_code, after.status_code, local.status_code) == (400, 200, 400)
 
 
-async def test_host_is_no_path(world_of):
-    """The Host header cannot change what is told of the path."""
+async def test_host_header_does_not_change_the_path_in_errors(world_of):
     world = await world_of(Settings(trusted_proxies=["127.0.0.1"]))
 
     answer = await world.client.get("/nothing", headers={"host": "a/v1/models?"})
@@ -99,8 +98,8 @@ async def test_host_is_no_path(world_of):
 @pytest.mark.parametrize(
     ("trusted", "client"), [(["127.0.0.0/8"], "203.0.113.9"), (["10.0.0.0/8"], "127.0.0.1")]
 )
-async def test_trusted_proxy(world_of, caplog, trusted, client):
-    """The access log names the client that a trusted proxy tells of, else the peer."""
+async def test_access_log_names_the_client_of_a_trusted_proxy(world_of, caplog, trusted, client):
+    """Otherwise it names the peer."""
     world = await world_of(Settings(trusted_proxies=trusted, access_log=True))
 
     with caplog.at_level(logging.INFO, "openai_frontend.access_log"):

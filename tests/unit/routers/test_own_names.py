@@ -76,7 +76,7 @@ async def test_server_with_keys_accepts_every_name(world_of, tmp_path):
 
 
 async def test_allowed_hosts_replace_the_local_names(world_of):
-    """By default, a loopback server accepts local names only; with the setting, only those listed."""
+    """By default a loopback server accepts local names only, with the setting listed names only."""
     default = await world_of(Settings())
     named = await world_of(Settings(allowed_hosts=["evil.example"]))
 

@@ -1,4 +1,4 @@
-"""Keys that have no tokens left, while the server has no place either."""
+"""Token limits of a key while the server runs its maximum of concurrent requests."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ paths = pytest.mark.parametrize("path", BODIES)
 
 @pytest.fixture
 async def full(world_of, tmp_path):
-    """A server whose one place somebody has; the key `few` has 100 tokens a minute."""
+    """A server whose only slot is in use. The key `few` may use 100 tokens a minute."""
     keys = write(tmp_path / "k.yaml", key("other"), key("few", tokens_per_minute=100))
     world = await world_of(Settings(keys_file=keys, max_concurrent_requests=1, queue_timeout_s=0.2))
     endless = world.model(endless=True)
@@ -43,8 +43,8 @@ async def ask(world, path, who, model="both"):
 
 
 @paths
-async def test_tokens_that_others_of_the_key_wait_with(full, path):
-    """A request without tokens is a 429 at once: it does not wait to be refused."""
+async def test_request_beyond_the_token_limit_is_a_429_at_once(full, path):
+    """It does not wait in the queue. Queued requests of the key count against the limit."""
     waiting = asyncio.ensure_future(ask(full, path, "few"))
     refused = asyncio.ensure_future(ask(full, path, "few"))
     done, _ = await asyncio.wait([waiting, refused], return_when=asyncio.FIRST_COMPLETED)
@@ -54,8 +54,8 @@ async def test_tokens_that_others_of_the_key_wait_with(full, path):
 
 
 @paths
-async def test_tokens_of_a_request_that_never_began(full, path):
-    """They come back where the queue turns it away: the next one finds them."""
+async def test_queue_timeout_returns_the_tokens_to_the_key(full, path):
+    """The next request of the key can use them."""
     answers = [await ask(full, path, "few") for _ in range(2)]
 
     assert answers == [(503, "queue_timeout")] * 2

@@ -1,4 +1,4 @@
-"""Every way to be refused, over a real socket: one envelope, one id, one log."""
+"""Every rejection over a real socket has the same envelope, a request id and a log line."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def chat(body: bytes, *headers: str) -> bytes:
 
 
 def field(name: str, value: str) -> bytes:
-    """A chat with one more field, as it is written."""
+    """A chat with one more field, whose value is sent unchanged."""
     return chat(BODY[:-1] + f', "{name}": {value}}}'.encode())
 
 
@@ -96,8 +96,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_envelope(gateway, name):
-    """Whoever refuses, and why: OpenAI's envelope, an id, and the type of JSON."""
+def test_every_rejection_has_openais_envelope_and_an_id(gateway, name):
+    """Whichever layer rejects it. The content type is JSON."""
     sent, status, code = REFUSED[name]
 
     response = exchange(gateway.port, sent)
@@ -110,22 +110,20 @@ def test_envelope(gateway, name):
     assert len(response.body) == int(response.headers["content-length"])
 
 
-def test_refusals_do_no_harm(gateway):
-    """After all of that the gateway answers as before."""
+def test_server_works_after_all_rejections(gateway):
     response = exchange(gateway.port, chat(BODY))
 
     assert response.status == 200
 
 
-def test_allowed_method(gateway):
-    """A 405 says which method would be right."""
+def test_405_names_the_allowed_method(gateway):
     response = exchange(gateway.port, request("OPTIONS /v1/chat/completions"))
 
     assert response.headers["allow"] == "POST"
 
 
-def test_head_has_no_body(gateway):
-    """HEAD is answered as GET, down to the length of the body that is left out."""
+def test_head_has_the_headers_of_get_and_no_body(gateway):
+    """`content-length` has the length of GET's body."""
     head = exchange(gateway.port, request("HEAD /v1/models"))
     got = exchange(gateway.port, request("GET /v1/models"))
 
@@ -133,43 +131,39 @@ def test_head_has_no_body(gateway):
     assert head.headers["content-length"] == got.headers["content-length"]
 
 
-def test_head_of_a_post_route(gateway):
-    """HEAD is refused where GET is, without a body."""
+def test_head_of_a_post_route_is_405_without_a_body(gateway):
     response = exchange(gateway.port, request("HEAD /v1/chat/completions"))
 
     assert (response.status, response.body) == (405, b"")
 
 
-def test_byte_order_mark(gateway):
-    """A body with UTF-8's byte order mark is read as one without."""
+def test_utf8_byte_order_mark_is_ignored(gateway):
     response = exchange(gateway.port, chat(b"\xef\xbb\xbf" + BODY))
 
     assert response.status == 200
 
 
-def test_http_1_0_without_a_host(gateway):
-    """A request by HTTP/1.0 has no Host header, and is served."""
+def test_http_1_0_request_needs_no_host_header(gateway):
     response = exchange(gateway.port, b"GET /v1/models HTTP/1.0\r\n\r\n")
 
     assert response.status == 200
 
 
-def test_slash_at_the_end(gateway):
-    """A chat is answered by its address with a slash at the end, without a redirect."""
+def test_trailing_slash_needs_no_redirect(gateway):
     response = exchange(gateway.port, request(CHAT + "/", JSON, body=BODY))
 
     assert response.status == 200
 
 
-def test_wish_for_http2(gateway):
-    """Java's client asks for HTTP/2 by the way; its request is answered as it is."""
+def test_upgrade_to_http2_is_ignored(gateway):
+    """Java's client offers it with each request."""
     response = exchange(gateway.port, chat(BODY, "connection: upgrade", "upgrade: h2c"))
 
     assert response.status == 200
 
 
-def test_last_of_two_fields(gateway):
-    """A field that comes twice has its last value, as in OpenAI's parser and Python's."""
+def test_last_of_two_fields_of_the_same_name_counts(gateway):
+    """As in OpenAI's parser and Python's."""
     body = BODY[:-1] + b', "model": "other"}'
 
     response = exchange(gateway.port, chat(body))
@@ -178,8 +172,8 @@ def test_last_of_two_fields(gateway):
 
 
 @pytest.mark.parametrize("line", ["GET /nothing", "GET /v1/models", "GET /health/live"])
-def test_clients_id(gateway, line):
-    """The client's own id comes back, whatever the answer, and stands in the access log."""
+def test_clients_request_id_is_in_the_response_and_the_access_log(gateway, line):
+    """Whatever the response."""
     given = f"mine-{line.split('/')[-1]}"
 
     response = exchange(gateway.port, request(line, f"x-request-id: {given}"))
@@ -188,8 +182,7 @@ def test_clients_id(gateway, line):
     gateway.wait_for_line(f"INFO [{given}] openai_frontend.access_log")
 
 
-def test_id_in_the_log_of_a_failure(gateway):
-    """What the log says of a request has its id."""
+def test_warnings_about_a_request_have_its_id(gateway):
     body = {**json.loads(BODY), "nobodys_field": 1}
     headers = {"x-request-id": "abc-7"}
 

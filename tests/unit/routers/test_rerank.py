@@ -1,3 +1,5 @@
+"""The rerank and score endpoints, in the forms of Jina, vLLM, Cohere and TEI."""
+
 from typing import Any
 
 import httpx
@@ -6,7 +8,7 @@ import pytest
 from tests.unit.routers.conftest import World
 from tests.unit.routers.test_embeddings import pooling_model
 
-DOCUMENTS = ["x", "ab", "a"]  # 0, 2 and 1 letters of the query "ab"
+DOCUMENTS = ["x", "ab", "a"]  # contain 0, 2 and 1 letters of the query "ab"
 
 
 async def post(world: World, path: str, **body: Any) -> httpx.Response:
@@ -14,8 +16,8 @@ async def post(world: World, path: str, **body: Any) -> httpx.Response:
 
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-async def test_rerank(world, path):
-    """Jina's and vLLM's form has usage, and the documents."""
+async def test_rerank_returns_documents_and_usage(world, path):
+    """In the form of Jina and vLLM."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, path, model="fake", query="ab", documents=DOCUMENTS, top_n=2)
@@ -32,8 +34,8 @@ async def test_rerank(world, path):
     }
 
 
-async def test_cohere(world):
-    """Cohere's v2, as aiperf asks for it."""
+async def test_v2_rerank_has_coheres_form(world):
+    """aiperf sends this request."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, "/v2/rerank", model="fake", query="ab", documents=DOCUMENTS)
@@ -43,8 +45,8 @@ async def test_cohere(world):
     assert answer["meta"]["tokens"] == {"input_tokens": 10, "output_tokens": 0}
 
 
-async def test_text_embeddings_inference(world):
-    """TEI's form, as aiperf asks for it: no model, `texts`, a bare list."""
+async def test_rerank_of_texts_has_the_form_of_tei(world):
+    """aiperf sends this request: no model, `texts`. The response is a bare list."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, "/rerank", query="ab", texts=DOCUMENTS)
@@ -57,8 +59,8 @@ async def test_text_embeddings_inference(world):
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
-async def test_score(world, path):
-    """vLLM's scores stand in the order of the pairs."""
+async def test_scores_are_in_the_order_of_the_pairs(world, path):
+    """In vLLM's form."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, path, model="fake", text_1="ab", text_2=DOCUMENTS)
@@ -83,8 +85,8 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("path", "fields", "param", "code"), BAD)
-async def test_bad_input(world, path, fields, param, code):
-    """A 400 names the field; nothing reaches the model."""
+async def test_invalid_input_is_a_400_that_names_the_field(world, path, fields, param, code):
+    """The model gets nothing."""
     model = pooling_model(world, tasks=["score"])
 
     response = await post(world, path, **{"model": "fake", "query": "ab", **fields})
@@ -94,8 +96,8 @@ async def test_bad_input(world, path, fields, param, code):
     assert model.scored == []
 
 
-async def test_model_that_cannot_rank(world):
-    """A chat model asked to rank is a 400 that names the model."""
+async def test_model_without_the_score_task_is_a_400(world):
+    """The error names the model."""
     pooling_model(world, tasks=["generate"])
 
     response = await post(world, "/v1/rerank", model="fake", query="ab", documents=DOCUMENTS)

@@ -1,4 +1,4 @@
-"""GET / and what else a browser asks for by itself."""
+"""GET /, other requests that browsers make by themselves, and root paths."""
 
 import pytest
 
@@ -6,23 +6,21 @@ from openai_frontend.config.settings import Settings
 from tests.unit.auth.key_files import bearer, key, write
 
 
-async def test_root_for_programs(world):
-    """GET / names the service and where its documentation is."""
+async def test_root_names_the_service_and_its_documentation(world):
     told = (await world.client.get("/")).json()
 
     assert (told["service"], told["docs"]) == ("openai-frontend", "/docs")
 
 
-async def test_root_for_browsers(world):
-    """A browser gets a page that links to the documentation."""
+async def test_root_is_a_page_for_browsers(world):
+    """It links to the documentation."""
     response = await world.client.get("/", headers={"accept": "text/html,*/*;q=0.8"})
 
     assert response.headers["content-type"].startswith("text/html")
     assert '<a href="docs">' in response.text
 
 
-async def test_every_link_of_the_root_answers(world):
-    """What GET / names is there."""
+async def test_every_link_of_the_root_works(world):
     told = (await world.client.get("/")).json()
 
     got = {
@@ -33,22 +31,21 @@ async def test_every_link_of_the_root_answers(world):
     assert got == dict.fromkeys(("/docs", "/openapi.json", "/v1/models", "/health"), 200)
 
 
-async def test_favicon(world):
-    """There is no icon, and that is no error."""
+async def test_favicon_is_204(world):
+    """There is no icon, and browsers show no error."""
     assert (await world.client.get("/favicon.ico")).status_code == 204
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz", "/ping"])
-async def test_other_names_of_readiness(starting, path):
-    """They answer as /health/ready does."""
+async def test_other_readiness_paths_answer_as_health_ready(starting, path):
     wanted = await starting.client.get("/health/ready")
     got = await starting.client.get(path)
 
     assert (got.status_code, got.text) == (503, wanted.text)
 
 
-async def test_slash_after_docs(world):
-    """The page moves to its address without a slash, from which its relative links are right."""
+async def test_docs_with_a_slash_redirects_to_docs(world):
+    """The page's relative links work only without the slash."""
     response = await world.client.get("/docs/")
 
     assert (response.status_code, response.headers["location"]) == (307, "../docs")
@@ -56,13 +53,13 @@ async def test_slash_after_docs(world):
 
 @pytest.fixture
 async def proxied(world_of):
-    """The application as a proxy serves it below /llm."""
+    """The application behind a proxy that serves it below /llm."""
     return await world_of(Settings(root_path="/llm/"))
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
-async def test_root_path(proxied, prefix):
-    """Every address answers, whether or not the proxy drops the path before it."""
+async def test_every_path_works_with_and_without_the_root_path(proxied, prefix):
+    """Some proxies remove it, others do not."""
     proxied.model()
     body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -76,8 +73,8 @@ async def test_root_path(proxied, prefix):
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
-async def test_links_below_a_root_path(proxied, prefix):
-    """The document's server and the links of the front page start with it."""
+async def test_links_start_with_the_root_path(proxied, prefix):
+    """In the OpenAPI document and on the front page."""
     document = (await proxied.client.get(f"{prefix}/openapi.json")).json()
     told = (await proxied.client.get(f"{prefix}/")).json()
     page = (await proxied.client.get(f"{prefix}/", headers={"accept": "text/html"})).text
@@ -87,8 +84,7 @@ async def test_links_below_a_root_path(proxied, prefix):
     assert '<a href="/llm/docs">' in page
 
 
-async def test_keys_below_a_root_path(world_of, tmp_path):
-    """Each address needs the same key there as it does without."""
+async def test_root_path_does_not_change_which_key_a_path_needs(world_of, tmp_path):
     keys = write(tmp_path / "keys.yaml", key("k", scopes=frozenset({"metrics"})))
     world = await world_of(Settings(keys_file=keys, root_path="/llm"))
     paths = ("/v1/models", "/metrics", "/health", "/llm/health", "/health/../v1/models")

@@ -1,3 +1,5 @@
+"""Routes of models, health, metrics and documents, and answers to unknown paths and methods."""
+
 import openai.types
 import pytest
 
@@ -7,8 +9,8 @@ from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
 
 
 @pytest.mark.honours("models.list")
-async def test_list_models(world):
-    """The list has every model, in the form that openai-python reads."""
+async def test_model_list_has_openais_form(world):
+    """It has every model. openai-python reads it."""
     world.model(name="a")
     world.model(name="org/b")
 
@@ -21,8 +23,7 @@ async def test_list_models(world):
 
 @pytest.mark.honours("models.retrieve", "models.retrieve.model")
 @pytest.mark.parametrize("name", ["a", "org/b", "org/b/c.d:e"])
-async def test_retrieve_model(world, name):
-    """A model is found by its id, slashes and all."""
+async def test_model_ids_may_contain_slashes(world, name):
     world.model(name=name)
 
     response = await world.client.get(f"/v1/models/{name}")
@@ -34,9 +35,7 @@ async def test_retrieve_model(world, name):
     )
 
 
-async def test_retrieve_unknown_model(world):
-    """An unknown id is OpenAI's 404."""
-
+async def test_unknown_model_is_openais_404(world):
     response = await world.client.get("/v1/models/nobody")
 
     error = response.json()["error"]
@@ -58,8 +57,8 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)
-async def test_wrong_route(world, method, path, status, code):
-    """A wrong address or method has OpenAI's envelope too, never FastAPI's."""
+async def test_unknown_path_or_method_has_openais_envelope(world, method, path, status, code):
+    """Never FastAPI's."""
 
     response = await world.client.request(method, path)
 
@@ -81,15 +80,13 @@ HINTS = [
 
 
 @pytest.mark.parametrize(("path", "hint"), HINTS)
-async def test_what_an_unknown_address_may_mean(world, path, hint):
-    """The 404 suggests the address that was meant, or what is served in its place."""
+async def test_404_suggests_a_similar_path_or_endpoint(world, path, hint):
     response = await world.client.post(f"http://localhost{path}", json={})
 
     assert response.json()["error"]["message"] == f"Invalid URL (POST {path}). {hint}"
 
 
-async def test_an_address_like_no_other(world):
-    """Nothing is suggested where nothing is near."""
+async def test_404_without_a_similar_path_suggests_nothing(world):
     response = await world.client.get("/v1/audio/speech")
 
     assert response.json()["error"]["message"] == "Invalid URL (GET /v1/audio/speech)"
@@ -104,36 +101,33 @@ async def test_an_address_like_no_other(world):
         ("POST", "/health/live", "GET, HEAD"),
     ],
 )
-async def test_wrong_method_tells_the_right_one(world, method, path, allowed):
-    """The allow header of a 405 has every method that the path answers; HEAD goes with GET."""
+async def test_405_lists_every_method_of_the_path(world, method, path, allowed):
+    """In the `allow` header. HEAD is allowed with GET."""
     response = await world.client.request(method, path)
 
     assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
-async def test_live(starting):
-    """The process is live before its models are."""
+async def test_process_is_live_before_its_models_are_loaded(starting):
     response = await starting.client.get("/health/live")
 
     assert (response.status_code, response.json()["status"]) == (200, "live")
 
 
-async def test_ready(world):
-    """Ready is 200 once every model can serve."""
+async def test_server_is_ready_once_every_model_is(world):
     response = await world.client.get("/health/ready")
 
     assert (response.status_code, response.json()) == (200, {"status": "ready"})
 
 
-async def test_not_ready_while_loading(starting):
-    """While the models load, ready is 503."""
+async def test_server_is_not_ready_while_models_load(starting):
+    """With 503."""
     response = await starting.client.get("/health/ready")
 
     assert (response.status_code, response.json()["models"]) == (503, {})
 
 
-async def test_not_ready_names_the_models(world):
-    """Each model that cannot serve is named with its reason."""
+async def test_not_ready_names_each_model_and_the_reason(world):
     world.registry.failures = {"dead": "the engine died"}
 
     response = await world.client.get("/health/ready")
@@ -141,20 +135,20 @@ async def test_not_ready_names_the_models(world):
     assert (response.status_code, response.json()["models"]) == (503, {"dead": "the engine died"})
 
 
-async def test_health_paths(world):
-    """What passes host checks and full servers are the routes of health, and no others."""
+async def test_health_paths_are_the_health_routes(world):
+    """They bypass host checks and the connection limit."""
     assert {route.path for route in world.app.routes if route.scope == "health"} == HEALTH_PATHS
 
 
-async def test_first_segments(world):
-    """What a root path may not start with is what the routes start with."""
+async def test_own_segments_are_the_first_segments_of_the_routes(world):
+    """A root path may not start with one of them."""
     firsts = {route.path.split("/")[1] for route in world.app.routes} - {""}
 
     assert firsts == OWN_SEGMENTS
 
 
-async def test_metrics(world):
-    """Metrics are the gateway's and Triton's, in the type that Prometheus expects."""
+async def test_metrics_have_the_gateways_and_tritons(world):
+    """In the content type that Prometheus expects."""
     response = await world.client.get("/metrics")
 
     assert response.text.endswith("# HELP nv_x y\n")
@@ -162,8 +156,7 @@ async def test_metrics(world):
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-async def test_openmetrics(world):
-    """A client that takes OpenMetrics gets it."""
+async def test_metrics_are_openmetrics_if_the_client_accepts_it(world):
     accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
     response = await world.client.get("/metrics", headers={"accept": accept})
 
@@ -171,15 +164,14 @@ async def test_openmetrics(world):
     assert response.headers["content-type"].startswith("application/openmetrics-text")
 
 
-async def test_version(world):
-    """The version is the package's."""
+async def test_version_is_the_packages(world):
     response = await world.client.get("/version")
 
     assert {"version": __version__} == response.json()
 
 
-async def test_openapi_while_loading(starting):
-    """The document is there before the models are; its examples then name none."""
+async def test_openapi_document_is_available_while_models_load(starting):
+    """Its examples then name no model."""
     response = await starting.client.get("/openapi.json")
 
     body = response.json()["paths"]["/v1/completions"]["post"]["requestBody"]

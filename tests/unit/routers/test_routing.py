@@ -1,3 +1,5 @@
+"""The route table, scopes of routes, and what a request leaves to the garbage collector."""
+
 import asyncio
 import gc
 from collections.abc import Sequence
@@ -27,13 +29,12 @@ HOT = [
 
 
 @pytest.mark.parametrize("route", HOT, ids=str)
-async def test_hot_routes(world, route):
-    """The routes that must be fast are found by method and path alone."""
+async def test_hot_routes_are_in_the_route_table(world, route):
+    """Method and path alone find them."""
     assert route in endpoints(world.app.routes)
 
 
-async def test_routes_with_parameters(world):
-    """A path with a parameter is the router's to read."""
+async def test_only_paths_with_parameters_need_the_router(world):
     direct = [route for route in world.app.routes if isinstance(route, DirectRoute)]
 
     paths = {path for _, path in endpoints(direct)}
@@ -49,8 +50,8 @@ def test_an_empty_route_table_is_an_error():
         endpoints([])
 
 
-async def test_every_route_says_what_it_is_about(world):
-    """No address is left to which no key opens."""
+async def test_every_route_has_a_scope(world):
+    """No key opens a route without one."""
     silent = [route.path for route in world.app.routes if getattr(route, "scope", None) is None]
 
     assert silent == []
@@ -69,16 +70,15 @@ AREAS = [
 
 
 @pytest.mark.parametrize(("method", "path", "area"), AREAS)
-async def test_the_area_is_the_matched_routes(world, method, path, area):
-    """What an address is about is asked of the route that will answer."""
+async def test_scope_is_that_of_the_route_that_answers(world, method, path, area):
     route_scopes = RouteScopes()
     route_scopes.load(world.app.routes)
 
     assert area == route_scopes.find({"type": "http", "method": method, "path": path})
 
 
-async def test_the_area_below_a_root_path(world):
-    """The router leaves the root path out, and so is it here."""
+async def test_scope_ignores_the_root_path(world):
+    """As the router does."""
     route_scopes = RouteScopes()
     route_scopes.load(world.app.routes)
     scope = {"type": "http", "method": "GET", "path": "/x/metrics", "root_path": "/x"}
@@ -86,16 +86,15 @@ async def test_the_area_below_a_root_path(world):
     assert route_scopes.find(scope) == "metrics"
 
 
-async def test_what_is_no_route_of_ours_has_no_area():
-    """A route that somebody adds past our classes opens to no key."""
+async def test_route_of_another_class_has_no_scope():
+    """So no key opens it."""
     route_scopes = RouteScopes()
     route_scopes.load([Route("/mine", lambda request: Response())])
 
     assert route_scopes.find({"type": "http", "method": "GET", "path": "/mine"}) is None
 
 
-async def test_what_is_not_in_the_table():
-    """Everything else goes on to the router as it came."""
+async def test_other_requests_reach_the_router_unchanged():
     seen: list[Any] = []
 
     async def router(scope, receive, send):
@@ -109,14 +108,14 @@ async def test_what_is_not_in_the_table():
     assert seen == scopes
 
 
-async def test_outermost_layer(world):
-    """No layer stands outside of ours: what would be answered there is answered already."""
+async def test_request_id_is_the_outermost_middleware(world):
+    """Starlette adds none around it, so every error response is ours."""
     assert type(world.app.build_middleware_stack()) is RequestId
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-async def test_no_referencecycles(world, path):
-    """A request leaves nothing to the garbage collector, whose pauses every stream feels."""
+async def test_request_leaves_no_reference_cycles(world, path):
+    """Pauses of the garbage collector delay every stream."""
     world.model()
     body = {"model": "fake", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
     left = await cycles(world.app, path, orjson.dumps(body))
@@ -127,7 +126,7 @@ async def test_no_referencecycles(world, path):
 async def cycles(
     app: Any, path: str, body: bytes, headers: Sequence[tuple[bytes, bytes]] = ()
 ) -> list[str]:
-    """The types of what only the collector can free after one request."""
+    """Types of the objects that only the garbage collector can free after one request."""
     gc.collect()
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:

@@ -1,4 +1,4 @@
-"""Requests show each setting: with the default value, and with another one."""
+"""Each setting changes how requests are answered: its default against another value."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/
 USER = {"role": "user", "content": "hi"}
 LONG = {"role": "user", "content": "x" * 2000}  # bytes
 
-# Setting, path, body, and the status with the default and with this value
+# Setting, path, body, and the status with the default and with the new value
 CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"max_body_bytes": 1000}, CHAT, {"messages": [LONG]}, 200, 413),
     ({"max_buffered_body_bytes": 10}, CHAT, {"messages": [USER]}, 200, 503),
@@ -34,7 +34,7 @@ CHANGES: list[tuple[dict[str, Any], str, dict[str, Any], int, int]] = [
     ({"enable_model_management": True}, "/v1/models/fake/load", {}, 403, 409),
 ]
 
-# Setting, path, and the status of a request without a key, by default and with this value
+# Setting, path, and the status without a key, with the default and with the new value
 OPENINGS: list[tuple[dict[str, Any], str, int, int]] = [
     ({"public_health": False}, "/health/live", 200, 401),
     ({"public_metrics": True}, "/metrics", 401, 200),
@@ -49,7 +49,7 @@ ENGINES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("new", "path", "body", "before", "after"), CHANGES)
-async def test_request_shows_the_setting(world_of, new, path, body, before, after):
+async def test_setting_changes_the_status_of_a_request(world_of, new, path, body, before, after):
     statuses = []
     for settings in (Settings(), Settings(**new)):
         world = await world_of(settings)
@@ -63,8 +63,10 @@ async def test_request_shows_the_setting(world_of, new, path, body, before, afte
 
 
 @pytest.mark.parametrize(("new", "path", "before", "after"), OPENINGS)
-async def test_request_without_a_key(world_of, tmp_path, new, path, before, after):
-    """A server with keys answers as the settings say."""
+async def test_setting_changes_the_status_of_a_request_without_a_key(
+    world_of, tmp_path, new, path, before, after
+):
+    """The server has keys."""
     file = write(tmp_path / "keys.yaml", key("k"))
     default = await world_of(Settings(keys_file=file))
     changed = await world_of(Settings(keys_file=file, **new))
@@ -74,16 +76,15 @@ async def test_request_without_a_key(world_of, tmp_path, new, path, before, afte
     assert [response.status_code for response in responses] == [before, after]
 
 
-async def test_engine_limits(world_of):
-    """The supervisor of the engines gets them."""
+async def test_engine_limits_reach_the_supervisor(world_of):
     world = await world_of(Settings(**ENGINES))
 
     limits = world.app.state.gateway.engines.limits
     assert limits == Settings(**ENGINES).engine_limits() != Settings().engine_limits()
 
 
-async def test_access_log(world_of, caplog):
-    """Off by default; one line for each request if it is on."""
+async def test_access_log_has_a_line_per_request_if_enabled(world_of, caplog):
+    """It is off by default."""
     caplog.set_level(logging.INFO)
 
     for settings in (Settings(), Settings(access_log=True)):
@@ -95,8 +96,7 @@ async def test_access_log(world_of, caplog):
     assert lines[0].startswith("GET /health/live 200 ")
 
 
-async def test_sse_pings(world_of):
-    """A silent stream sends a comment after each interval."""
+async def test_silent_stream_sends_a_comment_after_each_interval(world_of):
     world = await world_of(Settings(sse_ping_interval_s=0.02))
     world.model(endless=True)
     body = {"model": "fake", "messages": [USER], "stream": True}
@@ -111,8 +111,8 @@ async def test_sse_pings(world_of):
         assert await anext(comments)
 
 
-async def test_trusted_proxies(world_of):
-    """Proxy headers are read only with trusted proxies (tests/unit/middleware shows how)."""
+async def test_proxy_headers_are_read_only_with_trusted_proxies(world_of):
+    """tests/unit/middleware tests the headers."""
     default = await world_of(Settings())
     trusting = await world_of(Settings(trusted_proxies=["127.0.0.1"]))
     for world in (default, trusting):
@@ -122,8 +122,8 @@ async def test_trusted_proxies(world_of):
     assert isinstance(trusting.app.middleware_stack, ProxyHeaders)
 
 
-async def test_stream_interval(world_of):
-    """Streams ask the model for events of that many tokens."""
+async def test_stream_interval_reaches_the_model(world_of):
+    """Number of tokens per event."""
     intervals = []
     for settings in (Settings(), Settings(stream_interval=10)):
         world = await world_of(settings)
@@ -134,8 +134,7 @@ async def test_stream_interval(world_of):
     assert intervals == [1, 10]
 
 
-async def test_forced_usage(world_of):
-    """Every stream ends with the token counts."""
+async def test_force_include_usage_ends_every_stream_with_the_usage(world_of):
     world = await world_of(Settings(force_include_usage=True))
 
     *_, usage = await streamed(world, "chat", forced=True)
@@ -150,8 +149,8 @@ WAITS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("new", "code"), WAITS)
-async def test_limits_of_running_and_waiting_requests(world_of, new, code):
-    """A request beyond the limit gets 503; one that comes when the slot is free gets 200."""
+async def test_limits_of_running_and_queued_requests(world_of, new, code):
+    """A request beyond the limit gets 503. Once the slot is free, a request gets 200."""
     world = await world_of(Settings(**new))
     endless = world.model(endless=True)
     running = asyncio.create_task(world.chat())
@@ -167,8 +166,7 @@ async def test_limits_of_running_and_waiting_requests(world_of, new, code):
     assert refused.json()["error"]["code"] == code
 
 
-async def test_cors_origins(world_of):
-    """Only a listed origin gets the CORS header."""
+async def test_only_listed_origins_get_the_cors_header(world_of):
     page = {"origin": "https://chat.example.com"}
     header, found = "access-control-allow-origin", []
     for settings in (Settings(), Settings(cors_origins=[page["origin"]])):

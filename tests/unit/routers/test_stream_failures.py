@@ -1,4 +1,4 @@
-"""A failure after the first byte, for each kind of failure that there is."""
+"""A stream that fails after its first byte, for each kind of error."""
 
 import json
 from typing import Any
@@ -27,8 +27,8 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("path", "fields"), REQUESTS)
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-async def test_last_event(world, failure, path, fields):
-    """The stream ends with the envelope that an answer would have had, and with nothing else."""
+async def test_failed_stream_ends_with_the_error_envelope(world, failure, path, fields):
+    """The same as in an error response. Nothing follows it."""
     world.model([[CompletionDelta("a")]], failure=failure)
 
     response = await world.client.post(path, json={"model": "fake", "stream": True, **fields})

@@ -1,6 +1,6 @@
-"""What a stream carries besides text, in both kinds of stream.
+"""What chunks contain besides text, for both kinds of stream.
 
-tests/stream_rules.py knows what each of these options asks for, and reads along.
+tests/stream_rules.py checks these streams too: it knows what each option requires.
 """
 
 import json
@@ -19,14 +19,16 @@ ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def streamed(world: Any, prefix: str, *, forced: bool = False, **fields: Any) -> list[Any]:
-    """The chunks of a stream of five tokens; `forced`: its usage, by the server's setting."""
+    """The chunks of a stream of five tokens. `forced` means that the server's setting adds the
+    usage.
+    """
     world.model(
         [[CompletionDelta(letter, token_ids=(1,))] for letter in "abcd"]
         + [[last("e", completion=5)]]
     )
     path, required = ENDPOINTS[prefix]
     body = {"model": "fake", "stream": True, **required, **fields}
-    extensions = {"force_include_usage": forced}  # for those who read along
+    extensions = {"force_include_usage": forced}  # for tests/stream_rules.py
     response = await world.client.post(path, json=body, extensions=extensions)
     return [json.loads(part[6:]) for part in response.text.split("\n\n")[:-2]]
 
@@ -38,8 +40,8 @@ async def streamed(world: Any, prefix: str, *, forced: bool = False, **fields: A
     "completions.stream_options.include_usage",
 )
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_include_usage(world, prefix):
-    """The counts come once, after the last choice, and null stands on every chunk before."""
+async def test_include_usage_adds_a_last_chunk_with_the_usage(world, prefix):
+    """`usage` is null on every chunk before."""
     *chunks, usage = await streamed(world, prefix, stream_options={"include_usage": True})
 
     assert {None} == {chunk["usage"] for chunk in chunks}
@@ -50,8 +52,7 @@ async def test_include_usage(world, prefix):
     "chat.stream_options.include_obfuscation", "completions.stream_options.include_obfuscation"
 )
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_include_obfuscation(world, prefix):
-    """Each chunk is padded where that is asked for."""
+async def test_include_obfuscation_pads_each_chunk(world, prefix):
     chunks = await streamed(world, prefix, stream_options={"include_obfuscation": True})
 
     assert all(chunk["obfuscation"] for chunk in chunks)
@@ -62,8 +63,8 @@ async def test_include_obfuscation(world, prefix):
     "completions.stream_options.continuous_usage_stats",
 )
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_continuous_usage(world, prefix):
-    """Every chunk tells the counts so far."""
+async def test_continuous_usage_stats_adds_usage_to_every_chunk(world, prefix):
+    """The counts never fall."""
     options = {"include_usage": True, "continuous_usage_stats": True}
 
     chunks = await streamed(world, prefix, stream_options=options)
@@ -75,8 +76,8 @@ async def test_continuous_usage(world, prefix):
 
 @pytest.mark.parametrize("include_usage", [False, None])
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_continuous_usage_without_usage(world, prefix, include_usage):
-    """As in vLLM, no chunk has counts unless `include_usage` asks for them."""
+async def test_continuous_usage_stats_needs_include_usage(world, prefix, include_usage):
+    """As in vLLM."""
     options = {"include_usage": include_usage, "continuous_usage_stats": True}
 
     chunks = await streamed(world, prefix, stream_options=options)
@@ -86,8 +87,8 @@ async def test_continuous_usage_without_usage(world, prefix, include_usage):
 
 @pytest.mark.parametrize("fields", [{}, {"stream_options": {"include_usage": False}}])
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_force_include_usage(world_of, prefix, fields):
-    """With the setting every stream ends with the counts, whatever the request says."""
+async def test_force_include_usage_overrides_the_request(world_of, prefix, fields):
+    """Every stream ends with the usage."""
     world = await world_of(Settings(force_include_usage=True))
 
     *_, usage = await streamed(world, prefix, forced=True, **fields)
@@ -97,8 +98,8 @@ async def test_force_include_usage(world_of, prefix, fields):
 
 @pytest.mark.honours("chat.stream_interval", "completions.stream_interval")
 @pytest.mark.parametrize("prefix", ENDPOINTS)
-async def test_stream_interval(world, prefix):
-    """Tokens that are told with their ids share a chunk, and none is lost."""
+async def test_stream_interval_joins_tokens_that_have_ids(world, prefix):
+    """No token is lost."""
     each = await streamed(world, prefix, return_token_ids=True)
     shared = await streamed(world, prefix, return_token_ids=True, stream_interval=3)
 

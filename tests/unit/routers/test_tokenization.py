@@ -1,4 +1,4 @@
-"""Tokens over HTTP, from the gateway as a process: /tokenize, /detokenize and both /render."""
+"""Tokenization over HTTP, from the gateway as a process: /tokenize, /detokenize, both /render."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,8 +51,10 @@ def refused(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
-def test_a_text_becomes_tokens(client: httpx.Client, tokens: Tokenizer, path: str) -> None:
-    """As the model's own tokenizer makes them, in vLLM's shape."""
+def test_tokenize_returns_the_tokens_of_the_models_tokenizer(
+    client: httpx.Client, tokens: Tokenizer, path: str
+) -> None:
+    """In vLLM's form."""
 
     answer = answered(client, path, model="mock", prompt=TEXT)
     expected = tokens.encode(TEXT, add_special_tokens=True).ids
@@ -64,23 +66,23 @@ def test_a_text_becomes_tokens(client: httpx.Client, tokens: Tokenizer, path: st
     }
 
 
-def test_special_tokens_can_be_left_out(client: httpx.Client, tokens: Tokenizer) -> None:
-    """Those that the tokenizer would add; those in the text stay."""
+def test_add_special_tokens_false_adds_none(client: httpx.Client, tokens: Tokenizer) -> None:
+    """Special tokens in the text stay."""
 
     answer = answered(client, "/tokenize", model="mock", prompt=TEXT, add_special_tokens=False)
     assert answer["tokens"] == tokens.encode(TEXT, add_special_tokens=False).ids
 
 
-def test_tokens_come_with_their_spelling(client: httpx.Client) -> None:
-    """As the vocabulary has them: the letter for the space is byte-level BPE's."""
+def test_return_token_strs_returns_the_vocabularys_strings(client: httpx.Client) -> None:
+    """Byte-level BPE writes a space as "Ġ"."""
 
     fields = {"add_special_tokens": False, "return_token_strs": True}
     answer = answered(client, "/tokenize", model="mock", prompt="!<|im_end|> !", **fields)
     assert answer["token_strs"] == ["!", "<|im_end|>", "Ġ", "!"]
 
 
-def test_a_text_beyond_the_context_is_counted(client: httpx.Client) -> None:
-    """Who asks wants to know how long it is."""
+def test_tokenize_accepts_text_beyond_the_context(client: httpx.Client) -> None:
+    """Clients call it to learn the length."""
 
     answer = answered(client, "/tokenize", model="mock", prompt="! " * 5000)
     assert answer["count"] > answer["max_model_len"]
@@ -95,11 +97,9 @@ def test_a_text_beyond_the_context_is_counted(client: httpx.Client) -> None:
         ({"add_special_tokens": True}, "<|endoftext|>" + CHAT + ASSISTANT),
     ],
 )
-def test_a_chat_becomes_tokens(
+def test_tokenize_renders_messages_with_the_chat_template(
     client: httpx.Client, tokens: Tokenizer, fields: dict[str, Any], text: str
 ) -> None:
-    """As the model's template renders it."""
-
     answer = answered(client, "/tokenize", **{"model": "mock", "messages": [USER], **fields})
     assert tokens.decode(answer["tokens"], skip_special_tokens=False) == text
 
@@ -130,10 +130,10 @@ def test_a_chat_becomes_tokens(
         ),
     ],
 )
-def test_what_cannot_be_tokenized_is_named(
+def test_tokenize_rejects_fields_that_it_cannot_honour(
     client: httpx.Client, fields: dict[str, Any], param: str, code: str | None
 ) -> None:
-    """Nothing is dropped without a word."""
+    """The error names the field."""
 
     error = refused(client, "/tokenize", **fields)
     assert error["param"] == param
@@ -141,28 +141,26 @@ def test_what_cannot_be_tokenized_is_named(
 
 
 @pytest.mark.parametrize("path", ["/detokenize", "/v1/detokenize"])
-def test_tokens_become_a_text(client: httpx.Client, tokens: Tokenizer, path: str) -> None:
-    """The text that made them, with the special tokens."""
-
+def test_detokenize_returns_the_text_with_special_tokens(
+    client: httpx.Client, tokens: Tokenizer, path: str
+) -> None:
     ids = tokens.encode(TEXT, add_special_tokens=True).ids
     assert answered(client, path, model="mock", tokens=ids) == {"prompt": "<|endoftext|>" + TEXT}
 
 
-def test_no_tokens_are_no_text(client: httpx.Client) -> None:
-    """An empty list is no mistake."""
-
+def test_detokenize_accepts_an_empty_list(client: httpx.Client) -> None:
     assert answered(client, "/detokenize", model="mock", tokens=[]) == {"prompt": ""}
 
 
 @pytest.mark.parametrize("tokens_sent", [[-1], [2**31], [999_999], ["a"], "a"])
-def test_tokens_that_are_none_are_refused(client: httpx.Client, tokens_sent: Any) -> None:
-    """The vocabulary ends somewhere, and a token is a number."""
+def test_detokenize_rejects_invalid_tokens(client: httpx.Client, tokens_sent: Any) -> None:
+    """A token is a number below the size of the vocabulary."""
 
     assert refused(client, "/detokenize", tokens=tokens_sent)["param"].startswith("tokens")
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_the_only_model_needs_no_name(client: httpx.Client, path: str) -> None:
+def test_model_is_optional_if_there_is_only_one(client: httpx.Client, path: str) -> None:
     """vLLM's clients leave it out."""
 
     body = {"prompt": "a"} if path == "/tokenize" else {"tokens": [1]}
@@ -171,9 +169,7 @@ def test_the_only_model_needs_no_name(client: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_an_unknown_model_is_not_found(client: httpx.Client, path: str) -> None:
-    """As on every path."""
-
+def test_unknown_model_is_a_404(client: httpx.Client, path: str) -> None:
     response = client.post(path, json={"model": "nobody", "prompt": "a", "tokens": [1]})
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
 
@@ -197,10 +193,8 @@ RENDERED = {
 }
 
 
-def test_a_rendered_chat_is_what_the_model_is_asked(
-    client: httpx.Client, tokens: Tokenizer
-) -> None:
-    """vLLM's object, with the tokens that a chat completion would count, and their text."""
+def test_render_returns_vllms_object_for_a_chat(client: httpx.Client, tokens: Tokenizer) -> None:
+    """With the tokens that a chat completion would count, and their text."""
 
     body = {"model": "mock", "messages": [USER], "max_tokens": 1, "logit_bias": {"5": 1}}
     answer = answered(client, "/v1/chat/completions/render", **body)
@@ -217,9 +211,9 @@ def test_a_rendered_chat_is_what_the_model_is_asked(
     assert usage["prompt_tokens"] == answer["count"]
 
 
-def test_rendered_prompts_come_in_their_order(client: httpx.Client, tokens: Tokenizer) -> None:
-    """A bare list, as vLLM's. Each with its special tokens; one that was sent as tokens has a text
-    too.
+def test_render_returns_prompts_in_order(client: httpx.Client, tokens: Tokenizer) -> None:
+    """A bare list, as in vLLM. Each prompt has its special tokens; a prompt sent as tokens has a
+    text too.
     """
 
     path = "/v1/completions/render"
@@ -239,16 +233,16 @@ def test_rendered_prompts_come_in_their_order(client: httpx.Client, tokens: Toke
         ("/v1/completions/render", {"prompt": "!", "max_tokens": 4096}, "prompt"),
     ],
 )
-def test_rendering_refuses_what_the_request_would(
+def test_render_rejects_what_the_request_would(
     client: httpx.Client, path: str, fields: dict[str, Any], param: str
 ) -> None:
-    """The same preparation makes both."""
+    """Both use the same preparation."""
 
     assert refused(client, path, **fields)["param"] == param
 
 
-def test_the_sdk_reads_a_listed_model_strictly(client: httpx.Client) -> None:
-    """OpenAI's fields have OpenAI's types; the others say what the model can do."""
+def test_openai_python_reads_a_model_strictly(client: httpx.Client) -> None:
+    """OpenAI's fields have OpenAI's types; the others describe what the model can do."""
 
     [listed] = client.get("/v1/models").json()["data"]
     model = openai.types.Model.model_validate(listed, strict=True)

@@ -1,4 +1,4 @@
-"""Tools and reasoning over real sockets: OpenAI's SDK at models that recite sample answers."""
+"""Tools and reasoning over real sockets: OpenAI's SDK with models that repeat sample outputs."""
 
 import json
 from collections.abc import Iterator
@@ -28,12 +28,12 @@ RECITED = {
 
 
 def tool_call(name: str, **arguments: Any) -> str:
-    """A call as models of the family `hermes` write it."""
+    """A call in the format of the family `hermes`."""
     call = {"name": name, "arguments": arguments}
     return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
 
-# model -> a family and what it says
+# model -> its family and its output
 OTHERS = {
     "weather": ("hermes", tool_call("Weather", city="Ö")),
     "custom": ("hermes", tool_call("code", input='a\n"b"')),
@@ -52,7 +52,7 @@ def output(family: str) -> dict[str, Any]:
 
 
 def template(family: str) -> str:
-    """ChatML with tools, and the marks by which a family is known."""
+    """ChatML with tools, and the markers by which a family is recognized."""
     signs = " ".join(family_named(family).signs[0])
     return (
         "{#" + signs + "#}{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
@@ -61,7 +61,7 @@ def template(family: str) -> str:
 
 
 def write(repository: Path, name: str, family: str, text: str) -> None:
-    """A model that says this text, a few characters at a time."""
+    """A model that generates this text, three characters per token."""
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     length = None if name == "endless" else len(pieces)
     version = mock_models.write(
@@ -99,8 +99,8 @@ def calls(message: Any) -> list[tuple[str, Any]]:
     "chat.tools.function.parameters",
 )  # fmt: skip
 @pytest.mark.parametrize("family", RECITED)
-def test_families(client, family):
-    """The answer is what the sample of the family says, whole and as the SDK adds up a stream."""
+def test_answer_equals_the_sample_of_its_family(client, family):
+    """Both complete and as the SDK joins a stream."""
     expected = output(family)
     whole = client.chat.completions.create(model=family, messages=USER, tools=TOOLS)
     with client.chat.completions.stream(model=family, messages=USER, tools=TOOLS) as stream:
@@ -116,8 +116,8 @@ def test_families(client, family):
         assert choice.finish_reason == "tool_calls"
 
 
-def test_ids_have_the_family_s_form(client):
-    """Mistral's templates take ids of nine letters and digits alone."""
+def test_call_ids_have_the_form_of_the_family(client):
+    """Mistral's templates accept only ids of nine letters and digits."""
     answers = {
         family: client.chat.completions.create(model=family, messages=USER, tools=TOOLS)
         for family in ("hermes", "mistral")
@@ -139,8 +139,8 @@ class Weather(BaseModel):
 
 
 @honours("chat.tools.function.strict", "chat.tools.function.description")
-def test_parse(client):
-    """`.parse` and `.stream` with strict tools give the model's own object."""
+def test_strict_tools_parse_into_the_pydantic_model(client):
+    """With `.parse` and `.stream`."""
     tools = [openai.pydantic_function_tool(Weather)]
     asked: Any = {"model": "weather", "messages": USER, "tools": tools}
 
@@ -183,8 +183,8 @@ CHOICES: list[Any] = [
 
 @pytest.mark.parametrize("choice", CHOICES)
 @honours("chat.parallel_tool_calls")
-def test_choices_and_one_call(client, choice):
-    """Whatever the choice, one call at most is one call of a model that would go on for ever."""
+def test_parallel_tool_calls_false_ends_the_answer_after_one_call(client, choice):
+    """With every `tool_choice`. The model would generate calls forever."""
     asked: Any = {"model": "endless", "messages": USER, "tools": TOOLS, "tool_choice": choice}
 
     whole = client.chat.completions.create(**asked, parallel_tool_calls=False)
@@ -194,12 +194,12 @@ def test_choices_and_one_call(client, choice):
     for completion in (whole, streamed):
         assert calls(completion.choices[0].message) == [("now", {})]
         assert completion.choices[0].finish_reason == "tool_calls"
-    assert whole.usage.completion_tokens < 40  # of 4,000 that there is room for
+    assert whole.usage.completion_tokens < 40  # the context has room for 4,000
 
 
 @honours("chat.tool_choice.none")
-def test_choice_of_none(client):
-    """The model is shown no tools, and what it says is text."""
+def test_tool_choice_none_hides_the_tools_from_the_model(client):
+    """Its output is text."""
     asked: Any = {"model": "hermes", "messages": USER, "tool_choice": "none"}
 
     with_tools = client.chat.completions.create(**asked, tools=TOOLS)
@@ -224,8 +224,8 @@ GRAMMARS: list[Any] = [
     "chat.tools.custom.format.grammar.definition",
 )  # fmt: skip
 @pytest.mark.parametrize("form", GRAMMARS)
-def test_custom_tools(client, form):
-    """A custom tool is called with text, whole and streamed."""
+def test_custom_tool_is_called_with_text(client, form):
+    """Complete and streamed."""
     custom = {"name": "code", "description": "runs code", **({"format": form} if form else {})}
     asked: Any = {
         "model": "custom",
@@ -259,8 +259,7 @@ CUSTOM_CHOICES: list[Any] = [
 
 
 @pytest.mark.parametrize("choice", CUSTOM_CHOICES)
-def test_demanded_custom_tool(client, choice):
-    """A custom tool can be demanded as a function can."""
+def test_tool_choice_can_require_a_custom_tool(client, choice):
     completion = client.chat.completions.create(
         model="custom",
         messages=USER,
@@ -277,8 +276,8 @@ def test_demanded_custom_tool(client, choice):
     "chat.function_call.name",
 )  # fmt: skip
 @pytest.mark.parametrize("choice", ["auto", {"name": "now"}])
-def test_functions(client, choice):
-    """The older form is answered in its own words."""
+def test_functions_are_answered_with_function_call(client, choice):
+    """The deprecated form of tools."""
     functions = [{"name": "now", "description": "the time", "parameters": {"type": "object"}}]
     asked: Any = {
         "model": "endless",
@@ -299,8 +298,7 @@ def test_functions(client, choice):
 
 
 @honours("chat.function_call.none")
-def test_function_call_none(client):
-    """No function is called where none may be."""
+def test_function_call_none_calls_no_function(client):
     completion = client.chat.completions.create(
         model="hermes", messages=USER, functions=[{"name": "now"}], function_call="none"
     )
@@ -310,8 +308,8 @@ def test_function_call_none(client):
 
 @honours("chat.include_reasoning")
 @pytest.mark.parametrize("include", [None, True, False])
-def test_reasoning(client, include):
-    """Reasoning stands beside the answer, or is left out, and is counted in the usage."""
+def test_reasoning_is_separate_from_the_content(client, include):
+    """`include_reasoning=False` leaves it out. The usage counts it."""
     asked: Any = {
         "model": "thinks",
         "messages": USER,
@@ -345,8 +343,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_refused(client, fields, param):
-    """What cannot be is a 400 that names the place, and the next request works."""
+def test_invalid_tools_are_a_400_that_names_the_field(client, fields, param):
+    """The next request works."""
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(model="hermes", messages=USER, **fields)
 
@@ -354,8 +352,7 @@ def test_refused(client, fields, param):
     assert client.chat.completions.create(model="hermes", messages=USER).choices
 
 
-def test_agent_loop(client):
-    """A call and its result go back through the template."""
+def test_template_receives_calls_and_their_results(client):
     answered = client.chat.completions.create(model="hermes", messages=USER, tools=TOOLS)
     message = answered.choices[0].message
     results = [

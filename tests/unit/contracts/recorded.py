@@ -6,7 +6,7 @@ import numpy as np
 
 
 def tensors(declared: str) -> list[dict[str, Any]]:
-    """Declarations as in a model's config, from words such as "text_input:STRING"."""
+    """Tensor declarations of a model's config, from words such as "text_input:STRING"."""
     pairs = (word.split(":") for word in declared.split())
     return [{"name": name, "data_type": f"TYPE_{kind}", "dims": [1]} for name, kind in pairs]
 
@@ -53,7 +53,7 @@ INPROCESS = {
 
 
 class RecordedOutputs:
-    """A response with the methods of the native one, over plain values."""
+    """A response with the methods of the native one, over plain Python values."""
 
     def __init__(self, final: bool = False, **values: Any) -> None:
         self.final = final
@@ -74,7 +74,7 @@ class RecordedOutputs:
 def _declared(
     required: str, optional: str, *, dims: dict[str, list[int]] | None = None
 ) -> list[dict[str, Any]]:
-    """Inputs as a config declares them, some of them optional, most of them of one element."""
+    """Inputs in the form of a config, some of them optional, most of them with one element."""
     given = [*tensors(required), *({**each, "optional": True} for each in tensors(optional))]
     return [{**each, "dims": (dims or {}).get(each["name"], [1])} for each in given]
 
@@ -118,7 +118,7 @@ ENSEMBLE: dict[str, Any] = {
     ),
 }
 
-# BLS takes one input more than the ensemble, and may be told to detokenize all tokens each time
+# BLS has more inputs than the ensemble and can be set to detokenize all tokens in each response
 BLS: dict[str, Any] = {
     **{name: value for name, value in ENSEMBLE.items() if name != "platform"},
     "backend": "python",
@@ -185,7 +185,7 @@ class Letters:
 
 
 def values(tensor: tuple[str, tuple[int, ...], bytes]) -> list[Any]:
-    """What a tensor holds, as Triton would read it."""
+    """Return a tensor's values, as Triton would read them."""
     datatype, _, raw = tensor
     if datatype != "BYTES":
         return [element.item() for element in np.frombuffer(raw, _NUMPY[datatype])]

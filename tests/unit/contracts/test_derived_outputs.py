@@ -1,4 +1,4 @@
-"""What a model does not say of its answer is worked out from what it says."""
+"""Output fields that a model does not report are derived from those it reports."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ from tests.unit.contracts.recorded import Letters, RecordedOutputs
 
 @dataclass
 class Told:
-    """A contract whose deltas are written down in its outputs."""
+    """A contract that decodes prepared deltas."""
 
     derives: frozenset[str]
     extra_args: frozenset[str] | None = None
@@ -46,7 +46,7 @@ def answers(
     empty_end: bool = False,
     **params: Any,
 ) -> list[CompletionDelta]:
-    """The deltas of one answer; `empty_end`: the last response holds nothing."""
+    """Return the deltas of one answer. If `empty_end`, the last response is empty."""
     request = GenerationRequest(
         request_id="r",
         prompt=prompt,
@@ -125,8 +125,8 @@ def test_nothing_follows_a_stop_string() -> None:
     assert deltas[1].counts == TokenCounts(3, 4)
 
 
-def test_prompt_is_removed() -> None:
-    """If it precedes the answer, and only once."""
+def test_prompt_is_removed_from_the_answer() -> None:
+    """Only at its start, and only once."""
 
     assert text(answers({"prompt"}, [CompletionDelta("Hi there"), CompletionDelta("Hi")])) == [
         " there",
@@ -154,14 +154,14 @@ def entry(value: float, decoded: str) -> dict[str, Any]:
     ],
     ids=["as many", "one token of two letters", "no text", "the end's own"],
 )  # fmt: skip
-def test_log_probabilities_get_tokens(piece: str, values: Any, expected: Any) -> None:
-    """From the tokenizer, or from the text that came with a single one."""
+def test_logprobs_get_tokens(piece: str, values: Any, expected: Any) -> None:
+    """From the tokenizer, or from the text of a response with one token."""
 
     (delta,) = answers({"logprobs"}, [CompletionDelta(piece, logprobs=numbers(*values))])
     assert delta.logprobs == expected
 
 
-def test_log_probabilities_must_match_tokens() -> None:
+def test_logprobs_must_match_tokens() -> None:
     """Tokens are never guessed."""
 
     told = [CompletionDelta("abc", logprobs=numbers(-1.0, -2.0))]

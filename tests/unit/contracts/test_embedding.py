@@ -1,4 +1,6 @@
-"""Any other model of embeddings: its prompt and its vector, by the usual names or an operator's."""
+"""Embedding models of any backend: their tensors have the default names or names from
+the options.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The tensors of TensorRT-LLM's LLM-API model: what goes in, and what its responses come to."""
+"""The tensors of TensorRT-LLM's LLM-API model: encoded requests and decoded responses."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ ALWAYS = {
 
 
 def contract(config: dict[str, Any] = LLMAPI) -> Contract:
-    """The contract that is chosen for a config."""
+    """Return the contract that is selected for a config."""
     chosen = select_contracts(config, vocabulary=Letters())
     assert chosen.name == "llmapi"
     assert chosen.generation is not None
@@ -52,7 +52,7 @@ def request(*, stream: bool = False, adapter: Adapter | None = None, **params: A
 
 
 def told(config: dict[str, Any] = LLMAPI, **params: Any) -> dict[str, Any]:
-    """What a request tells beyond that which every request tells."""
+    """Return the encoded tensors of a request, without those of every request."""
     inputs = contract(config).encode(request(**params))
     plain = {name: values(tensor) for name, tensor in inputs.items()}
     assert {name: plain.pop(name) for name in ALWAYS} == ALWAYS
@@ -81,7 +81,7 @@ ADAPTER = Adapter(name="x", id=7, path=Path("/loras/x"))
     ],
 )
 def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Under the model's name, and nothing is sent of what the request does not say."""
+    """Under the model's name. Fields that the request does not set are not sent."""
 
     assert told(**params) == expected
 
@@ -89,17 +89,15 @@ def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, A
 @pytest.mark.parametrize(
     ("config", "expected"), [(LLMAPI, {}), (DECOUPLED_LLMAPI, {"streaming": [True]})]
 )
-def test_only_a_decoupled_model_is_asked_to_stream(
-    config: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    """Another one fails the request that asks for it; the stream then has one chunk."""
+def test_only_decoupled_models_stream(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Other models fail a request with `stream`, so their stream has a single chunk."""
 
     assert told(config, stream=True) == expected
     assert contract(config).supports("stream") == bool(expected)
 
 
-def test_a_plug_in_names_the_models_logits_processor() -> None:
-    """Where the model declares the input for it."""
+def test_plug_in_selects_the_models_logits_processor() -> None:
+    """If the model declares the input for it."""
 
     held = {"logits_processor": "json_only"}
     name = "sampling_param_logits_post_processor_name"
@@ -109,8 +107,8 @@ def test_a_plug_in_names_the_models_logits_processor() -> None:
 
 
 @pytest.mark.parametrize("args", [{"logits_processor": 3}, {"other": "x"}])
-def test_other_arguments_are_refused_by_name(args: dict[str, Any]) -> None:
-    """The model would not know what they are."""
+def test_other_extra_args_are_refused_by_name(args: dict[str, Any]) -> None:
+    """The model has no inputs for them."""
 
     with pytest.raises(InvalidRequest) as refused:
         told(CONSTRAINED_LLMAPI, extra_args=args)
@@ -125,14 +123,16 @@ def test_other_arguments_are_refused_by_name(args: dict[str, Any]) -> None:
         "repetition_penalty", "return_token_ids", "stop_token_ids", "structured_outputs",
     ],
 )  # fmt: skip
-def test_what_the_model_has_no_tensor_for_is_not_supported(field: str) -> None:
-    """Serving refuses it by its name."""
+def test_fields_without_a_tensor_are_not_supported(field: str) -> None:
+    """Serving refuses them by name."""
 
     assert not contract(CONSTRAINED_LLMAPI).supports(field)
 
 
-def test_a_stream_of_whole_texts_becomes_deltas() -> None:
-    """Each response tells the text so far, and "None" until the end; the tokenizer counts."""
+def test_stream_of_cumulative_texts_becomes_deltas() -> None:
+    """Each response has the text so far, and the finish reason "None" until the end; the tokenizer
+    counts the tokens.
+    """
 
     responses = [
         RecordedOutputs(text_output=[b"a"], finish_reason=[b"None"], stop_reason=[b"None"]),
@@ -157,8 +157,8 @@ def test_a_stream_of_whole_texts_becomes_deltas() -> None:
 @pytest.mark.parametrize(
     ("told", "expected"), [(b"END", "END"), (b"13", 13), (b"None", None), (b"", None)]
 )
-def test_a_whole_answer_comes_at_once(told: bytes, expected: Any) -> None:
-    """With what stopped it: a text, or a token."""
+def test_whole_answer_has_its_stop_reason(told: bytes, expected: Any) -> None:
+    """A stop string or a stop token."""
 
     outputs = RecordedOutputs(
         final=True, text_output=[b"ab"], finish_reason=[b"stop"], stop_reason=[told]
@@ -170,16 +170,16 @@ def test_a_whole_answer_comes_at_once(told: bytes, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("reason", [b"timeout", b"cancelled"])
-def test_an_answer_that_was_given_up_is_a_failure(reason: bytes) -> None:
-    """Never a pretended stop."""
+def test_timeout_or_cancel_in_the_engine_is_a_failure(reason: bytes) -> None:
+    """It is never reported as `stop`."""
 
     outputs = RecordedOutputs(final=True, text_output=[b"a"], finish_reason=[reason])
     with pytest.raises(InferenceFailed, match=reason.decode()):
         contract().decoder(request())(outputs)
 
 
-def test_a_stop_text_that_the_model_missed_is_cut() -> None:
-    """It matches tokens: a text that begins within one of them is none of its."""
+def test_stop_string_that_the_model_misses_is_cut() -> None:
+    """The model compares tokens, so it misses a stop string that starts within a token."""
 
     outputs = RecordedOutputs(final=True, text_output=[b"one END"], finish_reason=[b"length"])
     delta = contract().decoder(request(stop=["e E"]))(outputs)

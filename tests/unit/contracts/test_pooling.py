@@ -1,4 +1,6 @@
-"""One prompt -> the tensors of a vector or a score, and back."""
+"""A prompt becomes the tensors of an embedding or score request; the response becomes
+its result.
+"""
 
 from array import array
 from typing import Any
@@ -17,7 +19,7 @@ every = pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM], ids=["in-pro
 
 
 def document(tensor: TensorInput) -> Any:
-    """What a STRING[1] tensor of JSON holds."""
+    """Return the content of a STRING[1] tensor of JSON."""
     datatype, shape, raw = tensor
     assert (datatype, shape, int.from_bytes(raw[:4], "little")) == ("BYTES", (1,), len(raw) - 4)
     return orjson.loads(raw[4:])

@@ -1,4 +1,4 @@
-"""Any other model of text, by the usual names or those of an operator."""
+"""Text models of any backend: their tensors have the default names or names from the options."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.unit.contracts.recorded import (
 def chosen(
     inputs: str, outputs: str = "text_output:STRING", *, decoupled: bool = False, **named: Any
 ) -> SelectedContracts:
-    """The contract of a model whose inputs are optional but for its texts."""
+    """Return the contract of a model whose inputs are optional, except for its texts."""
     declared = [
         {**each, "optional": each["data_type"] != "TYPE_STRING"} for each in tensors(inputs)
     ]
@@ -71,14 +71,14 @@ def told(model: SelectedContracts, **params: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_what_is_named_is_sent(model: SelectedContracts, expected: dict[str, Any]) -> None:
-    """By the usual name, by the operator's, or as the only text that there is."""
+def test_named_tensors_are_sent(model: SelectedContracts, expected: dict[str, Any]) -> None:
+    """By the default name, by the option's name, or as the only text input."""
 
     assert (model.name, told(model, temperature=0.5)) == ("python", expected)
 
 
-def test_inputs_that_a_model_insists_on_are_filled() -> None:
-    """With a value that asks for nothing, where the request says none; but for max_tokens."""
+def test_required_inputs_get_neutral_values() -> None:
+    """If the request does not set them. `max_tokens` has no neutral value, so it is required."""
 
     model = select_contracts(
         PYTHON, options=ContractOptions(tensors=PYTHON_TENSORS), vocabulary=Letters()
@@ -101,7 +101,7 @@ def test_inputs_that_a_model_insists_on_are_filled() -> None:
         ("a:STRING t:BF16", "c:STRING", {"temperature": "t"}, "'t' has the unsupported type BF16"),
     ],
 )
-def test_a_model_that_cannot_be_asked_says_why(
+def test_unusable_model_has_a_reason(
     inputs: str, outputs: str, named: dict[str, Any], reason: str
 ) -> None:
     """The reason names the tensor."""
@@ -110,24 +110,24 @@ def test_a_model_that_cannot_be_asked_says_why(
         chosen(inputs, outputs, **named)
 
 
-def test_an_input_that_nothing_fills_makes_a_model_useless() -> None:
-    """Each request would fail."""
+def test_required_unknown_input_makes_a_model_unavailable() -> None:
+    """Every request would fail."""
 
     with pytest.raises(ModelUnavailable, match="'HEAT' is required"):
         select_contracts(PYTHON)
 
 
 @pytest.mark.parametrize("field", ["max_tokens", "temperature", "seed", "logprobs", "adapter"])
-def test_what_is_not_named_is_not_supported(field: str) -> None:
-    """Serving refuses it by its name."""
+def test_fields_without_an_input_are_not_supported(field: str) -> None:
+    """Serving refuses them by name."""
 
     contract = chosen("text_input:STRING").generation
     assert contract is not None
     assert not contract.supports(field)
 
 
-def test_an_answer_is_completed() -> None:
-    """Counts, finish reason and stop texts come of the text where the model gives it alone."""
+def test_text_alone_gives_a_complete_answer() -> None:
+    """Token counts, finish reason and stop strings are derived from the text."""
 
     contract = chosen("text_input:STRING").generation
     assert contract is not None
@@ -137,8 +137,8 @@ def test_an_answer_is_completed() -> None:
     )
 
 
-def test_what_the_model_says_itself_stays() -> None:
-    """By the names of an operator."""
+def test_outputs_of_the_model_are_not_replaced() -> None:
+    """Under the names of the options."""
 
     contract = chosen(
         "p:STRING",

@@ -1,4 +1,4 @@
-"""Which contract a config gives a model."""
+"""The selection of contracts by a model's config."""
 
 from collections.abc import Collection
 from typing import Any
@@ -30,7 +30,7 @@ from tests.unit.contracts.recorded import (
         (LLMAPI, None, ("llmapi", {"generation"})),
     ],
 )
-def test_tensors_and_engine_tasks_select(
+def test_tensors_and_engine_tasks_select_contracts(
     config: dict[str, Any], tasks: Collection[str] | None, expected: tuple[str, set[str]]
 ) -> None:
     """A model gets the contracts that its tensors allow and whose tasks its engine reports."""
@@ -49,7 +49,9 @@ def test_unknown_tensors_are_rejected() -> None:
 
 
 def test_old_backend_releases_need_derived_outputs() -> None:
-    """They had one output. In process, nothing is derived, so nothing slows the answer."""
+    """Old releases had one output. In process, nothing is derived, because it would slow the
+    answer.
+    """
 
     early = {
         "backend": "vllm",

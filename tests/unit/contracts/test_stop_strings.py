@@ -8,7 +8,7 @@ from openai_frontend.contracts.stop_strings import StopStrings
 
 
 def cut(pieces: list[str], stops: list[str], *, included: bool = False) -> tuple[str, str | None]:
-    """What is left of a text, and what it was cut at."""
+    """Return the remaining text and the stop string at which it was cut."""
     texts = StopStrings(stops, included=included)
     told = [texts.feed(piece) for piece in pieces]
     return "".join([*told, texts.finish()]), texts.found
@@ -38,14 +38,14 @@ def test_text_ends_at_the_first_stop_string(
     )
 
 
-def test_stop_string_can_be_kept() -> None:
-    """`include_stop_str_in_output` keeps it, but nothing after it."""
+def test_stop_string_can_be_included() -> None:
+    """With `include_stop_str_in_output`; nothing after it is kept."""
 
     assert cut(["one E", "ND two"], ["END"], included=True) == ("one END", "END")
 
 
-def test_only_possible_stop_strings_are_held_back() -> None:
-    """Only what may be the start of a stop string is held back."""
+def test_only_possible_stop_strings_are_buffered() -> None:
+    """Only the possible start of a stop string is delayed."""
 
     texts = StopStrings(["END"])
     assert [texts.feed(piece) for piece in ("one ", "E", "mpty", "EN")] == ["one ", "", "Empty", ""]

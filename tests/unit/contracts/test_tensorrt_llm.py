@@ -1,4 +1,4 @@
-"""The tensors of TensorRT-LLM's pipelines: what goes in, and what its responses come to."""
+"""The tensors of TensorRT-LLM's pipelines: encoded requests and decoded responses."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from tests.unit.contracts.recorded import (
     values,
 )
 
-# What every request for one token tells
+# The inputs of every request for one token
 ALWAYS = {
     "text_input": ["Hi"],
     "max_tokens": [9],
@@ -41,7 +41,7 @@ ALWAYS = {
 
 
 def contract(config: dict[str, Any] = ENSEMBLE, **options: Any) -> Contract:
-    """The contract that is chosen for a config."""
+    """Return the contract that is selected for a config."""
     chosen = select_contracts(config, vocabulary=options.pop("vocabulary", Letters()), **options)
     assert chosen.name == "tensorrt_llm"
     assert chosen.generation is not None
@@ -62,7 +62,7 @@ def request(*, stream: bool = False, adapter: Adapter | None = None, **params: A
 
 
 def told(config: dict[str, Any] = ENSEMBLE, **params: Any) -> dict[str, Any]:
-    """What a request tells beyond that which every request tells."""
+    """Return the encoded tensors of a request, without those of every request."""
     inputs = contract(config).encode(request(**params))
     plain = {name: values(tensor) for name, tensor in inputs.items()}
     return {name: value for name, value in plain.items() if value != ALWAYS.get(name)}
@@ -103,7 +103,7 @@ def told(config: dict[str, Any] = ENSEMBLE, **params: Any) -> dict[str, Any]:
     ],
 )
 def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Under the model's name, and nothing is sent of what the request does not say."""
+    """Under the model's name. Fields that the request does not set are not sent."""
 
     assert told(**params) == expected
 
@@ -119,8 +119,8 @@ def test_each_field_has_its_tensor(params: dict[str, Any], expected: dict[str, A
         ({"grammar": 'root ::= "a"'}, ("ebnf_grammar", 'root ::= "a"')),
     ],
 )
-def test_a_constraint_is_a_guide(structured: dict[str, Any], expected: tuple[str, str]) -> None:
-    """By the backend's own types of guides."""
+def test_constraint_becomes_a_guide(structured: dict[str, Any], expected: tuple[str, str]) -> None:
+    """With the backend's own guide types."""
 
     inputs = told(structured_outputs=StructuredOutputs(**structured))
     assert inputs == {
@@ -130,7 +130,7 @@ def test_a_constraint_is_a_guide(structured: dict[str, Any], expected: tuple[str
 
 
 def test_tensors_have_the_declared_type_and_rank() -> None:
-    """With the batch's dimension where the model batches; exact bytes."""
+    """With the batch dimension if the model batches; the bytes are exact."""
 
     inputs = contract().encode(request(stop=["é", "b"], seed=1))
     assert inputs["stop_words"] == ("BYTES", (1, 2), b"\x02\0\0\0\xc3\xa9\x01\0\0\0b")
@@ -140,8 +140,8 @@ def test_tensors_have_the_declared_type_and_rank() -> None:
     assert inputs["max_tokens"] == ("INT32", (1,), b"\x09\0\0\0")
 
 
-def test_a_prompt_brings_no_second_bos() -> None:
-    """The model's own tokenizer puts one before it."""
+def test_prompt_has_no_second_bos() -> None:
+    """The model's own tokenizer adds one."""
 
     asked = GenerationRequest(
         request_id="r", prompt="<s>Hi", sampling_params=SamplingParams(max_tokens=9)
@@ -162,8 +162,8 @@ def test_a_prompt_brings_no_second_bos() -> None:
         ({"extra_args": {"num_draft_tokens": True}}, "vllm_xargs.num_draft_tokens"),
     ],
 )
-def test_what_cannot_be_told_is_refused_by_name(params: dict[str, Any], param: str) -> None:
-    """Never sent as something else, never dropped."""
+def test_unsupported_values_are_refused_by_name(params: dict[str, Any], param: str) -> None:
+    """They are never changed or dropped."""
 
     with pytest.raises(InvalidRequest) as refused:
         contract(BLS).encode(request(**params))
@@ -174,8 +174,8 @@ OPTIONAL = sorted(each["name"] for each in ENSEMBLE["input"] if each.get("option
 
 
 @pytest.mark.parametrize("left_out", OPTIONAL)
-def test_only_what_is_declared_is_sent(left_out: str) -> None:
-    """A pipeline that lacks one input, whichever, gets no tensor that it does not know."""
+def test_only_declared_inputs_are_sent(left_out: str) -> None:
+    """A pipeline that lacks any one input gets no undeclared tensor."""
 
     config = {
         **ENSEMBLE,
@@ -212,9 +212,7 @@ def test_only_what_is_declared_is_sent(left_out: str) -> None:
         ("bad_words", "bad_words"),
     ],
 )
-def test_a_field_is_supported_with_its_tensors(field: str, tensor: str) -> None:
-    """And not without one of them."""
-
+def test_field_is_supported_if_all_its_tensors_are_declared(field: str, tensor: str) -> None:
     without = {
         **ENSEMBLE,
         **{
@@ -226,8 +224,8 @@ def test_a_field_is_supported_with_its_tensors(field: str, tensor: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["stop", "include_stop_str_in_output", "stream", "prompt"])
-def test_stop_texts_are_always_supported(field: str) -> None:
-    """They are cut in the gateway, whatever the pipeline does about them."""
+def test_stop_strings_are_always_supported(field: str) -> None:
+    """The gateway cuts the text, whatever the pipeline does."""
 
     bare = {
         "model_transaction_policy": {"decoupled": True},
@@ -247,8 +245,8 @@ def test_stop_texts_are_always_supported(field: str) -> None:
         "structured_outputs.whitespace_pattern", "thinking_token_budget",
     ],
 )  # fmt: skip
-def test_what_the_pipeline_has_no_tensor_for_is_not_supported(field: str) -> None:
-    """Serving refuses it by its name."""
+def test_fields_without_a_tensor_are_not_supported(field: str) -> None:
+    """Serving refuses them by name."""
 
     assert not contract().supports(field)
 
@@ -271,8 +269,10 @@ def read(config: dict[str, Any], asked: GenerationRequest, *responses: RecordedO
 @pytest.mark.parametrize(
     ("config", "texts"), [(BLS, ["a", "b"]), (ACCUMULATING_BLS, ["a", "ab"])], ids=["", "whole"]
 )
-def test_a_stream_ends_with_an_empty_response(config: dict[str, Any], texts: list[str]) -> None:
-    """BLS ends with a response of nothing; with `accumulate_tokens` it tells whole texts."""
+def test_stream_ends_with_an_empty_response(config: dict[str, Any], texts: list[str]) -> None:
+    """BLS ends with an empty response; with `accumulate_tokens` each response has the
+    text so far.
+    """
 
     responses = [response(text, 1) for text in texts]
     assert read(config, request(stream=True), *responses, RecordedOutputs(final=True)) == [
@@ -283,15 +283,15 @@ def test_a_stream_ends_with_an_empty_response(config: dict[str, Any], texts: lis
 
 
 @pytest.mark.parametrize(("tokens", "reason"), [(9, "length"), (10, "length"), (8, "stop")])
-def test_the_length_of_an_answer_tells_why_it_ended(tokens: int, reason: Any) -> None:
-    """The pipeline itself says nothing of it."""
+def test_finish_reason_follows_from_the_token_count(tokens: int, reason: Any) -> None:
+    """The pipeline does not report it."""
 
     (delta,) = read(ENSEMBLE, request(), response("ab", tokens, final=True))
     assert delta == CompletionDelta("ab", finish_reason=reason, counts=TokenCounts(3, tokens))
 
 
-def test_a_whole_answer_is_cut_at_its_stop_text() -> None:
-    """The pipeline leaves it there."""
+def test_whole_answer_is_cut_at_its_stop_string() -> None:
+    """The pipeline leaves the stop string in the text."""
 
     (delta,) = read(ENSEMBLE, request(stop=["END"]), response("one ENDx", 9, final=True))
     assert delta == CompletionDelta(
@@ -299,8 +299,8 @@ def test_a_whole_answer_is_cut_at_its_stop_text() -> None:
     )
 
 
-def test_numbers_are_those_of_the_responses_own_tokens() -> None:
-    """While it streams, the executor tells those of all tokens so far, each time."""
+def test_logprobs_are_those_of_the_responses_own_tokens() -> None:
+    """While streaming, the executor sends those of all tokens so far each time."""
 
     responses = [
         response("a", 1, output_log_probs=[-1.0]),
@@ -315,16 +315,18 @@ def test_numbers_are_those_of_the_responses_own_tokens() -> None:
     ]
 
 
-def test_draft_tokens_are_no_stream() -> None:
-    """BLS refuses one; the answer comes in one piece."""
+def test_draft_tokens_disable_streaming() -> None:
+    """BLS refuses the combination, so the answer comes in one piece."""
 
     inputs = told(BLS, stream=True, extra_args={"num_draft_tokens": 4})
     assert inputs == {"num_draft_tokens": [4], "stream": [False]}
 
 
 @pytest.mark.parametrize("empty_end", [False, True])
-def test_a_beam_search_tells_all_its_sequences_at_once(empty_end: bool) -> None:
-    """Each is an answer of its own, counted by the tokenizer: the model counts all together."""
+def test_beam_search_returns_all_sequences_at_once(empty_end: bool) -> None:
+    """Each is an answer of its own. The tokenizer counts its tokens, because the model reports only
+    their sum.
+    """
 
     asked = replace(request(beam_width=2, max_tokens=3), sequences=2)
     whole = RecordedOutputs(
@@ -344,8 +346,8 @@ def test_a_beam_search_tells_all_its_sequences_at_once(empty_end: bool) -> None:
         assert (*answer, counts.completion_tokens) == expected
 
 
-def test_metrics_and_logits_are_told_where_they_are_asked_for() -> None:
-    """By the model's own names, beside the counts of the answer."""
+def test_metrics_and_logits_are_returned_on_request() -> None:
+    """Under the model's own names, next to the token counts."""
 
     logits = np.zeros((1, 2, 4), dtype="<f4")
     told = response("ab", 2, final=True, kv_cache_reused_blocks=[5], context_logits=logits)
@@ -358,16 +360,16 @@ def test_metrics_and_logits_are_told_where_they_are_asked_for() -> None:
     )
 
 
-def test_an_input_that_nothing_fills_makes_a_model_useless() -> None:
-    """Each request would fail; the reason names it."""
+def test_required_unknown_input_makes_a_model_unavailable() -> None:
+    """Every request would fail; the reason names the input."""
 
     config = {**ENSEMBLE, "input": [*ENSEMBLE["input"], *tensors("mood:FP32")]}
     with pytest.raises(ModelUnavailable, match="'mood' is required"):
         contract(config)
 
 
-def test_an_input_of_an_unknown_type_makes_a_model_useless() -> None:
-    """Nothing of a request can be written in it."""
+def test_unsupported_datatype_makes_a_model_unavailable() -> None:
+    """No request value can be encoded in it."""
 
     kinds = [
         {**each, "data_type": "TYPE_BF16"} if each["name"] == "temperature" else each
@@ -377,8 +379,8 @@ def test_an_input_of_an_unknown_type_makes_a_model_useless() -> None:
         contract({**ENSEMBLE, "input": kinds})
 
 
-def test_the_engine_itself_takes_no_text() -> None:
-    """Its requests go to the pipeline around it."""
+def test_engine_without_text_input_is_not_served() -> None:
+    """Its requests go to the ensemble or BLS model."""
 
     config = {"input": tensors("input_ids:INT32"), "output": tensors("output_ids:INT32")}
     with pytest.raises(ModelUnavailable, match="ensemble or BLS model"):
@@ -390,8 +392,8 @@ def test_the_engine_itself_takes_no_text() -> None:
     batch=st.sampled_from([0, 1, 64]),
     renamed=st.booleans(),
 )
-def test_any_part_of_the_inputs_is_a_contract(names: set[str], batch: int, renamed: bool) -> None:
-    """Whatever a pipeline declares of the inputs, a request tells it those, in their ranks."""
+def test_any_subset_of_the_inputs_works(names: set[str], batch: int, renamed: bool) -> None:
+    """A request sends only the declared inputs, with their ranks."""
 
     names |= {"text_input", "max_tokens", "stop_words"}
     inputs = [each for each in ENSEMBLE["input"] if each["name"] in names]
@@ -407,8 +409,8 @@ def test_any_part_of_the_inputs_is_a_contract(names: set[str], batch: int, renam
     assert ranks == {name: declared[name] + (batch > 0) for name in sent}
 
 
-def test_a_prompt_table_is_named_by_the_request() -> None:
-    """Its file is the operator's; what goes with it tells prompts of different tables apart."""
+def test_request_names_a_prompt_table() -> None:
+    """The operator provides its file; the extra id distinguishes prompts with different tables."""
 
     tables = {"b": np.ones((2, 3), dtype="<f4"), "a": np.zeros((1, 3), dtype="<f2")}
     known = contract(options=ContractOptions(prompt_embedding_tables=tables))
@@ -420,8 +422,8 @@ def test_a_prompt_table_is_named_by_the_request() -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "../a", "/etc/passwd", 3])
-def test_a_prompt_table_that_nobody_gave_is_refused(name: Any) -> None:
-    """A name leads to no file; where there are no tables, the argument is unknown."""
+def test_unknown_prompt_table_is_refused(name: Any) -> None:
+    """A name is never a path; without tables, the argument is unknown."""
 
     asked = request(extra_args={"prompt_embedding_table": name})
     given = ContractOptions(prompt_embedding_tables={"a": np.zeros((1, 3), dtype="<f2")})
@@ -431,8 +433,8 @@ def test_a_prompt_table_that_nobody_gave_is_refused(name: Any) -> None:
         assert refused.value.param == "vllm_xargs.prompt_embedding_table"
 
 
-def test_log_probabilities_and_metrics_may_be_asked_for_together() -> None:
-    """Neither is dropped for the other; a response without tokens has no numbers of its own."""
+def test_logprobs_and_metrics_in_one_request() -> None:
+    """Both are returned; a response without tokens has no logprobs."""
 
     asked = request(stream=True, logprobs=0, extra_args={"return_perf_metrics": True})
     responses = [
@@ -445,8 +447,8 @@ def test_log_probabilities_and_metrics_may_be_asked_for_together() -> None:
 
 
 @pytest.mark.parametrize("told_prompt", ["Hi", ""])
-def test_a_prompt_before_the_answer_is_cut_off(told_prompt: str) -> None:
-    """Of releases that cannot be told to leave it out; its tokens are none of the answer's."""
+def test_prompt_before_the_answer_is_removed(told_prompt: str) -> None:
+    """Old releases always send it. Its tokens do not count as the answer's."""
 
     inputs = [each for each in ENSEMBLE["input"] if each["name"] != "exclude_input_in_output"]
     tokens = 2 + 3 * bool(told_prompt)

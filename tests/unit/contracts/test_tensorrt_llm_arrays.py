@@ -1,4 +1,4 @@
-"""An adapter as TensorRT-LLM's inputs, in the model's own datatypes and ranks."""
+"""An adapter as TensorRT-LLM's inputs, with the model's own datatypes and ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ def config(weights: str = "TYPE_FP16", *, batch: int = 64, dims: int = 2) -> dic
 
 
 def encode(declared: dict[str, Any], weights: AdapterWeights | None) -> dict[str, TensorInput]:
-    """What is sent of the adapter."""
+    """Return the encoded tensors of the adapter."""
     contract = tensorrt_llm(declared, decoupled=True, vocabulary=None)
     request = GenerationRequest(
         request_id="r", prompt="hi", adapter=ADAPTER, adapter_weights=weights
@@ -48,13 +48,12 @@ def arrays(weights: Any) -> AdapterWeights:
     return AdapterWeights(weights=weights, config=numpy.array([[[0, 0, 4]]], dtype="<i4"))
 
 
-def test_an_adapter_that_the_model_has() -> None:
-    """Its id alone."""
+def test_known_adapter_is_sent_by_id() -> None:
     assert encode(config(), None) == {"lora_task_id": TASK}
 
 
-def test_an_adapter_with_its_weights() -> None:
-    """As the files have them: [1, modules, values] and [1, modules, 3]."""
+def test_adapter_with_weights() -> None:
+    """In the shapes of the files: [1, modules, values] and [1, modules, 3]."""
     weights = numpy.array([[[1.0, -2.5]]], dtype="<f2")
 
     assert encode(config(), arrays(weights)) == {
@@ -64,8 +63,7 @@ def test_an_adapter_with_its_weights() -> None:
     }
 
 
-def test_a_model_that_does_not_batch() -> None:
-    """Its tensors lack the dimension in front."""
+def test_model_without_batching_has_no_batch_dimension() -> None:
     encoded = encode(config(batch=0), arrays(numpy.ones((1, 1, 2), "<f2")))
 
     assert [shape for _, shape, _ in encoded.values()] == [(1,), (1, 2), (1, 3)]
@@ -73,8 +71,8 @@ def test_a_model_that_does_not_batch() -> None:
 
 @pytest.mark.parametrize("declared", ["TYPE_FP16", "TYPE_FP32", "TYPE_BF16"])
 @pytest.mark.parametrize("stored", ["<f2", "<f4", "bfloat16"])
-def test_weights_take_the_declared_type(declared: str, stored: str) -> None:
-    """Numbers that all three have are the same in each; numpy knows bfloat16 as two bytes."""
+def test_weights_are_converted_to_the_declared_type(declared: str, stored: str) -> None:
+    """Values that all three types represent stay equal; numpy reads bfloat16 as two raw bytes."""
     numbers = numpy.array([[[1.0, -2.5, 0.15625]]], dtype="<f4")
     halves = (numbers.view("<u4") >> 16).astype("<u2")
     kept = halves.view("V2") if stored == "bfloat16" else numbers.astype(stored)
@@ -89,8 +87,8 @@ def test_weights_take_the_declared_type(declared: str, stored: str) -> None:
     assert raw == as_declared[datatype]
 
 
-def test_bfloat16_is_rounded() -> None:
-    """To the nearest, and between two to the even one."""
+def test_bfloat16_rounding() -> None:
+    """To the nearest value, and to even in a tie."""
     bits = numpy.array([[[0x3F808000, 0x3F818000, 0x3F808001]]], dtype="<u4")
 
     encoded = encode(config("TYPE_BF16"), arrays(bits.view("<f4")))
@@ -98,8 +96,8 @@ def test_bfloat16_is_rounded() -> None:
     assert numpy.frombuffer(encoded["lora_weights"][2], "<u2").tolist() == [0x3F80, 0x3F82, 0x3F81]
 
 
-def test_weights_that_do_not_fit() -> None:
-    """What has elements in dimensions that the model lacks cannot be sent."""
+def test_weights_with_extra_dimensions_are_refused() -> None:
+    """Unless the model declares the dimensions, their elements cannot be sent."""
     with pytest.raises(ModelUnavailable, match="lora_weights does not fit"):
         encode(config(), arrays(numpy.ones((2, 1, 1, 2), "<f2")))
 
@@ -113,8 +111,10 @@ def test_weights_that_do_not_fit() -> None:
         ({"lora_task_id"}, False, False),
     ],
 )
-def test_what_a_model_declares(lacking: set[str], supported: bool, takes_weights: bool) -> None:
-    """A model that takes no weights is asked by ids that it knows from elsewhere."""
+def test_adapter_support_follows_the_declared_inputs(
+    lacking: set[str], supported: bool, takes_weights: bool
+) -> None:
+    """A model without inputs for weights gets only ids of adapters that it knows."""
     declared = config()
     declared["input"] = [each for each in declared["input"] if each["name"] not in lacking]
     contract = tensorrt_llm(declared, decoupled=True, vocabulary=None)

@@ -1,4 +1,4 @@
-"""Recorded responses -> the exact delta; and what a delta costs."""
+"""Recorded responses of vLLM models become exact deltas; decoding stays within its time budget."""
 
 import time
 import timeit
@@ -67,7 +67,7 @@ from tests.unit.contracts.recorded import INPROCESS, NVIDIA_VLLM, RecordedOutput
         ),
     ],
 )
-def test_an_in_process_response_becomes_a_delta(
+def test_in_process_response_becomes_a_delta(
     outputs: RecordedOutputs, delta: CompletionDelta
 ) -> None:
     """Text with each response, finish reason and counts with the last."""
@@ -100,7 +100,7 @@ def test_an_in_process_response_becomes_a_delta(
         ),
     ],
 )
-def test_a_response_of_nvidias_backend_becomes_a_delta(
+def test_nvidia_backend_response_becomes_a_delta(
     outputs: RecordedOutputs, delta: CompletionDelta
 ) -> None:
     """Its "None" is no finish reason, and its counts come with every response."""
@@ -116,14 +116,14 @@ def test_counts_arrive_without_a_finish_reason_output() -> None:
     assert delta == CompletionDelta("a", counts=TokenCounts(0, 1, 0))
 
 
-def test_an_unknown_finish_reason_fails_the_request() -> None:
-    """A reason we cannot name is an engine's failure, not a pretended stop."""
+def test_unknown_finish_reason_fails_the_request() -> None:
+    """An unknown reason is an engine failure and is never reported as `stop`."""
 
     with pytest.raises(InferenceFailed, match="'error'"):
         VLLMContract(INPROCESS).decode(RecordedOutputs(finish_reason=b"error"))
 
 
-def test_a_plain_delta_is_cheap() -> None:
+def test_plain_delta_is_decoded_fast() -> None:
     """The per-token path stays near its budget of 1.5 us."""
 
     decode, outputs = VLLMContract(INPROCESS).decode, RecordedOutputs(text_output=b" token")
@@ -133,8 +133,8 @@ def test_a_plain_delta_is_cheap() -> None:
     assert min(timings) / 2_000 < budget(2 * 1.5e-6)
 
 
-def test_the_short_way_says_the_same():
-    """The decoder of a plain request to an in-process model gives what decode gives."""
+def test_fast_path_equals_decode():
+    """The decoder of a plain request to an in-process model returns what `decode` returns."""
     contract = VLLMContract(INPROCESS)
     short = contract.decoder(GenerationRequest(request_id="1", stream=True))
     middle = RecordedOutputs(text_output="é".encode())
@@ -153,15 +153,15 @@ def test_the_short_way_says_the_same():
         {"sampling_params": SamplingParams(prompt_logprobs=0)},
     ],
 )
-def test_the_short_way_is_for_plain_requests(extra):
-    """A request that wants ids or logprobs is decoded in full."""
+def test_fast_path_is_for_plain_requests(extra):
+    """A request with token ids or logprobs is decoded in full."""
     contract = VLLMContract(INPROCESS)
 
     assert contract.decoder(GenerationRequest(request_id="1", **extra)) == contract.decode
 
 
 def test_other_backends_are_decoded_in_full():
-    """NVIDIA's backend tells its finish reason and counts in every response."""
+    """NVIDIA's backend reports its finish reason and counts in every response."""
     contract = VLLMContract(NVIDIA_VLLM)
 
     assert contract.decoder(GenerationRequest(request_id="1")) == contract.decode

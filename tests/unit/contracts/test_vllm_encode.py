@@ -1,4 +1,4 @@
-"""Request -> the exact tensors that the model receives."""
+"""Requests to vLLM models become the exact tensors that the model receives."""
 
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ def request(**values: Any) -> GenerationRequest:
     return GenerationRequest(request_id="r", **values)
 
 
-def test_an_in_process_model_gets_token_ids_and_no_report_flags() -> None:
-    """The in-process backend reports counts and finish reason unasked, so it is not asked."""
+def test_in_process_model_gets_token_ids_and_no_report_flags() -> None:
+    """The in-process backend always reports counts and finish reason, so it needs no flags."""
 
     expected = {
         "prompt_token_ids": ("INT32", (3,), bytes([1, 0, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0])),
@@ -32,7 +32,9 @@ def test_an_in_process_model_gets_token_ids_and_no_report_flags() -> None:
 
 
 def test_nvidias_backend_gets_text_and_every_report_flag() -> None:
-    """NVIDIA's backend takes text only, and reports counts and finish reason when asked."""
+    """NVIDIA's backend takes text only, and reports counts and finish reason only if a
+    flag is set.
+    """
 
     expected = {
         "text_input": ("BYTES", (1,), b"\x03\x00\x00\x00\xc3\xa9!"),
@@ -55,8 +57,8 @@ def test_nvidias_backend_gets_text_and_every_report_flag() -> None:
         ({"sampling_params": SamplingParams(logprob_token_ids=[7])}, "return_logprobs"),
     ],
 )
-def test_a_wanted_output_sets_its_flag(values: dict[str, Any], name: str) -> None:
-    """Stream, token ids and logprobs are each asked for by a flag of their own."""
+def test_requested_output_sets_its_flag(values: dict[str, Any], name: str) -> None:
+    """Stream, token ids and logprobs each have a flag of their own."""
 
     encoded = VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], **values))
     assert encoded[name] == TRUE
@@ -99,8 +101,8 @@ def test_a_wanted_output_sets_its_flag(values: dict[str, Any], name: str) -> Non
         ),
     ],
 )
-def test_sampling_parameters_hold_only_what_is_set(params: SamplingParams, text: str) -> None:
-    """A field at its default stays away, so that the engine's own default holds."""
+def test_sampling_parameters_contain_only_set_fields(params: SamplingParams, text: str) -> None:
+    """A field at its default is not sent, so that the engine's own default applies."""
 
     encoded = VLLMContract(INPROCESS).encode(request(prompt_token_ids=[1], sampling_params=params))
     assert encoded["sampling_parameters"][2][4:].decode() == text
@@ -110,8 +112,8 @@ NO_SCHEMAS = ['{}, "regex":"x"', '{}} ,{"json":{}', "", "{", "\ud800", "[" * 200
 
 
 @pytest.mark.parametrize("text", NO_SCHEMAS, ids=range(len(NO_SCHEMAS)))
-def test_a_schema_that_is_no_json_is_refused(text: str) -> None:
-    """It stands in our JSON as it is, where it must not go on as a second constraint."""
+def test_schema_that_is_not_json_is_refused(text: str) -> None:
+    """The gateway inserts the text into its own JSON, where it could inject a second constraint."""
 
     params = SamplingParams(structured_outputs=StructuredOutputs(json=text))
     with pytest.raises(InvalidRequest, match="json is not JSON") as refused:
@@ -120,7 +122,7 @@ def test_a_schema_that_is_no_json_is_refused(text: str) -> None:
 
 
 def test_choices_share_an_encoded_constraint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large schema is encoded once for all choices, and told with each."""
+    """A large schema is encoded once for all choices and sent with each."""
 
     encoded = []
     dumps = orjson.dumps
@@ -136,11 +138,11 @@ def test_choices_share_an_encoded_constraint(monkeypatch: pytest.MonkeyPatch) ->
         texts.append(tensors["sampling_parameters"][2][4:].decode())
     constraint = r'"structured_outputs":"{\"json\":{\"type\":\"object\"}}"'
     assert texts == [f'{{"seed":{seed},{constraint}}}' for seed in (1, 2)]
-    assert len(encoded) == 2 + 2  # the constraint: as JSON, as a text of JSON; then twice the rest
+    assert len(encoded) == 2 + 2  # the constraint: as JSON, as a JSON string; then the rest twice
 
 
-def test_each_constraint_is_its_own() -> None:
-    """Another constraint is encoded for itself, and not told as the one before it."""
+def test_different_constraints_share_nothing() -> None:
+    """Another constraint is encoded anew instead of reusing the previous one."""
 
     contract = VLLMContract(INPROCESS)
     texts = []
@@ -152,7 +154,7 @@ def test_each_constraint_is_its_own() -> None:
 
 
 def test_numbers_beyond_64_bits_are_refused() -> None:
-    """No JSON of ours holds them."""
+    """orjson cannot encode them."""
 
     params = SamplingParams(seed=2**64)
     with pytest.raises(InvalidRequest, match="64-bit"):
@@ -167,17 +169,19 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
         ({"stream_interval": 3}, "stream_interval", ("INT32", (1,), b"\x03\x00\x00\x00")),
     ],
 )
-def test_what_is_no_sampling_has_its_own_tensor(
+def test_other_fields_have_their_own_tensors(
     values: dict[str, Any], name: str, tensor: Any
 ) -> None:
-    """Priority, cache salt, interval: no sampling parameters, and most requests have none."""
+    """Priority, cache salt and interval are not sampling parameters, and most requests
+    lack them.
+    """
 
     contract = VLLMContract(INPROCESS)
     assert contract.encode(request(prompt_token_ids=[1], **values))[name] == tensor
     assert name not in contract.encode(request(prompt_token_ids=[1]))
 
 
-def test_a_priority_beyond_the_datatype_is_refused() -> None:
+def test_priority_beyond_the_datatype_is_refused() -> None:
     """The tensor has 32 bits."""
 
     with pytest.raises(InvalidRequest, match="priority") as refused:
@@ -193,15 +197,15 @@ def test_only_declared_inputs_are_sent() -> None:
     assert encoded == {"text_input": ("BYTES", (1,), b"\x01\x00\x00\x00a")}
 
 
-def test_a_batching_model_gets_the_batch_dimension() -> None:
-    """Where max_batch_size is set, shapes start with a batch of one."""
+def test_batching_model_gets_the_batch_dimension() -> None:
+    """If max_batch_size is set, shapes start with a batch of one."""
 
     config = {**INPROCESS, "max_batch_size": 8}
     encoded = VLLMContract(config).encode(request(prompt_token_ids=[1, 2]))
     assert encoded["prompt_token_ids"][1] == (1, 2)
 
 
-def test_token_ids_take_the_declared_datatype() -> None:
+def test_token_ids_have_the_declared_datatype() -> None:
     """A model that declares 64-bit ids gets 64-bit ids."""
 
     config = {"input": tensors("prompt_token_ids:INT64")}
@@ -209,7 +213,7 @@ def test_token_ids_take_the_declared_datatype() -> None:
     assert encoded == {"prompt_token_ids": ("INT64", (1,), b"\x02\x01" + bytes(6))}
 
 
-def test_a_text_model_refuses_a_prompt_without_text() -> None:
+def test_text_model_refuses_a_prompt_without_text() -> None:
     """Token ids alone cannot be sent to a model that takes text."""
 
     with pytest.raises(InvalidRequest, match="takes prompts as text only") as refused:
@@ -217,8 +221,8 @@ def test_a_text_model_refuses_a_prompt_without_text() -> None:
     assert refused.value.param == "prompt"
 
 
-def test_a_token_id_beyond_the_datatype_is_refused() -> None:
-    """A client's absurd id is the client's error."""
+def test_token_id_beyond_the_datatype_is_refused() -> None:
+    """It is an invalid request."""
 
     with pytest.raises(InvalidRequest, match="token ids") as refused:
         VLLMContract(INPROCESS).encode(request(prompt_token_ids=[2**31]))
@@ -259,14 +263,14 @@ def test_a_token_id_beyond_the_datatype_is_refused() -> None:
 def test_support_follows_the_declared_tensors(
     config: dict[str, Any], field: str, supported: bool
 ) -> None:
-    """A field is supported where the tensors that carry and answer it are declared."""
+    """A field is supported if the tensors that carry and answer it are declared."""
 
     assert VLLMContract(config).supports(field) == supported
 
 
 @pytest.mark.parametrize("config", [INPROCESS, NVIDIA_VLLM])
-def test_an_adapter_goes_by_its_name_alone(config: dict[str, Any]) -> None:
-    """As NVIDIA's backend takes it: the model knows where the adapter lies."""
+def test_adapter_is_sent_by_name_alone(config: dict[str, Any]) -> None:
+    """As NVIDIA's backend expects: the model knows the adapter's path."""
     adapter = Adapter(name="pirate", id=3, path=Path("/adapters/pirate"))
     params = SamplingParams(top_k=2)
     asked = request(prompt="a", prompt_token_ids=[1], sampling_params=params, adapter=adapter)
@@ -280,8 +284,8 @@ def test_an_adapter_goes_by_its_name_alone(config: dict[str, Any]) -> None:
     assert b"/adapters" not in b"".join(tensor[2] for tensor in encoded.values())
 
 
-def test_nvidias_backend_gets_no_second_bos() -> None:
-    """Its engine puts BOS before a text itself, as a chat template may have done already."""
+def test_nvidia_backend_gets_no_second_bos() -> None:
+    """Its engine adds BOS before a text itself, and a chat template may have done so already."""
 
     request = GenerationRequest(request_id="r", prompt="<s>Hi")
     inputs = VLLMContract(NVIDIA_VLLM, Letters()).encode(request)

@@ -1,4 +1,4 @@
-"""Answers of no tokens, over the contract of a model that always makes one."""
+"""Answers of zero tokens from a model that always generates one."""
 
 from typing import Any
 

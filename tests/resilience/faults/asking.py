@@ -1,4 +1,4 @@
-"""What the tests of faults ask of a gateway in a process of its own."""
+"""Requests and metrics that the fault tests use on a separate gateway process."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import mock_models
 from tests.gateway_process import GatewayProcess
 
-DEADLINE_S = 60  # of anything: what takes longer hangs
+DEADLINE_S = 60  # for any operation: a longer one hangs
 
 
 def chat(model: str, **fields: Any) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def chat(model: str, **fields: Any) -> dict[str, Any]:
 
 @contextmanager
 def slow_gateway(folder: Path) -> Iterator[GatewayProcess]:
-    """One with the model `slow`, of 20 tokens a second, once it is ready."""
+    """Start a gateway with the model `slow`, at 20 tokens per second, and wait until ready."""
     mock_models.write_with_tokenizer(folder / "models", "slow", tokens_per_second=20)
     with GatewayProcess(folder / "models", folder / "log") as process:
         process.wait_until_ready()
@@ -32,7 +32,7 @@ def slow_gateway(folder: Path) -> Iterator[GatewayProcess]:
 
 @asynccontextmanager
 async def client_of(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
-    headers = {"connection": "close"}  # an idle connection would be a descriptor that is left
+    headers = {"connection": "close"}  # an idle connection would count as a leaked descriptor
     async with httpx.AsyncClient(
         base_url=gateway.url, timeout=DEADLINE_S, headers=headers
     ) as client:
@@ -43,14 +43,14 @@ async def client_of(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]
 async def events_of(
     client: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> AsyncIterator[AsyncIterator[str]]:
-    """The data of each event of a stream."""
+    """Yield the data of each event of a stream."""
     async with client.stream("POST", path, json=body) as response:
         assert response.status_code == 200, await response.aread()
         yield (line[6:] async for line in response.aiter_lines() if line.startswith("data: "))
 
 
 async def chat_events(client: httpx.AsyncClient, model: str, **fields: Any) -> list[str]:
-    """The data of all events of a chat, to its end."""
+    """Return the data of all events of a streamed chat."""
     body = chat(model, stream=True, **fields)
     async with events_of(client, "/v1/chat/completions", body) as events:
         return [event async for event in events]
@@ -61,7 +61,7 @@ def error_of(last_event: str) -> Any:
 
 
 async def unready(client: httpx.AsyncClient) -> dict[str, str]:
-    """Model -> why it cannot serve."""
+    """Return a map of model to the reason why it cannot serve."""
     models: dict[str, str] = (await client.get("/health/ready")).json().get("models", {})
     return models
 
@@ -71,7 +71,7 @@ async def serves(client: httpx.AsyncClient, model: str) -> bool:
 
 
 async def until(true: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> float:
-    """The seconds until what is asked is true."""
+    """Wait until the condition is true; return the seconds that took."""
     began_s = time.monotonic()
     async with asyncio.timeout(within_s):
         while not await true():  # noqa: ASYNC110  another process gives no event
@@ -80,7 +80,7 @@ async def until(true: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_
 
 
 async def counted(client: httpx.AsyncClient, name: str, **labels: str) -> float:
-    """The sum of a metric's samples with these labels."""
+    """Return the sum of a metric's samples with these labels."""
     text = (await client.get("/metrics")).text
     samples = [each for family in text_string_to_metric_families(text) for each in family.samples]
     return sum(

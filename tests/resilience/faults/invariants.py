@@ -1,10 +1,10 @@
-"""What must hold again once a fault is over: nothing of it is left in the gateway's process.
+"""Checks that a fault leaves nothing behind in the gateway's process.
 
     async with no_trace_left(gateway):
-        ...  # the fault, and what it does to clients
+        ...  # the fault and its effect on clients
 
-Looks from outside alone: /proc by psutil, `/metrics`, and the log. It fails with a line for each
-thing that is left.
+It checks from outside only: /proc through psutil, `/metrics`, and the log. The error has one line
+for each leak.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-# Gauges that count work in hand; they are in every gateway's /metrics, or the check would be none.
+# Gauges of unfinished work. Every gateway's /metrics must have them, or the check would be void.
 REQUIRED_GAUGES = (
     "openai_frontend_requests_running",
     "openai_frontend_unreleased_requests",
@@ -39,13 +39,13 @@ TRACES = (
 )
 MIB = 2**20
 
-_AT_ONCE = 64  # twice what Python gives the pool at most
+_AT_ONCE = 64  # twice the maximum size of Python's default thread pool
 _ROUNDS = 5
 _FILLED: set[psutil.Process] = set()
 
 
 class Watched(Protocol):
-    """A gateway in a process of its own; `tests.gateway_process.GatewayProcess` is one."""
+    """A gateway in a separate process, such as `tests.gateway_process.GatewayProcess`."""
 
     @property
     def pid(self) -> int: ...
@@ -54,19 +54,19 @@ class Watched(Protocol):
     def url(self) -> str: ...
 
     def output(self) -> str:
-        """All that it has written to stdout and stderr."""
+        """Return everything that it has written to stdout and stderr."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a process holds at one moment."""
+    """The resources of a process at one moment."""
 
     threads: int
     descriptors: int
-    children: int  # processes below it, zombies too
+    children: int  # descendants, including zombies
     memory_bytes: int
-    in_hand: Mapping[str, float]  # the gauges of work in hand that are not zero, by name and labels
+    in_hand: Mapping[str, float]  # nonzero gauges of unfinished work, by name and labels
 
 
 @asynccontextmanager
@@ -78,13 +78,13 @@ async def no_trace_left(
     may_log: Collection[str] = (),
     headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[None]:
-    """Fails where, `deadline_s` after the block, work is in hand, threads, descriptors, processes
-    or memory are more than before it, or the log tells of something lost.
+    """Fail if, `deadline_s` after the block, work is unfinished, the process has more threads,
+    descriptors, child processes or memory than before, or the log has one of TRACES.
 
-    The gateway should have answered such requests before the block: what is made at the first of
-    them is there. The threads that event loop's pool starts one by one are made here.
-    `growth_bytes` is what an allocator may keep; `may_log` are those of TRACES that the fault
-    brings by itself; `headers` open /metrics where that needs a key.
+    Before the block, the gateway should have answered a request of each kind in it, so that what
+    the first one creates exists. This function starts all threads of the event loop's pool, which
+    Python would start one by one. `growth_bytes` is what an allocator may keep; `may_log` lists the
+    TRACES that the fault itself causes; `headers` give access to /metrics if it needs a key.
     """
     async with httpx.AsyncClient(
         base_url=gateway.url, headers={**(headers or {}), "connection": "close"}, timeout=30
@@ -99,11 +99,11 @@ async def no_trace_left(
 
 
 async def _fill_pool(client: httpx.AsyncClient, gateway: Watched) -> None:
-    """Ask for what a thread does, all at once, until that starts no more threads; once for each
-    process. Without it a fault that needs one thread more than was ever needed seems to leave it.
+    """Send requests that need a thread, all at once, until that starts no more threads; once for
+    each process. Otherwise a fault that needs one thread more than any before it seems to leak it.
     """
     process = psutil.Process(gateway.pid)
-    if process in _FILLED:  # compared by pid and time of start
+    if process in _FILLED:  # psutil compares pid and start time
         return
     for _ in range(_ROUNDS):
         threads = process.num_threads()
@@ -114,7 +114,7 @@ async def _fill_pool(client: httpx.AsyncClient, gateway: Watched) -> None:
 
 
 async def _quiet(client: httpx.AsyncClient, gateway: Watched, deadline_s: float) -> Footprint:
-    """The footprint, once what ran before has ended."""
+    """Return the footprint after earlier work has ended."""
     for _ in range(int(deadline_s / 0.1)):
         found = await _footprint(client, gateway)
         if not found.in_hand:
@@ -130,7 +130,7 @@ async def _left_after(
     growth_bytes: int,
     deadline_s: float,
 ) -> list[str]:
-    """What is more than before, when the deadline has passed."""
+    """Return what still exceeds the footprint from before when the deadline passes."""
     for _ in range(int(deadline_s / 0.1)):
         left = _more(before, await _footprint(client, gateway), growth_bytes)
         if not left:

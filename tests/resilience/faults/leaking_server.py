@@ -1,6 +1,7 @@
-"""A program that has a gateway's /metrics, and keeps whatever a request's path tells it to keep.
+"""A program with a gateway's /metrics that leaks the resource named by a request's path.
 
-It proves that tests/resilience/faults/invariants.py can fail. Prints its port; ends with its stdin.
+It proves that tests/resilience/faults/invariants.py can fail. It prints its port and exits when its
+stdin closes.
 """
 
 import asyncio
@@ -20,27 +21,27 @@ IN_HAND = {
 
 
 def keep_thread() -> None:
-    """One that never ends by itself."""
+    """Leave a thread running."""
     threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 
 
 def keep_descriptor() -> None:
-    """One open file."""
+    """Leave a file open."""
     KEPT.append(os.open("/dev/null", os.O_RDONLY))
 
 
 def keep_child() -> None:
-    """One process that nobody waits for."""
+    """Leave a child process that is never waited for."""
     KEPT.append(subprocess.Popen([sys.executable, "-c", ""]))
 
 
 def keep_memory() -> None:
-    """48 MiB, written to."""
+    """Keep 48 MiB of written memory."""
     KEPT.append(b"x" * 48 * 2**20)
 
 
 def log_traceback() -> None:
-    """As a logger does."""
+    """Write a traceback as a logger does."""
     try:
         raise ValueError("deliberate")
     except ValueError:
@@ -48,7 +49,7 @@ def log_traceback() -> None:
 
 
 def drop_failed_task() -> None:
-    """The event loop says that nobody asked for its exception."""
+    """Make the event loop log that the task's exception was never retrieved."""
 
     async def fail() -> None:
         raise ValueError("deliberate")
@@ -76,10 +77,10 @@ ACTIONS = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`GET /metrics`, and the actions."""
+    """Serves `GET /metrics` and the actions."""
 
     def do_GET(self) -> None:
-        """Does what the path says and answers with the metrics."""
+        """Run the action of the path and answer with the metrics."""
         ACTIONS.get(self.path, lambda: None)()
         lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in IN_HAND.items()]
         body = "".join(lines).encode()
@@ -89,11 +90,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing of requests."""
+        """Log no requests."""
 
 
 class Server(ThreadingHTTPServer):
-    """One that as many may ask at once as the check does."""
+    """Accepts as many concurrent connections as the check opens."""
 
     request_queue_size = 256
 

@@ -1,11 +1,11 @@
-"""A streamed completion over a bare socket: cheap enough for hundreds, and all bytes are kept."""
+"""A streamed completion over a bare socket: cheap enough for hundreds, and it keeps all bytes."""
 
 import asyncio
 import json
 
 
 class RawStream:
-    """One request on a connection of its own, read to the connection's end."""
+    """One request on its own connection, read until the connection closes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -14,7 +14,7 @@ class RawStream:
 
     @classmethod
     async def begun(cls, port: int, model: str, max_tokens: int) -> "RawStream":
-        """One whose first token is there."""
+        """Send a request and return once its first token has arrived."""
         body = json.dumps(
             {"model": model, "prompt": "a", "stream": True, "max_tokens": max_tokens}
         ).encode()
@@ -30,7 +30,7 @@ class RawStream:
         return stream
 
     async def rest(self) -> bytes:
-        """All of the response, once the server has closed."""
+        """Return the complete response after the server has closed the connection."""
         try:
             return self._first + await self._reader.read()
         except ConnectionResetError:
@@ -40,5 +40,5 @@ class RawStream:
 
 
 def tokens(response: bytes) -> int:
-    """The events of a stream that have text."""
+    """Count the events of a stream that contain text."""
     return response.count(b'"text":" token"')

@@ -1,4 +1,4 @@
-"""Clients that go without a word or close half, a full disk, names that nobody resolves."""
+"""Clients that disconnect abruptly or half-close, a full disk, and names that do not resolve."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ from tests.resilience.faults.raw_stream import RawStream
 from tests.unit.auth import tokens
 
 CLIENTS = 500
-LONG = 3000  # tokens, of which there are 20 in a second
+LONG = 3000  # tokens, at 20 per second
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
 
 
@@ -32,14 +32,14 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
 
 
 async def streams(gateway: GatewayProcess, count: int) -> list[RawStream]:
-    """That many, each with its first token."""
+    """Start `count` streams and wait for the first token of each."""
     return await asyncio.gather(
         *[RawStream.begun(gateway.port, "slow", LONG) for _ in range(count)]
     )
 
 
 def reset(stream: RawStream) -> None:
-    """As a client whose machine goes."""
+    """Close with RST, as if the client's machine failed."""
     connection: socket.socket = stream._writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     stream._writer.transport.abort()
@@ -51,8 +51,8 @@ def answers(gateway: GatewayProcess) -> bool:
 
 
 @pytest.mark.slow
-async def test_500_clients_reset_in_the_middle_of_their_streams(gateway: GatewayProcess) -> None:
-    """Their generations end within seconds, nothing of them is left, and others are served."""
+async def test_500_clients_that_reset_mid_stream_leave_nothing(gateway: GatewayProcess) -> None:
+    """Their generations end within seconds, and other clients are served."""
     async with asyncio.timeout(120):
         async with no_trace_left(gateway, deadline_s=30):
             running = await streams(gateway, CLIENTS)
@@ -62,8 +62,8 @@ async def test_500_clients_reset_in_the_middle_of_their_streams(gateway: Gateway
 
 
 @pytest.mark.slow
-async def test_clients_that_close_half(gateway: GatewayProcess) -> None:
-    """A client that sends no more is served on or left; when it has gone nothing is left of it."""
+async def test_half_closed_clients_leave_nothing(gateway: GatewayProcess) -> None:
+    """The server may finish or drop the stream of a client that half-closes its connection."""
     async with asyncio.timeout(60):
         async with no_trace_left(gateway, deadline_s=30):
             running = await streams(gateway, 50)
@@ -74,9 +74,9 @@ async def test_clients_that_close_half(gateway: GatewayProcess) -> None:
                 reset(stream)
 
 
-async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the name of the identity verifier is not resolved, callers whose keys are known come in
-    as before, and the event loop goes on.
+async def test_known_tokens_are_accepted_while_dns_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the identity provider's name does not resolve, the gateway still verifies tokens with the
+    signing keys it has, and the event loop does not block.
     """
     released, asked = threading.Event(), threading.Event()
 
@@ -102,8 +102,7 @@ async def test_a_resolver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_log_that_is_full(tmp_path: Path) -> None:
-    """Where the disk of its log is full, it serves on."""
+def test_the_gateway_serves_when_the_disk_of_its_log_is_full(tmp_path: Path) -> None:
     mock_models.write_with_tokenizer(tmp_path / "models", "slow", tokens_per_second=20)
     with GatewayProcess(tmp_path / "models", tmp_path / "log") as process:
         process.wait_until_ready()

@@ -1,4 +1,4 @@
-"""A jump of the wall clock ends no wait and delays none: deadlines are taken from another clock."""
+"""A jump of the wall clock neither ends nor delays a wait: deadlines use a monotonic clock."""
 
 import ast
 import functools
@@ -9,7 +9,7 @@ import openai_frontend
 
 PACKAGE = Path(openai_frontend.__file__).parent
 
-# What tells the time of day. Who may: what is shown to people, and when a key ends
+# Functions that read the wall clock; MAY lists the modules that may use them, with the reason
 WALL_CLOCK = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "date.today"}
 MAY = {
     "auth/keys.py": "a key ends on a day",
@@ -26,7 +26,7 @@ MAY = {
 
 @functools.cache
 def users() -> frozenset[tuple[str, str]]:
-    """Module and name, for each attribute of a module, and each name out of `time`."""
+    """Return module and name for each attribute access on a name and each import from `time`."""
     return frozenset(_users())
 
 
@@ -40,15 +40,15 @@ def _users() -> Iterator[tuple[str, str]]:
                     yield path.relative_to(PACKAGE).as_posix(), f"time.{name.name}"
 
 
-def test_who_asks_for_the_time_of_day() -> None:
-    """Nobody who waits for anything."""
+def test_only_the_listed_modules_read_the_wall_clock() -> None:
+    """None of them waits for anything."""
     asking = {module for module, name in users() if name in WALL_CLOCK}
 
     assert asking == MAY.keys()
 
 
-def test_who_asks_for_a_clock_that_never_jumps() -> None:
-    """The look above sees the names of clocks at all, in both ways to import one."""
+def test_the_search_finds_monotonic_clocks() -> None:
+    """The search above sees clocks at all, with both ways of importing one."""
     names = {name for _, name in users()}
 
     assert {"time.monotonic", "time.perf_counter"} <= names

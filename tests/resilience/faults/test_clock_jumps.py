@@ -1,4 +1,4 @@
-"""The time of day of a running gateway jumps by hours; nothing that waits notices it."""
+"""The wall clock of a running gateway jumps by hours, and nothing that waits is affected."""
 
 import asyncio
 import signal
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HOURS = 3600
 KEY = "sk-known"
 COUNTED = "sk-two-a-minute"
-TOKENS = 30  # of a stream, 20 in a second
+TOKENS = 30  # of a stream, at 20 per second
 MODELS = {
     "slow": ({"tokens_per_second": 20}, "max_concurrent_requests: 1\n"),
     "hangs": ({"hang_after_tokens": 2, "hang_s": 3}, "inter_token_timeout_s: 1\n"),
@@ -64,7 +64,7 @@ async def answer(client: httpx.AsyncClient, model: str, tokens: int) -> httpx.Re
 
 
 async def refusal(client: httpx.AsyncClient) -> httpx.Response:
-    """What a key that has asked as often as it may in a minute is told."""
+    """Exceed the requests per minute of a key and return the last response."""
     body, headers = chat("slow", max_tokens=1), key_files.bearer(COUNTED)
     for _ in range(3):
         told = await client.post("/v1/chat/completions", json=body, headers=headers)
@@ -72,12 +72,10 @@ async def refusal(client: httpx.AsyncClient) -> httpx.Response:
 
 
 @pytest.mark.parametrize("hours", [5, -5], ids=["forward", "back"])
-async def test_a_jump(
+async def test_a_clock_jump_changes_only_created(
     gateway: GatewayProcess, client: httpx.AsyncClient, world: World, keys: Path, hours: int
 ) -> None:
-    """Streams, both kinds of queues, watchdogs, rates and keys that change go on as if it had not
-    been; only `created` tells of it.
-    """
+    """Streams, both kinds of queues, watchdogs, rate limits and reloaded keys are not affected."""
     async with asyncio.timeout(90), no_trace_left(gateway, headers=key_files.bearer(KEY)):
         assert (await answer(client, "slow", 1)).status_code == 200
         assert (await refusal(client)).status_code == 429
@@ -121,10 +119,10 @@ async def until_let_in(client: httpx.AsyncClient, key: str) -> None:
 
 
 @pytest.mark.parametrize("hours", [5, -5], ids=["forward", "back"])
-async def test_a_jump_while_it_drains(
+async def test_a_clock_jump_does_not_affect_draining(
     gateway: GatewayProcess, client: httpx.AsyncClient, world: World, hours: int
 ) -> None:
-    """What runs may end, and the process does as soon as nothing runs."""
+    """Running requests finish, and the process exits as soon as none runs."""
     async with asyncio.timeout(60):
         stream = asyncio.create_task(chat_events(client, "slow", max_tokens=TOKENS))
         await asyncio.sleep(0.5)

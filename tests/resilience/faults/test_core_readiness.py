@@ -1,4 +1,4 @@
-"""A newer core: readiness questions that take seconds, and that reap a stub which has died."""
+"""A newer core: readiness calls that take seconds and that reap a dead stub."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.unit.triton.newer_core import NewerCore
 
 pytestmark = pytest.mark.slow
 
-HANGS_S = 3.0  # the Python backend lets each instance take 5
+HANGS_S = 3.0  # the Python backend allows each instance 5 s
 AT_ONCE_S = 1.5
 BODY = {"prompt": "a", "max_tokens": 2}
 OPTIONS = ("--model-control-mode=explicit", "--load-model=*", "--enable-model-management")
@@ -44,7 +44,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, core: NewerCore) -> Iterat
 
 
 async def slowest(client: httpx.AsyncClient, *asked: str) -> float:
-    """Seconds of the longest of ten rounds of GETs, and a completion by `fast` in each."""
+    """Return the seconds of the longest of ten rounds of GETs and a completion by `fast`."""
     longest_s = 0.0
     for _ in range(10):
         began_s = time.monotonic()
@@ -60,9 +60,9 @@ async def is_named(client: httpx.AsyncClient, model: str, *, named: bool) -> boo
     return (model in await unready(client)) is named
 
 
-async def test_a_readiness_question_that_hangs(gateway, core):
-    """Requests, model lists and probes go on as ever; the model is unready once the core says so,
-    and ready again when the core says that.
+async def test_a_hanging_readiness_call_delays_no_request(gateway, core):
+    """Requests, model lists and probes are not delayed. The model becomes unready once the core
+    says so, and ready again once the core says that.
     """
     async with client_of(gateway) as client:
         core.say("slow", after_s=HANGS_S, ready=False)
@@ -82,8 +82,8 @@ async def test_a_readiness_question_that_hangs(gateway, core):
         ).status_code == 200
 
 
-async def test_changes_beside_a_question_that_hangs(gateway, core):
-    """A model that is unloaded is refused at once, and serves at once when it is loaded again."""
+async def test_models_load_and_unload_during_a_hanging_readiness_call(gateway, core):
+    """An unloaded model is refused at once and serves at once after it is loaded again."""
     core.say("slow", after_s=HANGS_S)
     async with client_of(gateway) as client:
         for _ in range(3):
@@ -102,8 +102,7 @@ async def was_started_again(client: httpx.AsyncClient, model: str) -> bool:
     return await starts(client, model) == 1
 
 
-async def test_a_dead_stub_that_the_core_has_reaped(gateway, core):
-    """It is found dead all the same, and another one takes its place."""
+async def test_a_dead_stub_that_the_core_reaped_is_replaced(gateway, core):
     children = psutil.Process(gateway.pid).children()
     [stub] = [each for each in children if "echo_0" in each.cmdline()[-2]]
     core.say("echo", stub=stub.pid)

@@ -1,4 +1,4 @@
-"""Engines that hang, die, fail and forget, behind a gateway in a process of its own."""
+"""Engines that hang, die, fail or ignore cancellation, behind a separate gateway process."""
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -47,7 +47,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
         options.write_text(OPTIONS.format(restarts=restarts))
     with GatewayProcess(repository, folder / "log") as process:
         process.wait_until_ready()
-        for name in ("goes_on", "fails"):  # what is made at the first request is made now
+        for name in ("goes_on", "fails"):  # create now what the first request creates
             asked(process, name, max_tokens=1)
         yield process
 
@@ -63,9 +63,9 @@ def asked(gateway: GatewayProcess, model: str, **fields: Any) -> httpx.Response:
     return httpx.post(url, json=chat(model, **fields), timeout=DEADLINE_S)
 
 
-async def test_a_hanging_engine_is_started_again(gateway, client):
-    """Its streams end with an error event, readiness tells why and when to come again, and then
-    it serves.
+async def test_a_hanging_engine_is_restarted(gateway, client):
+    """Its streams end with an error event, readiness gives the reason, requests get Retry-After,
+    and then it serves again.
     """
     async with no_trace_left(gateway):
         told = await chat_events(client, "hangs", max_tokens=20)
@@ -90,8 +90,8 @@ async def test_a_hanging_engine_is_started_again(gateway, client):
         assert await starts(client, "hangs") == 1
 
 
-async def test_an_engine_that_answers_again_is_left_alone(gateway, client):
-    """Without starts, a model is ready again once its engine answers."""
+async def test_an_engine_that_recovers_is_not_restarted(gateway, client):
+    """With no restarts configured, a model is ready again once its engine answers."""
     async with no_trace_left(gateway):
         told = await chat_events(client, "rests", max_tokens=20)
         assert error_of(told[-1])["code"] == "engine_stalled"
@@ -102,8 +102,8 @@ async def test_an_engine_that_answers_again_is_left_alone(gateway, client):
         assert await starts(client, "rests") == 0
 
 
-async def test_no_first_token(gateway, client):
-    """A whole answer that does not begin is a 504 in the envelope, with no call to try again."""
+async def test_a_missing_first_token_gets_504(gateway, client):
+    """A complete answer that does not start gets the error envelope and `x-should-retry: false`."""
     async with no_trace_left(gateway):
         answer = await client.post("/v1/chat/completions", json=chat("says_nothing"))
 
@@ -113,10 +113,8 @@ async def test_no_first_token(gateway, client):
         assert await counted(client, "openai_frontend_engine_stalls_total", **stuck) == 1
 
 
-async def test_no_last_response(gateway, client):
-    """A backend that never says that an answer is over has the stream end with an error event,
-    and goes on serving.
-    """
+async def test_a_missing_final_response_ends_the_stream_with_an_error(gateway, client):
+    """A backend that never marks an answer as final continues to serve."""
     async with no_trace_left(gateway):
         told = await chat_events(client, "never_ends", max_tokens=5)
         assert error_of(told[-1])["code"] == "engine_stalled"
@@ -124,8 +122,8 @@ async def test_no_last_response(gateway, client):
         await until(partial(serves, client, "never_ends"), 5)
 
 
-async def test_an_error_after_some_tokens(gateway, client):
-    """What came before the error has been sent, and the error is the last event."""
+async def test_an_error_after_some_tokens_is_the_last_event(gateway, client):
+    """The tokens before the error are sent."""
     async with no_trace_left(gateway):
         told = await chat_events(client, "fails", max_tokens=20)
 
@@ -134,8 +132,8 @@ async def test_an_error_after_some_tokens(gateway, client):
         assert "[DONE]" not in told
 
 
-async def test_responses_for_clients_that_have_gone(gateway, client):
-    """An engine that does not hear of a cancel answers nobody, and nothing is left of it."""
+async def test_an_engine_that_ignores_cancellation_leaves_nothing(gateway, client):
+    """It generates for disconnected clients, and the gateway discards the responses."""
     async with no_trace_left(gateway):
         for _ in range(20):
             body = chat("goes_on", stream=True, max_tokens=100)
@@ -151,8 +149,8 @@ async def test_responses_for_clients_that_have_gone(gateway, client):
     assert asked(gateway, "goes_on", max_tokens=3).status_code == 200
 
 
-async def test_an_engine_that_dies_again_stays_down(gateway, client):
-    """As often as its limit says it is started again; then the reason tells that it is not."""
+async def test_an_engine_stays_down_after_its_last_restart(gateway, client):
+    """The gateway restarts it up to its limit; then the reason says that it is giving up."""
     async with no_trace_left(gateway):
         told = await chat_events(client, "dies", max_tokens=20)
         assert error_of(told[-1])["code"] == "model_unavailable"

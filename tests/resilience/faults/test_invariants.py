@@ -1,4 +1,4 @@
-"""The check after each fault finds what a fault may leave behind, and nothing else."""
+"""The check after each fault finds every kind of leak and reports nothing else."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from tests.resilience.faults.invariants import no_trace_left
 
 
 class LeakingServer:
-    """`leaking_server` in a process of its own."""
+    """Runs `leaking_server` in a separate process."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -34,7 +34,7 @@ class LeakingServer:
         httpx.get(f"{self.url}/{action}").raise_for_status()
 
     def stop(self) -> None:
-        self._process.communicate()  # closes stdin, and waits
+        self._process.communicate()  # closes stdin and waits
 
 
 @pytest.fixture
@@ -58,21 +58,19 @@ LEAKS = {
 }
 
 
-def test_every_leak_is_tried():
-    """What the program can leave behind is what the next test looks for."""
+def test_every_leak_of_the_server_is_tested():
     assert {action.strip("/") for action in leaking_server.ACTIONS} == set(LEAKS)
 
 
 @pytest.mark.parametrize("leak", LEAKS)
-async def test_leak(server, leak):
-    """Each thing that is left is found and named."""
+async def test_each_leak_is_found_and_named(server, leak):
     with pytest.raises(AssertionError, match=LEAKS[leak]):
         async with no_trace_left(server, deadline_s=0.3):
             server.do(leak)
 
 
-async def test_nothing_is_left(server):
-    """A program that keeps nothing passes; what lay there before is not held against the block."""
+async def test_a_server_without_leaks_passes(server):
+    """Leaks from before the block do not count."""
     for before in ("thread", "descriptor", "memory", "traceback"):
         server.do(before)
 
@@ -84,14 +82,14 @@ async def test_nothing_is_left(server):
     assert passed
 
 
-async def test_expected_lines(server):
-    """A fault may log what it is known to log, and nothing else."""
+async def test_expected_log_lines_are_allowed(server):
+    """A fault may log the lines in `may_log`."""
     async with no_trace_left(server, may_log=["Traceback (most recent call last)"]):
         server.do("traceback")
 
 
-async def test_work_before(server):
-    """There is no baseline while something is at work."""
+async def test_unfinished_work_before_the_block_is_an_error(server):
+    """There is no baseline while work is unfinished."""
     server.do("stuck")
 
     with pytest.raises(AssertionError, match="the gateway was at work before"):
@@ -99,9 +97,7 @@ async def test_work_before(server):
             pass
 
 
-async def test_failure_of_the_block(server):
-    """What the block itself fails with comes out, whatever is left."""
-
+async def test_an_exception_in_the_block_is_raised_despite_leaks(server):
     async def fault() -> None:
         async with no_trace_left(server):
             server.do("stuck")
@@ -111,8 +107,7 @@ async def test_failure_of_the_block(server):
         await fault()
 
 
-async def test_gateway(mock_gateway: GatewayProcess):
-    """A real gateway that has only answered has nothing left."""
+async def test_a_gateway_that_served_requests_leaves_nothing(mock_gateway: GatewayProcess):
     chat = {"model": "mock", "messages": [{"role": "user", "content": "hi"}], "stream": True}
     async with httpx.AsyncClient(base_url=mock_gateway.url) as client:
         await client.post("/v1/chat/completions", json=chat)

@@ -1,4 +1,4 @@
-"""A gateway that gets no more memory: what cannot be done is refused, and the rest goes on."""
+"""A gateway that runs out of memory refuses what it cannot do and serves the rest."""
 
 import asyncio
 import resource
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 LARGE = {"model": "slow", "prompt": ["a few words " * 100] * 7000}  # 8 MiB; too many prompts
 SMALL = {"model": "slow", "prompt": "a", "max_tokens": 2}
-CLOSED = 0  # in place of a status
-TOKENS = 60  # of a stream, 20 in a second
+CLOSED = 0  # instead of a status
+TOKENS = 60  # of a stream, at 20 per second
 
 
 @pytest.fixture
@@ -33,14 +33,19 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
 @pytest.fixture
 async def client(gateway: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
     async with client_of(gateway) as made:
-        for body, status in ((SMALL, 200), (LARGE, 400)):  # what is made at the first is made now
+        for body, status in (
+            (SMALL, 200),
+            (LARGE, 400),
+        ):  # create now what the first request creates
             assert await status_of(made, body) == status
         yield made
 
 
 @contextmanager
 def no_more_than(room_bytes: int, gateway: GatewayProcess) -> Iterator[None]:
-    """The process may map so much more than it has; then as much as it likes again."""
+    """Limit the address space of the process to its present size plus `room_bytes`; afterwards
+    remove the limit.
+    """
     most = psutil.Process(gateway.pid).memory_info().vms + room_bytes
     unlimited = resource.RLIM_INFINITY
     resource.prlimit(gateway.pid, resource.RLIMIT_AS, (most, unlimited))
@@ -64,9 +69,9 @@ async def statuses(client: httpx.AsyncClient, body: dict[str, Any], count: int) 
     return set(await asyncio.gather(*[status_of(client, body) for _ in range(count)]))
 
 
-async def test_no_memory_for_large_bodies(gateway, client):
-    """They get 503 with a word when to come again, or their connection is closed; streams that run
-    and small requests notice nothing. With memory again large ones are read again.
+async def test_large_bodies_get_503_when_memory_runs_out(gateway, client):
+    """The 503 has Retry-After; alternatively the connection is closed. Running streams and small
+    requests are not affected. With memory available again, the server reads large bodies again.
     """
     async with (
         asyncio.timeout(60),
@@ -91,9 +96,9 @@ async def test_no_memory_for_large_bodies(gateway, client):
         assert await status_of(client, LARGE) == 400
 
 
-async def test_no_memory_at_all(gateway, client):
-    """Whatever is asked, the process serves again once there is memory; or it has ended by itself
-    with a code that has a supervisor start it again, and its log says where it was.
+async def test_the_gateway_recovers_or_exits_when_no_memory_is_left(gateway, client):
+    """Either it serves again once memory is available, or it exits with a nonzero code, so that a
+    supervisor restarts it, and its log shows where it stopped.
     """
     async with asyncio.timeout(60):
         with no_more_than(0, gateway):

@@ -1,8 +1,9 @@
-"""Twice the load that fills a model: those inside do not notice, the others are told at once.
+"""At twice the load that fills a model, running requests keep their pace and the others are refused
+at once.
 
-Of several rounds the best one counts, for each figure: what else runs on the machine makes a figure
-worse, never better, and a gateway that breaks a promise does so in every round. By how much the
-machine itself is late in a round (p99), told by a process that only sleeps, is nobody's fault.
+For each figure, the best of several rounds counts: other work on the machine can only make a figure
+worse, and a gateway that breaks a guarantee does so in every round. A process that only sleeps
+measures how late the machine itself is in a round (p99); that delay is subtracted.
 """
 
 import subprocess
@@ -24,7 +25,7 @@ from tests.resilience.faults.invariants import no_trace_left
 
 PLACES = WAITING = 16
 TOKENS = 25
-FULL_PER_S = PLACES * PACE_PER_S / TOKENS  # requests that the places take
+FULL_PER_S = PLACES * PACE_PER_S / TOKENS  # requests per second that the slots can serve
 ROUNDS = 8
 
 
@@ -50,7 +51,7 @@ class Best:
     live_p999: float = inf
 
     def add(self, full: Measured, twice: Measured, late_s: Sequence[float]) -> None:
-        """The model full, and then asked for twice as much, while the machine was late."""
+        """Add a round: full load, then twice the load, and the machine's own delay."""
         late_p99 = percentile(late_s, 99)
         self.full_gap_p99 = min(self.full_gap_p99, percentile(full.gap_s, 99))
         self.gap_p99 = min(self.gap_p99, percentile(twice.gap_s, 99))
@@ -85,7 +86,9 @@ print(*late)
 
 @contextmanager
 def sleeper() -> Iterator[list[float]]:
-    """By how many seconds each of a process's short sleeps was too long, once it is over."""
+    """Yield a list that receives, at the end, by how many seconds each short sleep of a process was
+    too long.
+    """
     late_s: list[float] = []
     command = [sys.executable, "-c", SLEEPS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -109,9 +112,9 @@ def measured(gateway: GatewayProcess, **options: object) -> Measured:
 
 
 @pytest.mark.slow
-async def test_twice_the_load(gateway):
-    """Tokens keep their pace (p99 within 1.5 times), refusals come within 10 ms (p99), and the
-    probe of the process within 10 ms (p99.9). Who is let in gets the whole answer.
+async def test_overload_does_not_slow_running_requests(gateway):
+    """Token gaps (p99) are at most 1.5 times as long, refusals take less than 10 ms (p99) and the
+    liveness probe at most 10 ms (p99.9). Admitted requests get their complete answer.
     """
     best = Best()
     async with no_trace_left(gateway):

@@ -16,18 +16,18 @@ from tests.resilience.faults.raw_stream import RawStream, tokens
 
 pytestmark = pytest.mark.slow
 
-STREAMS, TOKENS = 100, 40  # of which there are 20 in a second
+STREAMS, TOKENS = 100, 40  # tokens at 20 per second
 
 
 class Manager:
-    """A service manager's end of the socket. The signs of life are counted, the rest is kept."""
+    """The service manager's end of the socket. Counts watchdog pings and returns other messages."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self.signs_of_life = 0
 
     async def told(self) -> list[str]:
-        """The next message, line by line."""
+        """Return the lines of the next message."""
         while True:
             message = await asyncio.get_running_loop().sock_recv(self._listener, 4096)
             if message != b"WATCHDOG=1":
@@ -54,7 +54,7 @@ def gateway(tmp_path: Path, manager: Manager) -> Iterator[GatewayProcess]:
 
 
 async def streams(gateway: GatewayProcess, length: int) -> list[RawStream]:
-    """All of them, each with its first token."""
+    """Start all streams and wait for the first token of each."""
     return await asyncio.gather(
         *[RawStream.begun(gateway.port, "m", length) for _ in range(STREAMS)]
     )
@@ -64,10 +64,10 @@ async def ended(running: list[RawStream]) -> list[bytes]:
     return await asyncio.gather(*[each.rest() for each in running])
 
 
-async def test_manager_hears_ready_watchdog_and_stopping(
+async def test_manager_gets_ready_watchdog_and_stopping(
     gateway: GatewayProcess, manager: Manager
 ) -> None:
-    """The pings go on under load, no stream loses a token, and SIGTERM ends with code 0."""
+    """Watchdog pings continue under load, no stream loses a token, and SIGTERM ends with code 0."""
     async with asyncio.timeout(60):
         assert await manager.told() == ["READY=1", "STATUS=Serving m"]
         await ended(await streams(gateway, 2))

@@ -1,4 +1,4 @@
-"""Answers that take long: comments in the silence, and the end of a request's time."""
+"""Slow answers: keep-alive comments during silence, and the request timeout."""
 
 import json
 import time
@@ -22,7 +22,9 @@ CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
-    """`late` thinks before it talks, `slow` after each word; `fails` thinks, and fails."""
+    """`late` pauses before its first token, `slow` after each token, and `fails` pauses and then
+    fails.
+    """
     folder = tmp_path_factory.mktemp("silence")
     models: dict[str, dict[str, Any]] = {
         "late": {"first_token_delay_s": 1.0, "answer_tokens": 4},
@@ -47,7 +49,7 @@ def body(path: str, model: str, **fields: Any) -> dict[str, Any]:
 
 
 def parts(gateway: GatewayProcess, path: str, model: str, **fields: Any) -> list[str]:
-    """What stands between empty lines."""
+    """Return the parts of the stream between empty lines."""
     asked = body(path, model, stream=True, **fields)
     response = httpx.post(gateway.url + path, json=asked, timeout=30)
     assert response.status_code == 200, response.text
@@ -61,8 +63,8 @@ def events(found: list[str]) -> list[Any]:
     return [each if each == "[DONE]" else json.loads(each) for each in told]
 
 
-def test_before_the_first_token(gateway):
-    """The headers leave with the first comment, long before the first token."""
+def test_headers_are_sent_with_the_first_comment(gateway):
+    """Long before the first token."""
     asked = body(CHAT, "late", stream=True)
     begun = time.monotonic()
     with httpx.stream("POST", gateway.url + CHAT, json=asked, timeout=30) as response:
@@ -77,8 +79,8 @@ def test_before_the_first_token(gateway):
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}], ids=["short way", "long way"])
-def test_inter_token_timeout(gateway, fields):
-    """Comments stand between events, where nothing was sent for a while; never within one."""
+def test_comments_are_sent_between_events_during_silence(gateway, fields):
+    """Never within an event."""
     found = parts(gateway, TEXT, "slow", **fields)
 
     *told, done = events(found)
@@ -87,8 +89,7 @@ def test_inter_token_timeout(gateway, fields):
     assert found.count(COMMENT) >= 2
 
 
-def test_no_silence(gateway):
-    """A stream that speaks all the time has none."""
+def test_a_steady_stream_has_no_comments(gateway):
     found = parts(gateway, TEXT, "steady")
 
     assert COMMENT not in found
@@ -96,8 +97,7 @@ def test_no_silence(gateway):
 
 
 @pytest.mark.parametrize("model", ["late", "slow"])
-def test_sdk(gateway, model):
-    """OpenAI's SDK does not see them."""
+def test_the_openai_sdk_ignores_comments(gateway, model):
     with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
         stream = client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "hi"}], stream=True
@@ -109,10 +109,8 @@ def test_sdk(gateway, model):
     assert [each.finish_reason for each in chunks if each.finish_reason] == ["stop"]
 
 
-def test_failure_after_a_comment(gateway):
-    """It is the stream's last event, for its status has been sent; one that comes sooner has its
-    own.
-    """
+def test_a_failure_after_a_comment_is_the_last_event(gateway):
+    """Its status has been sent already. A failure before the first comment gets its own status."""
     found = parts(gateway, CHAT, "fails")
     sooner = httpx.post(gateway.url + CHAT, json=body(CHAT, "fails_soon", stream=True))
 
@@ -122,8 +120,8 @@ def test_failure_after_a_comment(gateway):
     assert sooner.status_code == 500
 
 
-async def test_time_of_a_whole_answer(gateway):
-    """A request whose time is over is a 504, which no client tries again, and ends in Triton."""
+async def test_request_timeout_of_a_complete_answer_is_504(gateway):
+    """Clients do not retry it, and the request ends in Triton."""
     async with no_trace_left(gateway), httpx.AsyncClient(timeout=30) as client:
         response = await client.post(gateway.url + CHAT, json=body(CHAT, "endless"))
 
@@ -133,8 +131,8 @@ async def test_time_of_a_whole_answer(gateway):
 
 
 @pytest.mark.parametrize("model", ["endless", "mute"])
-async def test_time_of_a_stream(gateway, model):
-    """A stream has its text so far, then the error, and no [DONE]."""
+async def test_request_timeout_ends_a_stream_with_an_error(gateway, model):
+    """The stream has its text so far, then the error, and no [DONE]."""
     asked = body(TEXT, model, stream=True)
     async with no_trace_left(gateway), httpx.AsyncClient(timeout=30) as client:
         response = await client.post(gateway.url + TEXT, json=asked)

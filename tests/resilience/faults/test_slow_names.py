@@ -1,4 +1,4 @@
-"""Names that nobody resolves for half a minute: an identity provider's and a collector's."""
+"""The names of an identity provider and a trace collector do not resolve for a long time."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 KEY = "sk-known"
 BODY = {"model": "fast", "prompt": "a", "max_tokens": 2}
 NEVER_S = 600
-TO_SEND_S = 6  # what the exporter gives its last spans (tracing/exporter.py)
+TO_SEND_S = 6  # the exporter's time limit for its last spans (tracing/exporter.py)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def gateway(tmp_path: Path, world: World) -> Iterator[GatewayProcess]:
-    """One that wants keys from a provider, and sends traces, both by name."""
+    """Gets signing keys from a provider and sends traces to a collector, both by name."""
     models = tmp_path / "models"
     mock_models.write_with_tokenizer(models, "fast")
     mock_models.write_with_tokenizer(models, "slow", tokens_per_second=20)
@@ -52,8 +52,10 @@ def gateway(tmp_path: Path, world: World) -> Iterator[GatewayProcess]:
         yield process
 
 
-async def test_names_that_are_never_resolved(gateway: GatewayProcess) -> None:
-    """It starts, serves as fast as ever, and its stop waits for no name."""
+async def test_unresolved_names_delay_neither_requests_nor_shutdown(
+    gateway: GatewayProcess,
+) -> None:
+    """The gateway also starts without them."""
     headers = key_files.bearer(KEY)
     async with asyncio.timeout(90), client_of(gateway) as client:
         client.headers.update(headers)
@@ -70,8 +72,10 @@ async def test_names_that_are_never_resolved(gateway: GatewayProcess) -> None:
     assert "is blocked" not in gateway.output()
 
 
-async def test_names_that_come_back(gateway: GatewayProcess, world: World) -> None:
-    """What hung is told of in the log and tried again."""
+async def test_a_resolved_name_is_logged_and_tried_again(
+    gateway: GatewayProcess, world: World
+) -> None:
+    """The log has the failed fetch."""
     world.resolve_in(0)
 
     line = await asyncio.to_thread(gateway.wait_for_line, "the previous signing keys stay in force")
@@ -80,7 +84,7 @@ async def test_names_that_come_back(gateway: GatewayProcess, world: World) -> No
 
 
 async def _taken(client: httpx.AsyncClient) -> float:
-    """Seconds until the answer."""
+    """Return the seconds until the answer."""
     began_s = time.monotonic()
     response = await client.post("/v1/completions", json=BODY)
     assert response.status_code == 200

@@ -1,4 +1,4 @@
-"""Clients that do not read, and descriptors that run out: what it costs, and that it passes."""
+"""Clients that do not read, and a process without free descriptors: limited cost, full recovery."""
 
 import asyncio
 import json
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.slow
 
 KIB = 1024
 BUFFER = 1024 * KIB
-# Beside the buffer: what the transport holds, a write that goes beyond, what gathers between looks
+# In addition to the buffer: the transport's buffer, one oversized write, data between two checks
 BESIDE = 512 * KIB
 READERS = 50
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
-    """`endless` fills any buffer in some seconds, `burst` says half a buffer, and is done."""
+    """`endless` fills any buffer within seconds; `burst` sends half a buffer and finishes."""
     folder = tmp_path_factory.mktemp("slow_readers")
     long = {"tokens": ["0123456789abcdef" * 256], "max_model_len": 10_000_000}  # 4 KiB each
     models: dict[str, dict[str, Any]] = {
@@ -47,7 +47,7 @@ def gateway(tmp_path_factory) -> Iterator[GatewayProcess]:
 
 
 def ask(gateway: GatewayProcess, model: str, **fields: Any) -> socket.socket:
-    """A client that has sent its request, and reads nothing."""
+    """Send a request and read nothing."""
     body = json.dumps(
         {"model": model, "prompt": "hi", "max_tokens": 10**6, "stream": True} | fields
     )
@@ -81,7 +81,7 @@ async def until_dropped(gateway: GatewayProcess, count: float) -> None:
 
 @asynccontextmanager
 async def watched(look: Callable[[], int]) -> AsyncIterator[list[int]]:
-    """What it says again and again."""
+    """Yield a list to which a task appends the result of `look` every 20 ms."""
     seen = [look()]
 
     async def watch() -> None:
@@ -97,9 +97,9 @@ async def watched(look: Callable[[], int]) -> AsyncIterator[list[int]]:
 
 
 @pytest.mark.parametrize("fields", [{}, {"logprobs": 0}], ids=["short way", "long way"])
-async def test_memory(gateway, fields):
-    """Fifty clients that read nothing of endless answers hold no more than their buffers, and are
-    dropped; what ran for them has ended.
+async def test_clients_that_read_nothing_use_only_their_buffers(gateway, fields):
+    """Fifty clients with endless answers use no more than their buffers and are disconnected; their
+    generations end.
     """
     process = psutil.Process(gateway.pid)
     before = await readers_dropped(gateway)
@@ -115,8 +115,8 @@ async def test_memory(gateway, fields):
     assert max(memory) - memory[0] < READERS * (BUFFER + BESIDE)
 
 
-async def test_time(gateway):
-    """One whose answer fits the buffer is dropped after the time, its model long done."""
+async def test_a_buffered_answer_is_dropped_after_the_send_timeout(gateway):
+    """Although the model finished long before."""
     before = await readers_dropped(gateway)
     async with no_trace_left(gateway):
         with ask(gateway, "burst"):
@@ -125,8 +125,7 @@ async def test_time(gateway):
             await until_dropped(gateway, before + 1)
 
 
-async def test_other_streams(gateway):
-    """Who reads is answered to the end, whoever beside him does not."""
+async def test_clients_that_read_are_served_beside_slow_readers(gateway):
     with ExitStack() as clients:
         before = await readers_dropped(gateway)
         for _ in range(5):
@@ -143,7 +142,7 @@ def connect(port: int) -> socket.socket:
 
 
 def answered(client: socket.socket) -> bool:
-    """Whether the server takes a request on this connection."""
+    """Whether the server answers a request on this connection."""
     answer = b""
     try:
         client.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
@@ -162,9 +161,9 @@ async def until_descriptors(process: psutil.Process, most: int) -> None:
     raise AssertionError(f"{process.num_fds()} descriptors are open, not {most}")
 
 
-async def test_descriptors_run_out(gateway):
-    """Connections that find no descriptor are closed; those that are there go on, the process
-    does not spin, and when descriptors are free again all is as before.
+async def test_connections_without_a_descriptor_are_closed(gateway):
+    """Open connections continue, the process does not spin, and once descriptors are free again,
+    new connections are accepted.
     """
     process = psutil.Process(gateway.pid)
     soft, hard = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)

@@ -1,4 +1,4 @@
-"""A process that is asked to end while 200 streams run: who is told what, and when it is gone."""
+"""Shutdown while 200 streams run: what each client receives, and when the process exits."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 STREAMS = 200
 RUNNING = "openai_frontend_requests_running{"
-SHORT, LONG = 40, 3000  # tokens, of which there are 20 in a second
+SHORT, LONG = 40, 3000  # tokens, at 20 per second
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def gateway(tmp_path: Path):
 
 
 async def streams(gateway: GatewayProcess, lengths: list[int]) -> list[RawStream]:
-    """As many as there are lengths, each with its first token."""
+    """Start a stream of each length and wait for the first token of each."""
     return await asyncio.gather(*[RawStream.begun(gateway.port, "m", each) for each in lengths])
 
 
@@ -40,7 +40,7 @@ def completion(gateway: GatewayProcess, max_tokens: int = 1) -> httpx.Response:
 
 
 def running_requests(gateway: GatewayProcess) -> float:
-    """The generations that the gateway counts."""
+    """Return the gateway's count of running generations."""
     metrics = httpx.get(f"{gateway.url}/metrics").text
     lines = (line.split() for line in metrics.splitlines())
     return sum(float(line[1]) for line in lines if line[0].startswith(RUNNING))
@@ -51,15 +51,16 @@ def status(gateway: GatewayProcess, probe: str) -> int:
 
 
 async def refused(gateway: GatewayProcess) -> httpx.Response:
-    """The first answer that is not 200."""
+    """Return the first answer that is not 200."""
     while (answer := completion(gateway)).status_code == 200:  # noqa: ASYNC110  it has no event
         await asyncio.sleep(0.1)
     return answer
 
 
-async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
-    """Readiness goes at once; those that come late are served, then sent away; streams that end
-    within the grace end whole, the others with an error; the exit code is 0.
+async def test_sigterm_drains_200_streams(gateway: GatewayProcess) -> None:
+    """Readiness fails at once. Late requests are served during the drain delay and refused after
+    it. Streams that end within the graceful shutdown timeout are complete, the others end with an
+    error. The exit code is 0.
     """
     async with asyncio.timeout(60):
         running = await streams(gateway, [SHORT, LONG] * (STREAMS // 2))
@@ -67,7 +68,7 @@ async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
         while running_requests(gateway) <= STREAMS:  # noqa: ASYNC110  it has no event
             await asyncio.sleep(0.05)
         os.kill(gateway.pid, signal.SIGTERM)
-        await asyncio.sleep(0.1)  # the signal is heard by the loop's next turn
+        await asyncio.sleep(0.1)  # the event loop handles the signal in its next iteration
 
         leaving = [status(gateway, "ready"), status(gateway, "live")]
         late = completion(gateway)
@@ -89,8 +90,8 @@ async def test_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
     assert [trace for trace in TRACES if trace in gateway.output()] == []
 
 
-async def test_double_sigterm_with_200_streams(gateway: GatewayProcess) -> None:
-    """The second signal waits for nobody, though the first one's delay has just begun."""
+async def test_a_second_sigterm_exits_immediately(gateway: GatewayProcess) -> None:
+    """Even during the drain delay of the first one."""
     async with asyncio.timeout(30):
         running = await streams(gateway, [LONG] * STREAMS)
         os.kill(gateway.pid, signal.SIGTERM)

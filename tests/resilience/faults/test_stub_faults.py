@@ -1,4 +1,4 @@
-"""StubProcesses of Triton's Python backend that are killed, or stopped, while they stream."""
+"""Stub processes of Triton's Python backend that are killed or stopped while they stream."""
 
 import signal
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     for part in ("first", "second"):
         python_models.write(folder / "models", part)
     python_models.write_ensemble(folder / "models")
-    # What the core keeps of requests whose stub died would hold up its end for 30 s
+    # The core keeps the requests of a dead stub, which would delay its shutdown by 30 s
     options = ["--model-control-mode=explicit", "--load-model=*", "--exit-timeout-s=1"]
     with GatewayProcess(folder / "models", folder / "log", *options) as process:
         process.wait_until_ready()
@@ -83,7 +83,7 @@ def _write(folder: Path) -> None:
 
 
 def stub(gateway: GatewayProcess, model: str) -> psutil.Process:
-    """The process of a model's one instance."""
+    """Return the process of the model's only instance."""
     children = psutil.Process(gateway.pid).children()
     alive = [each for each in children if each.status() != psutil.STATUS_ZOMBIE]
     [found] = [each for each in alive if f"{model}_0" in each.cmdline()[-2]]
@@ -95,17 +95,19 @@ async def broken(client: httpx.AsyncClient, model: str) -> bool:
 
 
 async def released(client: httpx.AsyncClient, model: str) -> bool:
-    """Whether nothing is in hand but what the core keeps of the model's broken instance."""
+    """Whether the only unfinished requests are those that the core keeps for the model's broken
+    instance.
+    """
     in_hand = _in_hand((await client.get("/metrics")).text)
     return in_hand.keys() <= {f"openai_frontend_unreleased_requests{ {'model': model} }"}
 
 
 @pytest.mark.parametrize("model", SIGNALS)
-async def test_a_stub_that_is_lost_mid_stream(gateway, model):
-    """The stream ends with an error event, readiness tells, and another stub takes its place.
+async def test_a_stub_lost_mid_stream_is_replaced(gateway, model):
+    """The stream ends with an error event, and readiness gives the reason.
 
-    Threads, the stub's process and the model's unreleased requests are not looked at: the core
-    keeps those of the broken instance, whose requests never end.
+    This test does not check threads, the stub's process and the model's unreleased requests: the
+    core keeps those of the broken instance, whose requests never end.
     """
     async with client_of(gateway) as client:
         async with events_of(client, STREAM.format(model), {"IN": "go"}) as events:
@@ -130,8 +132,8 @@ async def test_a_stub_that_is_lost_mid_stream(gateway, model):
     assert not [trace for trace in TRACES if trace in gateway.output()]
 
 
-async def test_a_part_of_an_ensemble(gateway):
-    """An ensemble is not ready while the stub of a part is dead, says why, and then serves."""
+async def test_an_ensemble_is_unready_while_the_stub_of_a_part_is_dead(gateway):
+    """Its reason names the part, and it serves again after the stub is replaced."""
     ready = "/v2/models/ensemble/ready"
     async with client_of(gateway) as client:
         assert (await client.get(ready)).status_code == 200

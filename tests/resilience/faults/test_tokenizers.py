@@ -1,4 +1,4 @@
-"""A tokenizer that is corrupt or away is its model's trouble alone, and can be mended."""
+"""A corrupt or missing tokenizer affects only its own model and can be repaired."""
 
 import asyncio
 import shutil
@@ -13,7 +13,7 @@ GOOD, CORRUPT, MISSING = "good", "corrupt", "missing"
 
 
 def write(repository: Path) -> Path:
-    """The three models; gives the corrupt one's tokenizer."""
+    """Write the three models; return the folder of the corrupt tokenizer."""
     mock_models.write_with_tokenizer(repository, GOOD, answer_tokens=1)
     shutil.rmtree(mock_models.write_with_tokenizer(repository, MISSING))
     corrupt = mock_models.write_with_tokenizer(repository, CORRUPT, answer_tokens=1)
@@ -21,9 +21,9 @@ def write(repository: Path) -> Path:
     return corrupt
 
 
-async def test_others_serve(tmp_path: Path) -> None:
-    """Readiness names both with their reasons, requests to them are told to come again, and the
-    third model answers; once the files are right a load makes the model serve.
+async def test_other_models_serve_beside_a_broken_tokenizer(tmp_path: Path) -> None:
+    """Readiness names both broken models with the reason, and requests to them get Retry-After.
+    Once the files are correct, a load makes the model serve.
     """
     folder = write(tmp_path)
     async with asyncio.timeout(30), live(tmp_path, load_model=["*"], **EXPLICIT) as gateway:

@@ -1,4 +1,6 @@
-"""vLLM's engine process, stopped and killed while it streams: one gateway, for it starts late."""
+"""vLLM's engine process, suspended and killed while it streams. One gateway, because it starts
+slowly.
+"""
 
 import shutil
 from functools import partial
@@ -33,9 +35,9 @@ def _repository(folder: Path) -> Path:
     return folder
 
 
-async def test_stopped_then_killed(tmp_path):
-    """An engine process that is stopped and goes on is found and left alone; one that is killed is
-    found within 2 s, and replaced. Each stream ends with an error event.
+async def test_a_suspended_engine_recovers_and_a_killed_one_is_replaced(tmp_path):
+    """A suspended engine process is detected and, once resumed, not restarted; a killed one is
+    detected within 2 s and replaced. Each stream ends with an error event.
     """
     repository = _repository(tmp_path / "models")
     with GatewayProcess(repository, tmp_path / "log") as gateway:

@@ -1,8 +1,8 @@
-"""What a gateway sees of the world around it, as a test has it: the time of day, and names; and
-what it starts in it.
+"""The environment of a gateway under test: the wall clock, DNS names, and a record of the processes
+it starts.
 
-The gateway begins with a small library of ours (world.c), which gcc makes; a wait for a time of
-day, were there one, would be off by the whole jump.
+The gateway preloads a small library (world.c), which gcc compiles. A wait that used the wall clock
+would be off by the whole jump.
 """
 
 import os
@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).with_name("world.c")
 
 
 class World:
-    """In a gateway that is started `within` it."""
+    """Applies to gateways that are started `within` it."""
 
     def __init__(self, folder: Path) -> None:
         self._library, self._file = folder / "world.so", folder / "world"
@@ -31,7 +31,7 @@ class World:
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Processes that are started here see it."""
+        """Processes that are started in this block preload the library."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LD_PRELOAD", os.fspath(self._library))
             patch.setenv("WORLD", os.fspath(self._file))
@@ -39,20 +39,19 @@ class World:
             yield
 
     def started(self) -> list[str]:
-        """Each program and process that was started through the C library, by whatever code: the
-        function, and what it was to run. A system call that passes the library by is not among
-        them.
+        """Return one line for each program and process started through the C library: the function
+        and its argument. It does not see system calls that bypass the C library.
         """
         return self._started.read_text(errors="replace").splitlines()
 
     def jump(self, seconds: int) -> None:
-        """The time of day is so much later than it really is; at once."""
+        """Move the wall clock to its real time plus `seconds`, at once."""
         self._off_s = seconds
         self._tell()
 
     def resolve_in(self, seconds: int) -> None:
-        """Names, not addresses, fail after so long; 0: they are resolved as ever, and what waits
-        fails within a second.
+        """Make lookups of names, not addresses, fail after so many seconds. With 0 they resolve as
+        usual, and waiting lookups fail within a second.
         """
         self._resolving_s = seconds
         self._tell()
@@ -61,5 +60,5 @@ class World:
         told = struct.pack("qq", self._off_s, self._resolving_s)
         if not self._file.exists():
             self._file.write_bytes(told)
-        with self._file.open("r+b") as file:  # it is mapped: never cut, never another
+        with self._file.open("r+b") as file:  # the file is mapped: never truncate or replace it
             file.write(told)

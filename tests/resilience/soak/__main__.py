@@ -1,4 +1,4 @@
-"""`make soak`: loads a gateway for a time, prints what that showed, and fails where it must."""
+"""`make soak`: loads a gateway for a time, prints a report, and fails on errors or leaks."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""What scenarios do to the gateway: whole requests by httpx, and bare sockets to be rude with."""
+"""The client of the scenarios: httpx for normal requests, bare sockets to misbehave."""
 
 import asyncio
 import json
@@ -13,31 +13,31 @@ import httpx
 
 from tests.gateway_process import GatewayProcess
 
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST, and nothing that still waits
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST and drops unsent data
 
 
 class Unexpected(Exception):
-    """An answer that the scenario did not ask for; the text is the kind of error."""
+    """An answer that the scenario did not expect; the text is the kind of error."""
 
 
 class Client:
-    """One for all scenarios of a soak."""
+    """Shared by all scenarios of a soak."""
 
     def __init__(self, gateway: GatewayProcess, repository: Path, *, clients: int) -> None:
         self.gateway = gateway
         self.repository = repository
-        self.generation = 0  # of the model that is written anew
-        self.changing = asyncio.Lock()  # one change of the models at a time
+        self.generation = 0  # of the model that is rewritten
+        self.changing = asyncio.Lock()  # allows one change of the models at a time
         limits = httpx.Limits(max_connections=4 * clients, max_keepalive_connections=clients)
         self._http = httpx.AsyncClient(base_url=gateway.url, timeout=30, limits=limits)
 
     async def post(self, path: str, expected: int = 200, **body: Any) -> Any:
-        """The answer's JSON."""
+        """Return the answer's JSON."""
         response = await self._http.post(path, json=body)
         return self._checked(response, expected)
 
     async def send(self, path: str, content: bytes, expected: int, **headers: str) -> Any:
-        """Bytes as they are."""
+        """Send these bytes unchanged."""
         response = await self._http.post(path, content=content, headers=headers)
         return self._checked(response, expected)
 
@@ -52,7 +52,7 @@ class Client:
 
     @asynccontextmanager
     async def stream(self, path: str, **body: Any) -> AsyncIterator[AsyncIterator[str]]:
-        """The events' data, one by one; leaving early closes the connection."""
+        """Yield the data of the events, one by one; leaving early closes the connection."""
         async with self._http.stream("POST", path, json={**body, "stream": True}) as response:
             if response.status_code != 200:
                 await response.aread()
@@ -61,8 +61,8 @@ class Client:
 
     @asynccontextmanager
     async def raw_stream(self, **body: Any) -> AsyncIterator[tuple[asyncio.StreamReader, Any]]:
-        """A streamed completion on a socket of its own, whose first event has come; leaving resets
-        the connection.
+        """Yield a streamed completion on its own socket after its first event; leaving resets the
+        connection.
         """
         connection = socket.create_connection(("127.0.0.1", self.gateway.port))
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -1,6 +1,6 @@
-"""The mock engine with a deliberate leak: each request leaves bytes behind that nobody frees.
+"""The mock engine with a deliberate leak: each request leaves bytes that are never freed.
 
-It proves that a soak can fail; nothing but a soak's own model names it.
+It proves that a soak can fail; only a soak's own model uses it.
 """
 
 from dataclasses import replace
@@ -12,17 +12,17 @@ from openai_frontend.generation import GenerationRequest
 
 
 class LeakingEngine(MockEngine):
-    """`model.json` has `leak_bytes` beside the mock's own settings."""
+    """`model.json` has `leak_bytes` in addition to the mock's own settings."""
 
     left: ClassVar[list[bytes]] = []
 
     def load(self, model: ModelSpec) -> ModelFacts:
-        """The mock's, once its arguments are the mock's alone."""
+        """Remove `leak_bytes` from the arguments and load the mock."""
         arguments = dict(model.arguments)
         self._leak_bytes = int(arguments.pop("leak_bytes"))
         return super().load(replace(model, arguments=arguments))
 
     def generate(self, request: GenerationRequest, sink: DeltaSink) -> None:
-        """The mock's, and the leak."""
+        """Leak, then generate as the mock does."""
         self.left.append(b"x" * self._leak_bytes)
         super().generate(request, sink)

@@ -1,4 +1,6 @@
-"""What a process holds, looked at each second, and how fast it grows. Knows no gateway."""
+"""Samples a process's resources each second and estimates how fast its memory grows. Knows no
+gateway.
+"""
 
 import statistics
 import time
@@ -9,22 +11,22 @@ from itertools import combinations
 import psutil
 
 MB = 1_000_000
-_WINDOWS = 120  # of the half that is looked at: 7,000 pairs
+_WINDOWS = 120  # in the second half: 7,000 pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look."""
+    """One measurement."""
 
     at_s: float
     memory_bytes: int  # of the process itself
-    below_bytes: int  # of all processes below it
+    below_bytes: int  # of all its descendants
     threads: int
     descriptors: int
 
 
 def sample(process: psutil.Process) -> Sample:
-    """A process below that has just ended counts nothing."""
+    """Measure a process. A descendant that has just ended counts as zero."""
     below = 0
     for child in process.children(recursive=True):
         try:
@@ -41,16 +43,16 @@ def sample(process: psutil.Process) -> Sample:
 
 
 def second_half(samples: Sequence[Sample]) -> Sequence[Sample]:
-    """What a process does first is to fill its pools and caches."""
+    """Drop the first half, in which a process fills its pools and caches."""
     middle = (samples[0].at_s + samples[-1].at_s) / 2
     return [each for each in samples if each.at_s >= middle]
 
 
 def slope_mb_h(points: Sequence[tuple[float, float]]) -> float:
-    """The median of the slopes between all points (Theil and Sen), of seconds and bytes: a jump or
-    a peak, however high, does not move it.
+    """Return the median slope between all points of seconds and bytes (Theil and Sen): one jump or
+    peak of any height does not change it.
 
-    Each point is the least of a window: what a process holds between two bursts of work.
+    Each point is the minimum of a window: the memory between two bursts of work.
     """
     least = [min(window, key=lambda point: point[1]) for window in _windows(points)]
     slopes = [

@@ -1,4 +1,4 @@
-"""The models of a soak: what each does is what its scenarios expect."""
+"""The models of a soak; each behaves as its scenarios expect."""
 
 import shutil
 from pathlib import Path
@@ -21,8 +21,8 @@ LEAKING = mock_models.CONFIG.replace('"mock"', f'"{leaking_engine.__name__}:Leak
 
 
 def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> None:
-    """`talker` answers at once, `slow` 50 tokens a second; `spare` comes and goes; `ensemble` is of
-    two Python models; `demo`, where there is an engine, is vLLM's.
+    """`talker` answers at once, `slow` at 50 tokens per second; scenarios load and unload `spare`;
+    `ensemble` has two Python models; `demo`, with `engine`, is vLLM's.
     """
     told: dict[str, Any] = {"answer_tokens": ANSWER_TOKENS, "tokens": [TEXT]}
     leak: dict[str, Any] = {"config": LEAKING, "leak_bytes": leak_bytes} if leak_bytes else {}
@@ -43,7 +43,7 @@ def write(repository: Path, *, leak_bytes: int = 0, engine: bool = False) -> Non
 
 
 def write_spare(repository: Path, generation: int) -> None:
-    """The core loads a model anew only where its files have changed."""
+    """Change the model's files: the core reloads a model only if they have changed."""
     mock_models.write_with_tokenizer(
         repository, "spare", tokens=[TEXT], answer_tokens=ANSWER_TOKENS,
         max_model_len=4096 + generation % 1000,

@@ -1,4 +1,4 @@
-"""What a soak found, as text and as JSON, and whether that is a failure."""
+"""The results of a soak as text and JSON, and whether it failed."""
 
 import dataclasses
 import statistics
@@ -15,13 +15,13 @@ from tests.resilience.soak.memory import Sample, second_half, slope_mb_h
 class Tally:
     """One scenario's requests."""
 
-    seconds: list[float] = field(default_factory=list)  # of those that ended as expected
+    seconds: list[float] = field(default_factory=list)  # of the expected results
     errors: Counter[str] = field(default_factory=Counter)  # kind -> how many
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is told."""
+    """All results."""
 
     seed: int
     minutes: float
@@ -30,16 +30,16 @@ class Report:
     latency_ms: dict[str, tuple[int, float, float]]  # scenario -> requests, p50, p99.9
     memory_mb: tuple[float, float, float]  # at the start, most, at the end
     slope_mb_h: float
-    slope_below_mb_h: float  # of the processes below: the Python models' stubs, vLLM's engine
+    slope_below_mb_h: float  # of its descendants: the Python models' stubs, vLLM's engine
     allowed_mb_h: float
     threads: tuple[int, int]  # at the start and at the end of the load
     descriptors: tuple[int, int]
-    left: str  # what was left when all was over; empty: nothing
-    samples: Sequence[Sample]  # of the whole load, for whoever asks how it grew
+    left: str  # what the load left behind; empty: nothing
+    samples: Sequence[Sample]  # of the whole load, to trace growth
 
     @property
     def failures(self) -> list[str]:
-        """A line for each reason to fail."""
+        """One line for each reason to fail."""
         found = [
             f"{scenario}: {count} x {kind}"
             for scenario, kinds in self.errors.items()
@@ -52,11 +52,11 @@ class Report:
 
     def json(self) -> bytes:
         fields = {**dataclasses.asdict(self), "failures": self.failures}
-        del fields["samples"]  # a day's are a large file of their own
+        del fields["samples"]  # samples of a day are large: see samples_csv
         return orjson.dumps(fields, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def samples_csv(self) -> str:
-        """All looks at the process, in seconds from the first one."""
+        """Return all samples, with their time in seconds since the first one."""
         start = self.samples[0].at_s
         names = [each.name for each in dataclasses.fields(Sample)]
         rows = [
@@ -98,8 +98,8 @@ def report(
     slope_limit_mb_h: float,
     noise_mb: float,
 ) -> Report:
-    """`noise_mb`: what an allocator may keep or give back; a short soak cannot see a slower slope
-    than that over its second half.
+    """`noise_mb` is what an allocator may keep or give back; a short soak cannot detect a slope
+    below that over its second half.
     """
     half = second_half(samples)
     hours = (half[-1].at_s - half[0].at_s) / 3600
@@ -122,7 +122,7 @@ def report(
 
 
 def _latency(seconds: Sequence[float]) -> tuple[int, float, float]:
-    """How many, the median and the 99.9th percentile, in milliseconds."""
+    """Return the count, the median and the 99.9th percentile, in milliseconds."""
     if len(seconds) < 2:
         only = 1000 * sum(seconds)
         return len(seconds), only, only

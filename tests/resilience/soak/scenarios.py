@@ -1,4 +1,4 @@
-"""What a soak's clients do. Each either ends as it expects, or raises."""
+"""The scenarios that a soak's clients run. Each ends as it expects or raises."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.resilience.soak.client import Client, Unexpected
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 WHOLE = models.TEXT * models.ANSWER_TOKENS
-LONG_ENOUGH = {"max_tokens": 100}  # a completion has 16 where it does not say
+LONG_ENOUGH = {"max_tokens": 100}  # a completion's default is 16
 
 
 def expect(found: object, wanted: object, what: str) -> None:
@@ -23,18 +23,18 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 def messages(chance: random.Random) -> list[dict[str, str]]:
-    """From a word to a page."""
+    """Return a prompt of one word to one page."""
     return [{"role": "user", "content": "hello " * chance.choice([1, 5, 50, 500])}]
 
 
 async def chat(client: Client, chance: random.Random) -> None:
-    """A whole answer."""
+    """Get a complete answer."""
     answer = await client.post(CHAT, model="talker", messages=messages(chance))
     expect(answer["choices"][0]["message"]["content"], WHOLE, "text")
 
 
 async def chat_stream(client: Client, chance: random.Random) -> None:
-    """Read to its end."""
+    """Read a stream to its end."""
     options: dict[str, Any] = chance.choice(
         [{}, {"stream_options": {"include_usage": True}}, {"logprobs": True}]
     )
@@ -47,7 +47,7 @@ async def chat_stream(client: Client, chance: random.Random) -> None:
 
 
 async def choices(client: Client, chance: random.Random) -> None:
-    """Several answers to several prompts."""
+    """Get several answers to each of several prompts."""
     n = chance.randint(2, 5)
     answer = await client.post(COMPLETIONS, model="talker", prompt=["a", "b"], n=n, **LONG_ENOUGH)
     expect({each["text"] for each in answer["choices"]}, {WHOLE}, "texts")
@@ -55,7 +55,7 @@ async def choices(client: Client, chance: random.Random) -> None:
 
 
 async def tools(client: Client, chance: random.Random) -> None:
-    """A call, whole or streamed."""
+    """Get a tool call, complete or streamed."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     offered = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
     asked: dict[str, Any] = {"model": "caller", "messages": messages(chance), "tools": offered}
@@ -75,7 +75,7 @@ async def tools(client: Client, chance: random.Random) -> None:
 
 
 async def embeddings(client: Client, chance: random.Random) -> None:
-    """One text, or many."""
+    """Embed one or many texts."""
     texts = ["some text"] * chance.choice([1, 8, 64])
     form = chance.choice(["float", "base64"])
     answer = await client.post(
@@ -85,7 +85,7 @@ async def embeddings(client: Client, chance: random.Random) -> None:
 
 
 async def ensemble(client: Client, chance: random.Random) -> None:
-    """Two Python models in their processes, by KServe's protocol."""
+    """Call two Python models, each in its own process, through the KServe protocol."""
     given = {"name": "QUESTION", "shape": [2], "datatype": "BYTES", "data": ["a", "b" * 5000]}
     answer = await client.post("/v2/models/ensemble/infer", inputs=[given])
     expect(answer["outputs"][0]["data"], given["data"], "tensor")
@@ -106,13 +106,13 @@ BAD: tuple[tuple[str, bytes, int, dict[str, str]], ...] = (
 
 
 async def bad_input(client: Client, chance: random.Random) -> None:
-    """Each kind is refused in its own way."""
+    """Expect the error status of each kind of bad input."""
     path, content, status, headers = chance.choice(BAD)
     await client.send(path, content, status, **{"content-type": "application/json", **headers})
 
 
 async def failing(client: Client, chance: random.Random) -> None:
-    """An engine that fails in the middle: a 500, or a stream that ends with an error."""
+    """Use an engine that fails midway: a 500, or a stream that ends with an error."""
     if chance.random() < 0.5:
         await client.post(COMPLETIONS, 500, model="failing", prompt="a", max_tokens=9)
         return
@@ -122,13 +122,13 @@ async def failing(client: Client, chance: random.Random) -> None:
 
 
 async def crash(client: Client, chance: random.Random) -> None:
-    """The client's machine goes: a reset in the middle of a stream."""
+    """Reset the connection mid-stream, as if the client's machine failed."""
     async with client.raw_stream(model="slow", prompt="a", max_tokens=2000):
         await asyncio.sleep(chance.uniform(0, 0.5))
 
 
 async def cancel(client: Client, chance: random.Random) -> None:
-    """The client closes the connection as clients do, before the first token or after some."""
+    """Close the connection normally, before the first token or after some."""
     asked: dict[str, Any] = {"model": "slow", "prompt": "a", "max_tokens": 2000}
     if chance.random() < 0.3:
         try:
@@ -142,7 +142,7 @@ async def cancel(client: Client, chance: random.Random) -> None:
 
 
 async def half_close(client: Client, chance: random.Random) -> None:
-    """The client says that it will send no more; the server answers on or goes, and forgets."""
+    """Half-close the connection. The server may finish or drop the stream, and keeps nothing."""
     async with client.raw_stream(model="slow", prompt="a", max_tokens=20) as (reader, writer):
         writer.write_eof()
         async with asyncio.timeout(20):
@@ -152,7 +152,7 @@ async def half_close(client: Client, chance: random.Random) -> None:
 
 
 async def stall(client: Client, chance: random.Random) -> None:
-    """A client that reads nothing for seconds, while a fast model fills its buffers."""
+    """Read nothing for seconds while a fast model fills the buffers."""
     async with client.raw_stream(
         model="talker", prompt="a", max_tokens=3500, ignore_eos=True, echo=False
     ):
@@ -160,7 +160,7 @@ async def stall(client: Client, chance: random.Random) -> None:
 
 
 async def reload(client: Client, chance: random.Random) -> None:
-    """A model is loaded anew, or goes and comes back."""
+    """Reload a model, or unload it and load it again."""
     async with client.changing:
         client.generation += 1
         models.write_spare(client.repository, client.generation)
@@ -170,7 +170,7 @@ async def reload(client: Client, chance: random.Random) -> None:
 
 
 async def spare(client: Client, chance: random.Random) -> None:
-    """A request to the model that is being changed: the whole answer, or that it is away."""
+    """Call the model that `reload` changes: a complete answer, or 503 model_unavailable."""
     try:
         answer = await client.post(COMPLETIONS, model="spare", prompt="a", **LONG_ENOUGH)
     except Unexpected as error:
@@ -181,7 +181,7 @@ async def spare(client: Client, chance: random.Random) -> None:
 
 
 async def adapter(client: Client, chance: random.Random) -> None:
-    """An adapter that goes and comes back, and a request to it."""
+    """Unload and load an adapter, and call it."""
     name = f"talker:{models.ADAPTER}"
     async with client.changing:
         if chance.random() < 0.3:
@@ -192,12 +192,12 @@ async def adapter(client: Client, chance: random.Random) -> None:
 
 
 async def look(client: Client, chance: random.Random) -> None:
-    """What monitoring and clients ask for all the time."""
+    """Request what monitoring and clients poll."""
     await client.get(chance.choice(["/metrics", "/health/live", "/v1/models", "/v2"]))
 
 
 async def engine(client: Client, chance: random.Random) -> None:
-    """vLLM's own model, whole, streamed, and left alone in the middle."""
+    """Call vLLM's model: complete, streamed, and abandoned midway."""
     asked: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
     way = chance.randrange(3)
     if way == 0:
@@ -216,7 +216,7 @@ Scenario = Callable[[Client, random.Random], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A scenario, and how often it is chosen."""
+    """A scenario and its weight in the random choice."""
 
     play: Scenario
     weight: int

@@ -1,4 +1,4 @@
-"""A gateway under random load for a time: the same seed gives each client the same choices."""
+"""A gateway under random load for a time: with the same seed each client makes the same choices."""
 
 import asyncio
 import random
@@ -20,32 +20,32 @@ from tests.resilience.soak.scenarios import ENGINE_ROWS, FAILURES, ROWS, Row
 OPTIONS = (
     "--model-control-mode=explicit",
     "--enable-model-management",
-    "--send-timeout-s=3",  # less than a client stalls for at most
+    "--send-timeout-s=3",  # shorter than the longest stall of a client
 )
-# glibc's allocator, told to give back at once what is freed: by itself it keeps up to 100 MB more,
-# in steps of 25 as large prompts come and go, and creeps for an hour while nothing leaks.
+# Makes glibc's allocator return freed memory at once. By default it keeps up to 100 MB more,
+# in steps of 25 as large prompts come and go, and grows slowly for an hour without a leak.
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
-_ONE_S = 60  # that a scenario may take
+_ONE_S = 60  # limit for one scenario
 _SAMPLE_S = 1.0
-_BURST, _FREQUENT = 32, 4  # requests at once, of scenarios of this weight
-_GROWTH_BYTES = 2**30  # the slope is what says of memory
+_BURST, _FREQUENT = 32, 4  # concurrent requests of scenarios of at least this weight
+_GROWTH_BYTES = 2**30  # the slope tests memory instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, how many, how strict."""
+    """The load of a soak and its limits."""
 
     seconds: float
     seed: int
     clients: int = 24
-    pause_s: float = 0.05  # of a client between two requests, on average
+    pause_s: float = 0.05  # average pause of a client between two requests
     engine: bool = False
     scenarios: Sequence[str] = ()  # by name; empty: all
-    leak_bytes: int = 0  # that each request to the model `talker` leaves behind
+    leak_bytes: int = 0  # leaked by each request to the model `talker`
     slope_limit_mb_h: float = 1.0
     noise_mb: float = 3.0
 
@@ -65,14 +65,16 @@ class Soak:
         self.samples: list[Sample] = []
 
     async def warm_up(self) -> None:
-        """Each scenario once, and the frequent ones many at once: pools of threads fill."""
+        """Run each scenario once, and the frequent ones many times at once to fill the thread
+        pools.
+        """
         chance = random.Random(self._plan.seed)
         for row in self._plan.rows:
             times = _BURST if row.weight >= _FREQUENT else 1
             await asyncio.gather(*[self._play(row, chance) for _ in range(times)])
 
     async def run(self) -> None:
-        """The load, and a look at the process each second."""
+        """Run the load and sample the process each second."""
         over = time.monotonic() + self._plan.seconds
         clients = [self._one_client(number, over) for number in range(self._plan.clients)]
         await asyncio.gather(self._watch(over), *clients)
@@ -82,7 +84,7 @@ class Soak:
         weights = [row.weight for row in self._plan.rows]
         while time.monotonic() < over:
             (row,) = chance.choices(self._plan.rows, weights)
-            # its own chance: how long one thing takes does not change what comes next
+            # a separate generator: the duration of one scenario does not change the next choice
             await self._play(row, random.Random(chance.random()))
             await asyncio.sleep(chance.expovariate(1 / self._plan.pause_s))
 
@@ -105,7 +107,7 @@ class Soak:
 
 
 async def soak(folder: Path, plan: Plan) -> Report:
-    """Starts a gateway in `folder`, loads it, stops it, and says what that showed."""
+    """Start a gateway in `folder`, load it, stop it, and return the report."""
     repository = folder / "models"
     models.write(repository, leak_bytes=plan.leak_bytes, engine=plan.engine)
     log = folder / "log"

@@ -1,4 +1,4 @@
-"""A soak can fail: it finds a leak, and whatever is not as it should be. All is well elsewhere."""
+"""A soak fails on a leak, an error or anything left behind, and passes otherwise."""
 
 import csv
 from collections import Counter
@@ -21,8 +21,8 @@ LEAK_BYTES = 1024 * 1024
 
 
 @pytest.mark.slow
-async def test_a_gateway_that_leaks_nothing_passes(tmp_path: Path) -> None:
-    """A short soak ends with requests of every kind, and without a failure."""
+async def test_a_gateway_without_leaks_passes(tmp_path: Path) -> None:
+    """A short soak ends with requests of every kind and without a failure."""
     found = await soak(tmp_path, SHORT)
 
     assert found.failures == []
@@ -33,9 +33,7 @@ async def test_a_gateway_that_leaks_nothing_passes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_deliberate_leak_fails(tmp_path: Path) -> None:
-    """The same soak, where each request to the engine leaves a megabyte: the slope shows it,
-    and nothing else has failed.
-    """
+    """The engine leaks a megabyte per request: the slope shows it, and nothing else fails."""
     plan = Plan(
         seconds=6, seed=7, clients=6, noise_mb=40, leak_bytes=LEAK_BYTES,
         scenarios=("chat", "chat_stream"),
@@ -61,15 +59,15 @@ def samples(memory: list[float]) -> list[Sample]:
     ],
     ids=["flat", "one MB an hour", "a peak", "a leak below a saw", "a jump at the end"],
 )
-def test_slope(memory: list[float], slope: float) -> None:
-    """It is what grows all the time that counts."""
+def test_the_slope_ignores_peaks_and_jumps(memory: list[float], slope: float) -> None:
+    """Only steady growth counts."""
     points = [(each.at_s, float(each.memory_bytes)) for each in samples(memory)]
 
     assert slope_mb_h(points) == pytest.approx(slope, abs=0.2)
 
 
-def test_samples_are_kept() -> None:
-    """Whoever asks how the memory grew has each look, by the second."""
+def test_the_csv_has_every_sample() -> None:
+    """One per second, to trace growth."""
     seen = samples([100.0, 101.5, 100.0, 100.0])
     found = report({}, seen, seed=1, left="", slope_limit_mb_h=1, noise_mb=3)
 
@@ -93,8 +91,8 @@ def failures(memory: list[float], tally: Tally, left: str = "") -> list[str]:
     return found.failures
 
 
-def test_each_reason_to_fail() -> None:
-    """An error, growth beyond the bound in the second half, and what is left; no other."""
+def test_errors_growth_and_leftovers_are_the_only_failures() -> None:
+    """Growth counts if it exceeds the limit in the second half."""
     good, flat = Tally(seconds=[0.1] * 10), [100.0] * 3600
     bad = Tally(seconds=[0.1], errors=Counter({"Unexpected: 500": 2}))
     growing = [100 + at / 400 for at in range(3600)]  # 9 MB an hour: 4.5 MB in the half

@@ -1,4 +1,4 @@
-"""Connections beyond the limit, without the connections."""
+"""The connection limit, tested without opening connections."""
 
 import pytest
 

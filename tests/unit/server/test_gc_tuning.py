@@ -1,4 +1,4 @@
-"""The garbage collector after freezing the heap."""
+"""The garbage collector after the heap is frozen."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from openai_frontend.server import gc_tuning
 
 @dataclass
 class FakeRegistry:
-    """The models by name, with the time at which each was loaded; None while they load."""
+    """Maps model names to their load time, or None while they load."""
 
     models: dict[str, int] | None = None
 
@@ -32,7 +32,7 @@ class FakeRegistry:
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """As it was, when the test is over."""
+    """Restores the collector's settings after the test."""
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
@@ -41,7 +41,7 @@ def collector() -> Iterator[None]:
 
 @dataclass
 class Settled:
-    """What `settle` was called with."""
+    """Records the arguments of `settle`."""
 
     gone: list[bool] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ def test_new_objects_cause_no_full_collection():
 
 
 class Cycle:
-    """Garbage that counting references does not find."""
+    """Garbage that reference counting does not free."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -36,10 +36,10 @@ async def served(
 
 
 async def exchange(address: Address, *pieces: bytes, pause_s: float = 0.0) -> bytes:
-    """All that comes back until the server closes the connection."""
+    """Return everything that arrives until the server closes the connection."""
     reader, writer = await asyncio.open_connection(*address)
     try:
-        with contextlib.suppress(ConnectionError):  # closed by the server while we still write
+        with contextlib.suppress(ConnectionError):  # the server closed it while we were writing
             for piece in pieces:
                 writer.write(piece)
                 await writer.drain()
@@ -138,9 +138,9 @@ async def test_disconnect_behind_a_pipelined_request_is_noticed():
 
 
 @pytest.mark.parametrize(("begun", "status"), [(False, b"400"), (True, b"200")])
-async def test_a_refusal_behind_requests_that_wait(begun, status):
-    """A refusal is not written into an answer that has begun, nothing is written behind it, and a
-    request that waited for its turn is not begun.
+async def test_a_pipelined_refusal_is_not_written_into_an_answer(begun, status):
+    """A refusal replaces an answer that has not started. After it nothing is written, and a request
+    that was waiting does not start.
     """
     paths = []
 
@@ -296,7 +296,7 @@ async def test_malformed_requests_have_an_id(caplog):
 
 
 class Counts:
-    """What the protocol tells of."""
+    """Counts the protocol's events."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -384,7 +384,7 @@ async def test_slow_response_has_no_head_timeout():
 
 
 def chunked(count: int, *after: bytes) -> bytes:
-    """A request whose body has so many chunks, and lines behind them."""
+    """A request whose body has this many chunks, followed by these lines."""
     head = b"POST /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     return head + b"1\r\na\r\n" * count + b"\r\n".join([b"0", *after, b"", b""])
 
@@ -429,10 +429,8 @@ async def test_long_url_is_414():
     assert error(response) == (414, "request_url_too_long")
 
 
-async def test_too_many_connections():
-    """On one more than there may be, requests are told so, but not those for health; beyond a
-    tenth more there is no answer.
-    """
+async def test_connections_over_the_limit_get_503():
+    """Health checks still pass. Connections over the limit by more than a tenth get no answer."""
     counts = Counts()
     health = b"GET /health/live HTTP/1.1\r\nhost: a\r\n\r\n"
 
@@ -464,7 +462,7 @@ PIECE = b"p" * 100_000
 
 
 async def dropped(app: ASGIApp, sent: bytes, *, read: int = 0) -> Counts:
-    """A client that reads so much of an answer, and then nothing for longer than it may."""
+    """A client that reads part of an answer, then nothing until its time limit passes."""
     counts = Counts()
     async with served(app, counts=counts, send_timeout_s=0.2) as address:
         client = socket.socket()
@@ -493,7 +491,7 @@ async def endless(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def huge(scope: Scope, receive: Receive, send: Send) -> None:
-    """An answer that is written at once."""
+    """An answer that is written in one piece."""
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": PIECE * 200})
 

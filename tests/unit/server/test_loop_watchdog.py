@@ -15,7 +15,7 @@ def a_careless_callback() -> None:
 
 
 def a_call_that_holds_the_interpreter() -> None:
-    sum(range(3 * 10**7))  # one instruction of half a second or so: no other thread runs in it
+    sum(range(3 * 10**7))  # one call of about 0.5 s, during which no other thread runs
 
 
 async def watched(*callbacks, watchdog: LoopWatchdog | None = None) -> None:

@@ -47,8 +47,8 @@ class Loaded:
 
 
 async def test_shutdown_waits_for_the_core_to_stop():
-    """Also if its requests have already ended: stopping the core frees the devices, and decides
-    whether the process must exit in another way.
+    """Even if its requests have ended: stopping the core frees the devices and decides whether the
+    process must exit in another way.
     """
     core, begun = SlowCore(), asyncio.Event()
 

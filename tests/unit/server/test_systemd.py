@@ -106,7 +106,7 @@ async def test_no_watchdog_pings(
     with caplog.at_level(logging.WARNING):
         await asyncio.wait_for(manager.send_watchdog_pings(), 5)
 
-    assert caplog.records == []  # a sign to nowhere would be told of
+    assert caplog.records == []  # a failed notification would be logged
 
 
 def test_failed_notification_is_logged_once(

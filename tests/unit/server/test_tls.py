@@ -1,4 +1,4 @@
-"""HTTPS, clients' certificates and Unix sockets, over the real command."""
+"""HTTPS, client certificates and Unix sockets, with the real command."""
 
 import contextlib
 import socket
@@ -25,7 +25,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream":
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """`serve` sets up the log of its process, which is the suite's here."""
+    """`serve` configures the log of its process, which is the test suite's process here."""
     with log_restored():
         yield
 
@@ -42,7 +42,7 @@ def models(tmp_path: Path) -> Path:
 
 
 def trusting(authority: Authority, client: Path | None = None) -> ssl.SSLContext:
-    """A client's context; `client` is the certificate that it shows."""
+    """Return a client's context; `client` is the client certificate to present."""
     context = ssl.create_default_context(cafile=authority.file)
     if client is not None:
         context.load_cert_chain(client)
@@ -63,10 +63,8 @@ def wait_until_ready(gateway: GatewayProcess, url: str, context: ssl.SSLContext)
     raise AssertionError(gateway.output())
 
 
-def test_https(tmp_path, models, authority):
-    """A stream comes whole through TLS, plain HTTP is not spoken, and a certificate that has
-    changed is shown to the next client.
-    """
+def test_https_streams_and_serves_the_renewed_certificate(tmp_path, models, authority):
+    """The port does not speak plain HTTP."""
     file = authority.certificate("server")
     options = (f"--tls-certificate={file}",)
     with GatewayProcess(models, tmp_path / "log", *options) as gateway:
@@ -89,7 +87,7 @@ def test_https(tmp_path, models, authority):
 
 
 def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """A client whose own buffer is small."""
+    """A client with a small receive buffer."""
     plain = socket.socket()
     plain.settimeout(10)
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -98,13 +96,13 @@ def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
 
 
 def all_of(client: ssl.SSLSocket) -> bytes:
-    """Until the server closes."""
+    """Read until the server closes the connection."""
     return b"".join(iter(lambda: client.recv(65536), b""))
 
 
-def test_limits_of_connections(tmp_path, models, authority):
-    """Over TLS too a head must be HTTP and come in time, who reads nothing is dropped, and a
-    browser is told to come by HTTPS again.
+def test_connection_limits_apply_over_tls(tmp_path, models, authority):
+    """A head must be valid HTTP and arrive in time, a client that reads nothing is disconnected,
+    and browsers get the header that requires HTTPS.
     """
     mock_models.write_with_tokenizer(models, "long", tokens=["x" * 65536], answer_tokens=50)
     file = authority.certificate("server")
@@ -135,7 +133,7 @@ def test_limits_of_connections(tmp_path, models, authority):
 
 
 def shown(port: int, context: ssl.SSLContext) -> str:
-    """The name on the certificate that a server shows."""
+    """Return the name in the server's certificate."""
     with (
         socket.create_connection(("127.0.0.1", port)) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as secure,
@@ -261,7 +259,7 @@ def test_tls_settings_require_a_certificate(tmp_path, models, capsys):
 
 
 def shaken_hands(certificate: Certificate, client: ssl.SSLContext) -> str:
-    """The name in the certificate that a client is shown, once both sides trust each other."""
+    """Return the name in the certificate that the server presents after a mutual handshake."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = certificate.context.wrap_bio(to_server, to_client, server_side=True)
     theirs = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")

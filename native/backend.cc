@@ -109,7 +109,7 @@ Tensor read_input(Input* input) {
     int64_t memory_id = 0;
     check(backend_api.InputBuffer(input, index, &base, &size, &memory, &memory_id));
     if (memory == MemoryType::kGpu)
-      throw TritonError(Code::kUnsupported, "an input lies in GPU memory");
+      throw TritonError(Code::kUnsupported, "input tensors in GPU memory are not supported");
     std::memcpy(target, base, size);
     target += size;
   }
@@ -208,7 +208,7 @@ Execution::Execution(ModelInstance* instance, Request* request)
 
 Execution::~Execution() {
   if (in_python) executions().live.erase(this);
-  fail(Code::kInternal, "the engine dropped the request without an answer");
+  fail(Code::kInternal, "the engine dropped the request without a response");
   live.executions.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -247,7 +247,7 @@ nb::dict Execution::parameters() const {
 }
 
 Response* Execution::new_response() const {
-  if (ended()) throw TritonError(Code::kInternal, "the request has ended already");
+  if (ended()) throw TritonError(Code::kInternal, "the request has already ended");
   Response* response = nullptr;
   check(backend_api.ResponseNewFromFactory(&response, factory_));
   return response;

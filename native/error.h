@@ -34,7 +34,7 @@ inline void ignore(Error* error) {
 // A text for the core, which would take a NUL in it for its end.
 inline const char* c_text(const std::string& text) {
   if (text.find('\0') != std::string::npos)
-    throw TritonError(Code::kInvalidArg, "a name or a text of the request has a NUL");
+    throw TritonError(Code::kInvalidArg, "a name or string of the request contains a NUL byte");
   return text.c_str();
 }
 

@@ -708,14 +708,13 @@ void bind_inference(nb::module_& module) {
       .def("take", &ResponseStream::take, nb::sig("def take(self) -> list[InferenceResponse]"),
            "All responses that have come since the last call; maybe none.")
       .def("cancel", &ResponseStream::cancel, nb::sig("def cancel(self) -> int | None"),
-           "Asks Triton to end the request. Bytes of inputs that it has until the release; None "
-           "where the request has come to its end.")
+           "Asks Triton to end the request. Returns the bytes of inputs that it holds until the "
+           "release; None if the request has ended.")
       .def("relay", &ResponseStream::relay, "output"_a, "before"_a, "after"_a, "write"_a,
            nb::sig("def relay(self, output: str, before: bytes, after: bytes, write: "
                    "collections.abc.Callable[[bytes], bool]) -> None"),
            "From now on, write responses that hold this one text and nothing else as frames.")
-      .def("resume_relay", &ResponseStream::resume_relay,
-           "The writer that held takes frames again.")
+      .def("resume_relay", &ResponseStream::resume_relay, "The paused writer accepts frames again.")
       .def("stop_relay", &ResponseStream::stop_relay, "Write no more.")
       .def_prop_ro("finished", &ResponseStream::finished,
                    "The last response has come (and may be untaken).")

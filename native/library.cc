@@ -60,10 +60,10 @@ void check_version(void* handle) {
   resolve(handle, "TRITONSERVER_ApiVersion", server_api.ApiVersion);
   server_api.ApiVersion(&major, &minor);
   if (major == kApiMajor && minor >= kApiMinMinor) return;
-  throw std::runtime_error("it speaks C API " + std::to_string(major) + "." +
-                           std::to_string(minor) + ", and this gateway needs " +
+  throw std::runtime_error("its C API version is " + std::to_string(major) + "." +
+                           std::to_string(minor) + "; this gateway needs " +
                            std::to_string(kApiMajor) + "." + std::to_string(kApiMinMinor) +
-                           " or a later minor");
+                           " or a later minor version");
 }
 
 }  // namespace

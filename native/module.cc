@@ -61,7 +61,7 @@ NB_MODULE(_core, module) {
       "process.";
   register_error(module);
   module.def("load_library", &triton::load_library, nb::arg("library"), nb::arg("siblings"),
-             "Loads libtritonserver; gives the (major, minor) of its C API.");
+             "Loads libtritonserver; returns the (major, minor) version of its C API.");
   module.def("live_counts", &live_counts, nb::sig("def live_counts() -> dict[str, int]"),
              "Objects that live now; zero when no request is in flight.");
   module.def("relay_counts", &relay_counts, nb::sig("def relay_counts() -> dict[str, int]"),

@@ -256,7 +256,7 @@ void bind_server(nb::module_& module) {
       .def("unload_model", &CoreServer::unload_model)
       .def("metrics", &CoreServer::metrics)
       .def_prop_ro("response_fd", &CoreServer::response_fd,
-                   "Readable when drain() has something to give.")
+                   "Readable when drain() has futures to return.")
       .def("drain", &CoreServer::drain, nb::sig("def drain(self) -> list[typing.Any]"),
            "The futures to complete: one for each stream that waits and has responses.")
       .def(

@@ -106,10 +106,10 @@ void bind_socket_writer(nb::module_& module) {
             return self.write({piece.c_str(), piece.size()});
           },
           nb::sig("def __call__(self, piece: bytes, /) -> bool"),
-          "True where no other piece may follow for now.")
+          "True if no other piece may follow for now.")
       .def("recheck", &SocketWriter::recheck, "Something else is written through the transport.")
       .def("close", &SocketWriter::close,
-           "Writes to the descriptor no more; gives the bytes of the pieces that went there.");
+           "Stops writing to the descriptor; returns the bytes of the pieces written to it.");
 }
 
 }  // namespace triton

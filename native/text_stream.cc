@@ -112,7 +112,7 @@ void bind_text_stream(nb::module_& module) {
              nb::sig("def advance_all(outputs: list[typing.Any], streams: dict[str, typing.Any]) "
                      "-> tuple[list[typing.Any], list[tuple[str, str]]]"),
              "Sends what a step of an engine adds to the streams whose `native` is a TextStream; "
-             "gives the outputs that have more to tell, and (request id, cause) of those that "
+             "returns the outputs with more than text, and (request id, cause) of those that "
              "could not be sent.");
 }
 

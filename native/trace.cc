@@ -127,7 +127,8 @@ void bind_trace(nb::module_& module) {
   nb::class_<RequestTrace>(module, "RequestTrace",
                            "When a request was queued, computed and ended in the core.")
       .def(nb::init<std::string>(), "context"_a)
-      .def_prop_ro("ended", &RequestTrace::ended, "The core tells nothing more of the request.")
+      .def_prop_ro("ended", &RequestTrace::ended,
+                   "The core reports nothing more about the request.")
       .def("activities", &RequestTrace::activities,
            nb::sig("def activities(self) -> list[tuple[int, int, str, int, int, int]]"),
            "(trace, parent or 0, model, version, activity, nanoseconds of the monotonic clock)");

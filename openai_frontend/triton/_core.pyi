@@ -10,7 +10,9 @@ class TritonError(RuntimeError):
     pass
 
 def load_library(library: str, siblings: Sequence[str]) -> tuple[int, int]:
-    """Loads libtritonserver; gives the (major, minor) of its C API."""
+    """
+    Loads libtritonserver; returns the (major, minor) version of its C API.
+    """
 
 def live_counts() -> dict[str, int]:
     """Objects that live now; zero when no request is in flight."""
@@ -157,7 +159,7 @@ class Server:
 
     @property
     def response_fd(self) -> int:
-        """Readable when drain() has something to give."""
+        """Readable when drain() has futures to return."""
 
     def drain(self) -> list[Any]:
         """
@@ -193,14 +195,14 @@ class SocketWriter:
     def __init__(self, fd: int, idle: Callable[[], bool], write_rest: Callable[[bytes], object], otherwise: Callable[[bytes], bool]) -> None: ...
 
     def __call__(self, piece: bytes, /) -> bool:
-        """True where no other piece may follow for now."""
+        """True if no other piece may follow for now."""
 
     def recheck(self) -> None:
         """Something else is written through the transport."""
 
     def close(self) -> int:
         """
-        Writes to the descriptor no more; gives the bytes of the pieces that went there.
+        Stops writing to the descriptor; returns the bytes of the pieces written to it.
         """
 
 class RequestTrace:
@@ -210,7 +212,7 @@ class RequestTrace:
 
     @property
     def ended(self) -> bool:
-        """The core tells nothing more of the request."""
+        """The core reports nothing more about the request."""
 
     def activities(self) -> list[tuple[int, int, str, int, int, int]]:
         """
@@ -247,7 +249,7 @@ class ResponseStream:
 
     def cancel(self) -> int | None:
         """
-        Asks Triton to end the request. Bytes of inputs that it has until the release; None where the request has come to its end.
+        Asks Triton to end the request. Returns the bytes of inputs that it holds until the release; None if the request has ended.
         """
 
     def relay(self, output: str, before: bytes, after: bytes, write: Callable[[bytes], bool]) -> None:
@@ -256,7 +258,7 @@ class ResponseStream:
         """
 
     def resume_relay(self) -> None:
-        """The writer that held takes frames again."""
+        """The paused writer accepts frames again."""
 
     def stop_relay(self) -> None:
         """Write no more."""
@@ -362,5 +364,5 @@ class TextStream:
 
 def advance_all(outputs: list[Any], streams: dict[str, Any]) -> tuple[list[Any], list[tuple[str, str]]]:
     """
-    Sends what a step of an engine adds to the streams whose `native` is a TextStream; gives the outputs that have more to tell, and (request id, cause) of those that could not be sent.
+    Sends what a step of an engine adds to the streams whose `native` is a TextStream; returns the outputs with more than text, and (request id, cause) of those that could not be sent.
     """

@@ -164,7 +164,7 @@ async def test_a_request_that_its_host_drops(start_echo, monkeypatch):
     server = await start_echo(x=("BOOL", [1]))
 
     async with asyncio.timeout(10):
-        with pytest.raises(errors.InferenceFailed, match="dropped the request without an answer"):
+        with pytest.raises(errors.InferenceFailed, match="dropped the request without a response"):
             await echo(server, {"x": ("BOOL", (1,), b"\1")})
 
 
@@ -174,7 +174,7 @@ async def test_a_request_that_is_answered_twice(start_echo, monkeypatch):
 
     def start(self, execution, once=echo_runtime.EchoHost.start):
         once(self, execution)
-        with pytest.raises(_core.TritonError, match="ended already") as refused:
+        with pytest.raises(_core.TritonError, match="already ended") as refused:
             once(self, execution)
         refusals.append(refused.value.args[0])
 

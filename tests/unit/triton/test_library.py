@@ -99,7 +99,8 @@ def test_a_library_that_is_too_old(tmp_path):
     path = compiled(tmp_path, minor=32)
 
     assert refusal(path) == (
-        f"cannot use {path}: it speaks C API 1.32, and this gateway needs 1.33 or a later minor\n"
+        f"cannot use {path}: its C API version is 1.32; "
+        "this gateway needs 1.33 or a later minor version\n"
     )
 
 

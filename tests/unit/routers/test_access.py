@@ -31,7 +31,7 @@ def settings(keys_file):
 
 
 def addresses(app):
-    """Yield method, path and required scope of every route that may need a key.
+    """Yield method, path and required scope of each route that is not public.
 
     Includes HEAD, and each path with a trailing slash: the routes accept both.
     """
@@ -193,9 +193,7 @@ OPEN_PATHS = ["/health", "/health/", "/health/live/", "/health/ready", "/healthz
 
 @pytest.mark.parametrize("path", OPEN_PATHS)
 async def test_health_and_root_are_public(open_health, path):
-    """Health checks and the front page need no key, with GET or HEAD, with or without a trailing
-    slash.
-    """
+    """They need no key with GET or HEAD, with or without a trailing slash."""
     got = [(await open_health.client.request(each, path)).status_code for each in ("GET", "HEAD")]
 
     assert got == [200, 200]
@@ -323,7 +321,7 @@ async def test_model_list_has_only_models_that_the_key_may_use(world_of, tmp_pat
     assert hidden.text.replace("'b'", "'z'") == missing.text
 
 
-async def test_request_without_a_model_uses_the_only_one_of_its_key(world_of, tmp_path):
+async def test_default_model_is_the_only_one_that_the_key_allows(world_of, tmp_path):
     """Other loaded models do not matter."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["b"]))
     world = await world_of(Settings(keys_file=keys))
@@ -420,9 +418,7 @@ async def test_kserve_routes_hide_models_that_the_key_may_not_use(world_of, tmp_
 
 @pytest.mark.parametrize("what", ["load", "unload"])
 async def test_model_management_hides_models_that_the_key_may_not_use(world_of, tmp_path, what):
-    """A key that may load models may load only those that it allows. Other models get the same 404
-    as models that do not exist.
-    """
+    """Load and unload answer as if the model did not exist, whatever the scopes of the key."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     world.model(name="b")

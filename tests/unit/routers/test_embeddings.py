@@ -25,8 +25,7 @@ async def post(world: World, **fields: Any) -> httpx.Response:
     return await world.client.post("/v1/embeddings", json=body)
 
 
-async def test_embeddings_have_openais_form(world):
-    """openai-python reads them."""
+async def test_openai_python_reads_embeddings(world):
     pooling_model(world)
 
     response = await post(world, input=["a", "ab"])

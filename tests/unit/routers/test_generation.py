@@ -23,8 +23,7 @@ def events(response: httpx.Response) -> list[str]:
 
 
 @pytest.mark.honours("chat.model")
-async def test_chat_completion_has_openais_form(world):
-    """openai-python reads it."""
+async def test_openai_python_reads_a_chat_completion(world):
     world.model()
 
     response = await world.chat()
@@ -57,8 +56,7 @@ async def test_render_reports_ignored_hints(world):
 
 
 @pytest.mark.honours("completions.prompt", "completions.model")
-async def test_completion_has_openais_form(world):
-    """openai-python reads it."""
+async def test_openai_python_reads_a_completion(world):
     world.model()
 
     response = await world.client.post(
@@ -273,7 +271,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("fields", "status", "code", "param"), REFUSED)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_invalid_request_gets_openais_error(world, fields, status, code, param, stream):
+async def test_invalid_request_gets_the_openai_envelope(world, fields, status, code, param, stream):
     """Streamed or not. The model gets no request."""
     model = world.model()
 
@@ -284,7 +282,9 @@ async def test_invalid_request_gets_openais_error(world, fields, status, code, p
     assert model.requests == []
 
 
-async def test_long_prompt_gets_openais_error_with_the_token_counts(world):
+async def test_error_for_a_long_prompt_has_the_token_counts(world):
+    """OpenAI's 400, `context_length_exceeded`."""
+
     world.model(max_model_len=10)
 
     response = await world.chat(max_tokens=9)

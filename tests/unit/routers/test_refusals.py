@@ -96,7 +96,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_every_rejection_has_openais_envelope_and_an_id(gateway, name):
+def test_every_rejection_has_the_openai_envelope_and_an_id(gateway, name):
     """Whichever layer rejects it. The content type is JSON."""
     sent, status, code = REFUSED[name]
 
@@ -162,7 +162,7 @@ def test_upgrade_to_http2_is_ignored(gateway):
     assert response.status == 200
 
 
-def test_last_of_two_fields_of_the_same_name_counts(gateway):
+def test_last_value_of_a_repeated_field_is_used(gateway):
     """As in OpenAI's parser and Python's."""
     body = BODY[:-1] + b', "model": "other"}'
 
@@ -172,8 +172,8 @@ def test_last_of_two_fields_of_the_same_name_counts(gateway):
 
 
 @pytest.mark.parametrize("line", ["GET /nothing", "GET /v1/models", "GET /health/live"])
-def test_clients_request_id_is_in_the_response_and_the_access_log(gateway, line):
-    """Whatever the response."""
+def test_request_id_of_the_client_is_in_response_and_log(gateway, line):
+    """In the access log, whatever the response."""
     given = f"mine-{line.split('/')[-1]}"
 
     response = exchange(gateway.port, request(line, f"x-request-id: {given}"))

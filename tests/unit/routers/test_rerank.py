@@ -17,7 +17,7 @@ async def post(world: World, path: str, **body: Any) -> httpx.Response:
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
 async def test_rerank_returns_documents_and_usage(world, path):
-    """In the form of Jina and vLLM."""
+    """In the format of Jina and vLLM."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, path, model="fake", query="ab", documents=DOCUMENTS, top_n=2)
@@ -34,7 +34,7 @@ async def test_rerank_returns_documents_and_usage(world, path):
     }
 
 
-async def test_v2_rerank_has_coheres_form(world):
+async def test_v2_rerank_uses_the_cohere_format(world):
     """aiperf sends this request."""
     pooling_model(world, tasks=["score"])
 
@@ -45,7 +45,7 @@ async def test_v2_rerank_has_coheres_form(world):
     assert answer["meta"]["tokens"] == {"input_tokens": 10, "output_tokens": 0}
 
 
-async def test_rerank_of_texts_has_the_form_of_tei(world):
+async def test_rerank_of_texts_uses_the_tei_format(world):
     """aiperf sends this request: no model, `texts`. The response is a bare list."""
     pooling_model(world, tasks=["score"])
 
@@ -60,7 +60,7 @@ async def test_rerank_of_texts_has_the_form_of_tei(world):
 
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])
 async def test_scores_are_in_the_order_of_the_pairs(world, path):
-    """In vLLM's form."""
+    """In vLLM's format."""
     pooling_model(world, tasks=["score"])
 
     response = await post(world, path, model="fake", text_1="ab", text_2=DOCUMENTS)

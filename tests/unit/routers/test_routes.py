@@ -9,8 +9,8 @@ from openai_frontend.middleware.trusted_hosts import HEALTH_PATHS
 
 
 @pytest.mark.honours("models.list")
-async def test_model_list_has_openais_form(world):
-    """It has every model. openai-python reads it."""
+async def test_openai_python_reads_the_model_list(world):
+    """It has every model."""
     world.model(name="a")
     world.model(name="org/b")
 
@@ -35,7 +35,7 @@ async def test_model_ids_may_contain_slashes(world, name):
     )
 
 
-async def test_unknown_model_is_openais_404(world):
+async def test_unknown_model_is_a_404(world):
     response = await world.client.get("/v1/models/nobody")
 
     error = response.json()["error"]
@@ -57,7 +57,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), ROUTES)
-async def test_unknown_path_or_method_has_openais_envelope(world, method, path, status, code):
+async def test_unknown_path_or_method_gets_the_openai_envelope(world, method, path, status, code):
     """Never FastAPI's."""
 
     response = await world.client.request(method, path)
@@ -147,7 +147,7 @@ async def test_own_segments_are_the_first_segments_of_the_routes(world):
     assert firsts == OWN_SEGMENTS
 
 
-async def test_metrics_have_the_gateways_and_tritons(world):
+async def test_metrics_include_the_gateway_and_triton(world):
     """In the content type that Prometheus expects."""
     response = await world.client.get("/metrics")
 
@@ -164,7 +164,7 @@ async def test_metrics_are_openmetrics_if_the_client_accepts_it(world):
     assert response.headers["content-type"].startswith("application/openmetrics-text")
 
 
-async def test_version_is_the_packages(world):
+async def test_version_is_the_package_version(world):
     response = await world.client.get("/version")
 
     assert {"version": __version__} == response.json()

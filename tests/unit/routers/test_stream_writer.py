@@ -388,7 +388,9 @@ async def test_response_start_is_sent_before_every_body():
     assert (started, client.bodies) == ([[]], [b"a"])
 
 
-async def test_silence_means_only_comments_since_the_last_check():
+async def test_stream_is_silent_if_only_comments_were_written():
+    """Since the last call of `is_silent`."""
+
     writer = StreamWriter(Client().send)
 
     told = [writer.is_silent()]
@@ -400,7 +402,7 @@ async def test_silence_means_only_comments_since_the_last_check():
     assert told == [True, False, True, True]
 
 
-async def test_pending_body_is_no_silence():
+async def test_stream_with_a_pending_body_is_not_silent():
     client = Client(slow=True)
     writer = StreamWriter(client.send)
     writer.write(b"a")

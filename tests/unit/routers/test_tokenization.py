@@ -51,10 +51,10 @@ def refused(client: httpx.Client, path: str, **body: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/tokenize"])
-def test_tokenize_returns_the_tokens_of_the_models_tokenizer(
+def test_tokenize_uses_the_tokenizer_of_the_model(
     client: httpx.Client, tokens: Tokenizer, path: str
 ) -> None:
-    """In vLLM's form."""
+    """The response has vLLM's format."""
 
     answer = answered(client, path, model="mock", prompt=TEXT)
     expected = tokens.encode(TEXT, add_special_tokens=True).ids
@@ -73,7 +73,7 @@ def test_add_special_tokens_false_adds_none(client: httpx.Client, tokens: Tokeni
     assert answer["tokens"] == tokens.encode(TEXT, add_special_tokens=False).ids
 
 
-def test_return_token_strs_returns_the_vocabularys_strings(client: httpx.Client) -> None:
+def test_return_token_strs_returns_strings_of_the_vocabulary(client: httpx.Client) -> None:
     """Byte-level BPE writes a space as "Ġ"."""
 
     fields = {"add_special_tokens": False, "return_token_strs": True}
@@ -193,7 +193,7 @@ RENDERED = {
 }
 
 
-def test_render_returns_vllms_object_for_a_chat(client: httpx.Client, tokens: Tokenizer) -> None:
+def test_render_of_a_chat_returns_the_vllm_object(client: httpx.Client, tokens: Tokenizer) -> None:
     """With the tokens that a chat completion would count, and their text."""
 
     body = {"model": "mock", "messages": [USER], "max_tokens": 1, "logit_bias": {"5": 1}}
@@ -212,9 +212,7 @@ def test_render_returns_vllms_object_for_a_chat(client: httpx.Client, tokens: To
 
 
 def test_render_returns_prompts_in_order(client: httpx.Client, tokens: Tokenizer) -> None:
-    """A bare list, as in vLLM. Each prompt has its special tokens; a prompt sent as tokens has a
-    text too.
-    """
+    """vLLM's bare list, with special tokens. A prompt sent as tokens has a text too."""
 
     path = "/v1/completions/render"
     texts = answered(client, path, model="mock", prompt=["!", "?"])

@@ -418,7 +418,7 @@ async def test_kserve_routes_hide_models_that_the_key_may_not_use(world_of, tmp_
 
 @pytest.mark.parametrize("what", ["load", "unload"])
 async def test_model_management_hides_models_that_the_key_may_not_use(world_of, tmp_path, what):
-    """Load and unload answer as if the model did not exist, whatever the scopes of the key."""
+    """A key that may load models may load only those that it allows. Others get a 404."""
     keys = write(tmp_path / "k.yaml", key("narrow", models=["a"]))
     world = await world_of(Settings(keys_file=keys, enable_model_management=True))
     world.model(name="b")

@@ -19,9 +19,7 @@ ENDPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 async def streamed(world: Any, prefix: str, *, forced: bool = False, **fields: Any) -> list[Any]:
-    """The chunks of a stream of five tokens. `forced` means that the server's setting adds the
-    usage.
-    """
+    """The chunks of a stream of five tokens. With `forced`, the settings add the usage."""
     world.model(
         [[CompletionDelta(letter, token_ids=(1,))] for letter in "abcd"]
         + [[last("e", completion=5)]]

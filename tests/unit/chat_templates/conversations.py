@@ -1,4 +1,4 @@
-"""Chats as clients send them, and as `transformers` wants to be given the same."""
+"""Chats as clients send them, and the same chats in the form that `transformers` expects."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ GOLDEN: Messages = [SYSTEM, HI, HELLO, BYE]
 UNICODE = "  Grüße \U0001f468‍\U0001f469‍\U0001f467, 漢字, e\u0301 <b>&amp;</b> {{ x }}\n\n"
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 
-# name -> (as sent, as `transformers` is given it)
+# name -> (as sent, as passed to `transformers`)
 PLAIN: dict[str, tuple[Messages, Messages]] = {
     "one question": ([HI], [HI]),
     "system": ([SYSTEM, HI], [SYSTEM, HI]),
@@ -23,7 +23,7 @@ PLAIN: dict[str, tuple[Messages, Messages]] = {
     "parts": ([{"role": "user", "content": PARTS}], [{"role": "user", "content": "one\ntwo"}]),
 }
 
-# answers of which the model writes the rest
+# answers that the model continues
 OPEN: dict[str, Messages] = {
     "prefill": [HI, {"role": "assistant", "content": "Hel"}],
     "after a system": [SYSTEM, HI, {"role": "assistant", "content": "Hel"}],
@@ -43,7 +43,7 @@ TOOL = {
 
 
 def called(arguments: object) -> Messages:
-    """A chat in which a tool was called and has answered."""
+    """A chat with a tool call and its result."""
     function = {"name": "weather", "arguments": arguments}
     call = {"id": "call00001", "type": "function", "function": function}
     return [

@@ -1,4 +1,5 @@
-"""The built-in templates, against `transformers` and the formats that their families publish."""
+"""The built-in templates, compared with `transformers` and with the formats that the families
+publish."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ NAMES = chat_templates.names()
 WITH_TOOLS = ["chatml", "granite"]
 IN_TURNS = ["gemma", "llama2", "mistral-instruct"]
 
-# Where a family's tokens are not these: template -> (BOS, EOS)
+# template -> (BOS, EOS) of families with other tokens
 TOKENS = {
     "deepseek-chat": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),  # noqa: RUF001
     "gemma": ("<bos>", "<eos>"),
@@ -27,7 +28,7 @@ TOKENS = {
 
 
 def special_tokens(name: str) -> dict[str, str]:
-    """The tokens that the family's tokenizer names."""
+    """The special tokens of the family's tokenizer."""
     bos, eos = TOKENS.get(name, ("<s>", "</s>"))
     return {"bos_token": bos, "eos_token": eos}
 
@@ -38,7 +39,7 @@ def built_in(name: str) -> ChatTemplate:
 
 
 def theirs(name: str, messages: conversations.Messages, **options: Any) -> str:
-    """What `transformers` renders."""
+    """The prompt that `transformers` renders."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=vocabularies.of_words(),
         chat_template=chat_templates.read(name),
@@ -48,11 +49,11 @@ def theirs(name: str, messages: conversations.Messages, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_prompt_is_what_the_family_publishes(name: str) -> None:
-    """Character by character, over two turns with a system message."""
+def test_prompt_equals_the_published_format(name: str) -> None:
+    """The comparison covers every character of two turns with a system message."""
 
     published = (PUBLISHED / f"{name}.txt").read_text(encoding="utf-8")
-    assert published == built_in(name).render(GOLDEN) + "\n"  # the file's last line ends
+    assert published == built_in(name).render(GOLDEN) + "\n"  # the file ends with a newline
 
 
 @pytest.mark.parametrize("generation_prompt", [True, False])
@@ -61,7 +62,7 @@ def test_the_prompt_is_what_the_family_publishes(name: str) -> None:
 def test_transformers_renders_the_same(
     name: str, conversation: str, generation_prompt: bool
 ) -> None:
-    """The environment is Hugging Face's, whatever a chat holds."""
+    """The template environment equals Hugging Face's for any chat."""
 
     sent, given = conversations.PLAIN[conversation]
     ours = built_in(name).render(sent, add_generation_prompt=generation_prompt)
@@ -70,8 +71,8 @@ def test_transformers_renders_the_same(
 
 @pytest.mark.parametrize("conversation", conversations.OPEN)
 @pytest.mark.parametrize("name", NAMES)
-def test_transformers_leaves_the_same_message_open(name: str, conversation: str) -> None:
-    """The prompt ends where the assistant's text ends, and nothing closes it."""
+def test_transformers_continues_the_same_message(name: str, conversation: str) -> None:
+    """The prompt ends with the assistant's text, without an end token."""
 
     messages = conversations.OPEN[conversation]
     ours = built_in(name).render(messages, add_generation_prompt=False, continue_final_message=True)
@@ -80,7 +81,7 @@ def test_transformers_leaves_the_same_message_open(name: str, conversation: str)
 
 @pytest.mark.parametrize("name", WITH_TOOLS)
 def test_transformers_renders_the_same_tools(name: str) -> None:
-    """Definitions, a call and its answer, of which the arguments come as text."""
+    """The chat has definitions, a call and its result. The arguments arrive as text."""
 
     ours = built_in(name).render(conversations.called('{"city": "Köln"}'), tools=[TOOL])
     given = conversations.called({"city": "Köln"})
@@ -96,8 +97,8 @@ def test_transformers_renders_the_same_documents() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(WITH_TOOLS)))
-def test_a_family_without_tools_refuses_their_messages(name: str) -> None:
-    """A call or its answer is never dropped without a word."""
+def test_family_without_tools_refuses_tool_messages(name: str) -> None:
+    """The template never drops a call or its result silently."""
 
     messages = conversations.called("{}")
     template = built_in(name)
@@ -109,10 +110,10 @@ def test_a_family_without_tools_refuses_their_messages(name: str) -> None:
 
 @pytest.mark.parametrize("name", IN_TURNS)
 @pytest.mark.parametrize("messages", [[HELLO, HI], [HI, BYE], [HI, HELLO, HELLO], [HI, SYSTEM]])
-def test_a_family_that_wants_turns_refuses_others(
+def test_family_with_strict_turns_refuses_other_orders(
     name: str, messages: conversations.Messages
 ) -> None:
-    """Its format has no way to write two questions in a row."""
+    """For example, its format cannot express two questions in a row."""
 
     with pytest.raises(InvalidRequest) as refused:
         built_in(name).render(messages)
@@ -120,8 +121,8 @@ def test_a_family_that_wants_turns_refuses_others(
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(IN_TURNS)))
-def test_other_families_take_any_order(name: str) -> None:
-    """Both questions are in the prompt."""
+def test_other_families_accept_any_order(name: str) -> None:
+    """The prompt has both questions and the system message."""
 
     text = built_in(name).render([HI, BYE, SYSTEM])
     assert [part for part in ("Hi", "Bye", "Be brief.") if part in text] == [
@@ -129,8 +130,6 @@ def test_other_families_take_any_order(name: str) -> None:
     ]  # fmt: skip
 
 
-def test_the_main_families_have_a_template() -> None:
-    """The names that the documentation lists."""
-
+def test_documented_families_have_a_template() -> None:
     listed = Path("docs/chat-templates.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"| `{name}` |" not in listed] == []

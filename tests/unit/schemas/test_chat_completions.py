@@ -13,7 +13,7 @@ def called(arguments: Any) -> dict[str, Any]:
     return {**CALL, "function": {"name": "f", "arguments": arguments}}
 
 
-# What the clients send, as read in their sources.
+# What the clients send, according to their source code.
 CLIENTS: dict[str, dict[str, Any]] = {
     "aiperf": {
         "stream": True,
@@ -44,8 +44,8 @@ CLIENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fields", CLIENTS.values(), ids=CLIENTS)
-def test_clients(fields):
-    """What known clients send is read, and their messages stay plain dicts."""
+def test_requests_of_known_clients_are_accepted(fields):
+    """Their messages stay plain dicts."""
     body = {"model": "m", "messages": [USER], **fields}
 
     request = ChatCompletionRequest.model_validate(body)
@@ -54,7 +54,7 @@ def test_clients(fields):
 
 
 def test_unknown_fields_are_kept():
-    """The schema keeps what it does not know: whether that is an error is not its business."""
+    """The field policy, not the schema, decides if they are an error."""
 
     request = ChatCompletionRequest.model_validate({"model": "m", "messages": [USER], "x": [1]})
 
@@ -77,8 +77,8 @@ LIMITS = [
 
 
 @pytest.mark.parametrize(("name", "least", "most"), LIMITS)
-def test_limits(name, least, most):
-    """Every number has a least and a most; one step beyond is refused."""
+def test_every_number_has_a_minimum_and_a_maximum(name, least, most):
+    """One step beyond either is refused."""
 
     def read(value: float) -> Any:
         body = {"model": "m", "messages": [USER], name: value}
@@ -90,8 +90,7 @@ def test_limits(name, least, most):
             read(beyond)
 
 
-def test_every_number_and_text_is_bounded():
-    """No field of a request takes a number or a list of any size."""
+def test_every_number_and_list_is_bounded():
     schema = ChatCompletionRequest.model_json_schema()
 
     unbounded = [

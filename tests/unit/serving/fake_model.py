@@ -1,4 +1,4 @@
-"""A served model without Triton: it answers with the bursts that a test gives it."""
+"""A served model without Triton that answers with the bursts given by a test."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ Bursts = Sequence[Sequence[CompletionDelta]]
 def last(
     text: str = "", reason: FinishReason = "stop", *, prompt: int = 3, completion: int = 2
 ) -> CompletionDelta:
-    """The last delta of an answer, with its counts."""
+    """The last delta of an answer, with its token counts."""
     return CompletionDelta(text, finish_reason=reason, counts=TokenCounts(prompt, completion, 1))
 
 
@@ -28,7 +28,7 @@ class _Stream:
 
 
 class FakeModel:
-    """Has the methods of ServedModel; a token is a character of the prompt."""
+    """Has the methods of ServedModel. Each character of the prompt is a token."""
 
     name = model_name = "fake"
     created = 1
@@ -44,11 +44,11 @@ class FakeModel:
         unsupported: frozenset[str] = frozenset(),
         supports: Callable[[str], bool] | None = None,  # a contract's; None: all but `unsupported`
         failure: BaseException | None = None,  # raised after the bursts
-        endless: bool = False,  # waits for ever after the bursts
-        answers: Sequence[CompletionDelta] = (),  # the whole answers to the second request, third..
-        document_start: int | None = 2,  # the token before a text
-        template_variables: frozenset[str] = frozenset(),  # what its chat template knows
-        template_values: frozenset[str] | None = None,  # what it renders with; None: any
+        endless: bool = False,  # never ends after the bursts
+        answers: Sequence[CompletionDelta] = (),  # answers to the 2nd, 3rd, ... request
+        document_start: int | None = 2,  # the token that precedes a text
+        template_variables: frozenset[str] = frozenset(),  # of its chat template
+        template_values: frozenset[str] | None = None,  # efforts it accepts; None: any
         output_format: OutputFormat = PLAIN,
     ) -> None:
         self.output_format = output_format
@@ -56,9 +56,9 @@ class FakeModel:
         self.vocab_size = 300
         self.requests: list[GenerationRequest] = []
         self.rendered: list[tuple[Sequence[Mapping[str, Any]], dict[str, Any]]] = []
-        self.open = 0  # generations that have begun and not ended
-        self.begun = asyncio.Event()  # some generation has begun
-        self.ended = asyncio.Event()  # all that had begun have ended
+        self.open = 0  # running generations
+        self.begun = asyncio.Event()  # set when a generation starts
+        self.ended = asyncio.Event()  # set when no generation runs
         self._bursts = bursts
         self._unsupported = unsupported
         self._supports = supports
@@ -73,7 +73,7 @@ class FakeModel:
         return QueueKey(priority=priority)
 
     def reserve(self, first: object) -> None:
-        """Nobody is charged."""
+        """Charges no tokens."""
 
     def supports(self, field: str) -> bool:
         if self._supports is not None:

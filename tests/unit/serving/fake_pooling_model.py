@@ -1,4 +1,4 @@
-"""A served model without Triton that embeds and scores."""
+"""A served model without Triton that computes embeddings and scores."""
 
 import asyncio
 import struct
@@ -13,7 +13,7 @@ from tests.unit.serving.fake_model import FakeModel
 
 
 class FakePoolingModel(FakeModel):
-    """A token is a character; the vector counts a text's "a", "b" and others."""
+    """Each character is a token. The vector counts a text's "a", "b" and other characters."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class FakePoolingModel(FakeModel):
         max_model_len: int | None = 10,
         vectors: Mapping[str, Sequence[float]] | None = None,  # text -> its vector
         failing: str | None = None,  # the text at which the model fails
-        hanging: bool = False,  # the others are never answered
+        hanging: bool = False,  # the other texts never get an answer
         has_tokenizer: bool = True,
     ) -> None:
         super().__init__(max_model_len=max_model_len)
@@ -81,7 +81,7 @@ class FakePoolingModel(FakeModel):
         return EmbeddingResult(memoryview(struct.pack(f"<{len(vector)}f", *vector)), len(token_ids))
 
     async def score(self, request: ScorePairRequest) -> ScoreResult:
-        """As many points as the document has letters of the query."""
+        """The number of letters of the document that are in the query."""
         self.scored.append(request)
         sides: tuple[list[str], list[str]] = ([], [])
         types = request.token_type_ids or ()
@@ -93,7 +93,7 @@ class FakePoolingModel(FakeModel):
         return ScoreResult(float(points), len(request.prompt_token_ids))
 
     async def _work(self, text: str) -> None:
-        """A turn of the loop, counted as open while it lasts."""
+        """One iteration of the event loop, counted as open while it runs."""
         self.open += 1
         self.most_at_once = max(self.most_at_once, self.open)
         self.begun.set()

@@ -1,4 +1,4 @@
-"""What a custom tool is called with comes out of a JSON object, however it is cut."""
+"""Extracts the input of a custom tool from a JSON object, for every split of the object."""
 
 import json
 from time import process_time
@@ -14,7 +14,7 @@ AWKWARD = st.text('a"\\/\n\t\x00\u2028\xe9\U0001f600\ud83d\ude00{}:')
 
 
 def replaced(text: str) -> str:
-    """JSON can spell halves of characters, which no answer can hold."""
+    """Replace lone surrogates: JSON can escape them, but an answer cannot contain them."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
@@ -29,8 +29,8 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 @given(st.text() | AWKWARD, st.booleans(), st.sampled_from([None, 1]), st.lists(st.integers(0, 60)))
-def test_the_text_of_the_object(text, ascii_only, indent, places):
-    """The input is the string's value, in whatever pieces the object comes."""
+def test_input_is_the_value_of_the_string(text, ascii_only, indent, places):
+    """Every split of the object gives the same text."""
     written = json.dumps({"input": text}, ensure_ascii=ascii_only, indent=indent)
 
     assert replaced(text) == read(cut(written, places))
@@ -40,8 +40,8 @@ def test_the_text_of_the_object(text, ascii_only, indent, places):
     "text", ["\\ud83d", "a\\ud83d\\ude00b", "\\\\ud83d", "\U0001f600\\", "\ud83d\ude00"]
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_escapes_that_the_text_itself_spells(text, ascii_only):
-    """Code that spells a character's half, as JSON's escapes do, is text wherever it is cut."""
+def test_text_may_contain_surrogate_escapes(text, ascii_only):
+    """Code can contain such an escape. It stays text for every split."""
     written = json.dumps({"input": text}, ensure_ascii=ascii_only)
 
     cuts = [cut(written, [at, more]) for at in range(len(written)) for more in (at, at + 1, at + 6)]
@@ -49,19 +49,17 @@ def test_escapes_that_the_text_itself_spells(text, ascii_only):
     assert {replaced(text)} == {read(pieces) for pieces in cuts}
 
 
-def test_escapes_that_json_does_not_know_cost_no_more_than_others():
-    """A long input of them is read in time that grows with its length alone."""
+def test_invalid_escapes_take_linear_time():
     custom = CustomInputDecoder()
     custom.feed('{"input": "')
 
     begun_s = process_time()
     custom.feed("\\x" * 64 * 1024)
 
-    assert process_time() - begun_s < budget(0.5)  # with a copy of the rest for each it took 1.4 s
+    assert process_time() - begun_s < budget(0.5)  # took 1.4 s when each escape copied the rest
 
 
-def test_text_comes_at_once():
-    """What is known of the text is told, not held to its end."""
+def test_text_is_returned_as_soon_as_it_is_known():
     custom = CustomInputDecoder()
 
     assert [custom.feed(piece) for piece in ('{"input": "', "a", "b", "\\")] == ["", "a", "b", ""]
@@ -85,6 +83,6 @@ OTHER = [
 
 @pytest.mark.parametrize(("written", "text"), OTHER)
 @pytest.mark.parametrize("size", [1, 2, 1000])
-def test_what_models_write_instead(written, text, size):
-    """An object of another form is the input itself; a broken one is read as far as it goes."""
+def test_other_output_than_the_object_is_read_as_the_input(written, text, size):
+    """An object of another form is the input itself. A broken object is read up to the error."""
     assert text == read([written[at : at + size] for at in range(0, len(written), size)])

@@ -8,7 +8,7 @@ from openai_frontend.serving.admission.fan_in import merge_streams
 
 
 class Stream:
-    """Gives what a test puts in; None ends it, an exception fails it."""
+    """Yields the items that a test puts in. None ends it; an exception fails it."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[str | Exception | None] = asyncio.Queue()
@@ -34,8 +34,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_bursts_of_one_wake_up_come_together():
-    """What several streams brought since the last look comes as one list, in order of arrival."""
+async def test_bursts_since_the_last_wake_up_come_as_one_list():
+    """They are in order of arrival."""
     streams = [Stream(), Stream()]
     async with aclosing(merge_streams([each.bursts() for each in streams])) as bursts:
         put(streams[1], "x")
@@ -49,8 +49,7 @@ async def test_bursts_of_one_wake_up_come_together():
     assert sorted(second) == [(0, "a"), (0, "b"), (1, "y")]
 
 
-async def test_ends_after_all_streams():
-    """The merged stream ends when the last stream has."""
+async def test_merged_stream_ends_with_the_last_stream():
     streams = [Stream(), Stream()]
     put(streams[0], "a", None)
     put(streams[1], None)
@@ -60,8 +59,8 @@ async def test_ends_after_all_streams():
     assert got == [[(0, "a")]]
 
 
-async def test_failure_comes_after_what_came_before():
-    """A failing stream ends all, but not before the bursts that had already come."""
+async def test_failure_comes_after_the_bursts_before_it():
+    """A failing stream ends all streams."""
     streams = [Stream(), Stream()]
     put(streams[0], "a", ValueError("broken"))
     bursts = merge_streams([each.bursts() for each in streams])
@@ -75,8 +74,7 @@ async def test_failure_comes_after_what_came_before():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_closing_closes_every_stream(count):
-    """Whoever stops listening ends every stream behind."""
+async def test_closing_the_merged_stream_closes_every_stream(count):
     streams = [Stream() for _ in range(count)]
     bursts = merge_streams([each.bursts() for each in streams])
     for stream in streams:
@@ -90,7 +88,6 @@ async def test_closing_closes_every_stream(count):
 
 
 async def test_cancelled_listener_closes_every_stream():
-    """A listener that is cancelled while it waits ends every stream behind."""
     streams = [Stream(), Stream()]
 
     async def listen() -> None:

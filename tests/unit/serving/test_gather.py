@@ -16,7 +16,7 @@ def slots(streams: int) -> ModelSlots:
 
 
 class Counting:
-    """Work that returns its item, later items first."""
+    """Work that counts its runs and returns its item. Later items finish first."""
 
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.running = self.most = self.ended = 0
@@ -38,7 +38,7 @@ class Counting:
 
 @pytest.mark.parametrize("items", [1, 2, MAX_PARALLEL, 2048])
 async def test_results_keep_the_order_of_their_items(items):
-    """Results have the order of the items, whichever finished first."""
+    """The order of completion does not matter."""
     work = Counting()
 
     results = await slots(1024).gather(work, range(items))
@@ -47,7 +47,6 @@ async def test_results_keep_the_order_of_their_items(items):
 
 
 async def test_runs_at_most_max_parallel_items():
-    """At most MAX_PARALLEL items run at the same time."""
     work = Counting()
 
     await slots(1024).gather(work, range(2048))
@@ -65,7 +64,7 @@ async def test_runs_at_most_the_free_slots():
 
 
 async def test_full_server_rejects_the_batch():
-    """A batch is rejected before it starts if no slot is free."""
+    """The batch does not start."""
     work, own = Counting(), slots(3)
     await own.acquire(3)
 
@@ -76,7 +75,7 @@ async def test_full_server_rejects_the_batch():
 
 
 async def test_first_failure_cancels_the_rest():
-    """After a failure nothing keeps running and nothing more starts."""
+    """No item keeps running and no further item starts."""
     work, own = Counting(fails_at=4), slots(3)
 
     with pytest.raises(ValueError, match="4"):
@@ -87,7 +86,6 @@ async def test_first_failure_cancels_the_rest():
 
 
 async def test_cancelling_the_caller_cancels_the_work():
-    """Cancelling the batch cancels its running work."""
     begun, cancelled = asyncio.Event(), []
 
     async def work(item: int) -> None:

@@ -1,4 +1,4 @@
-"""Choices that a parser reads: what is told of them, what is counted, and where they end."""
+"""Choices that a parser reads: their events, their counts and their ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -52,14 +52,14 @@ def reader(tools: Tools = TOOLS, **options: Any) -> DeltaParser:
 
 
 def deltas(text: str, size: int, reason: Any = "stop") -> list[CompletionDelta]:
-    """The text in pieces of so many tokens, each of a character."""
+    """The text in pieces of `size` tokens, one token per character."""
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     made = [CompletionDelta(piece, [ord(letter) for letter in piece]) for piece in pieces]
     return [*made, CompletionDelta(finish_reason=reason, counts=TokenCounts(5, len(text)))]
 
 
 def read_all(of: DeltaParser, deltas: Sequence[CompletionDelta]) -> list[ParsedDelta]:
-    """The deltas of a burst, up to the last that is wanted."""
+    """The parsed deltas, up to the one at which the parser stops."""
     reads = []
     for delta in of.in_steps(deltas):
         reads.append(of.parse(delta))
@@ -78,8 +78,7 @@ SIZES = pytest.mark.parametrize("size", [1, 2, 7, 1000])
 
 
 @SIZES
-def test_events(size):
-    """A delta carries what its text says."""
+def test_parser_returns_the_events_of_the_text(size):
     reads = list(read_all(reader(), deltas(f"<think>hm</think>Hi {CALL}", size)))
 
     events = told(reads)
@@ -89,15 +88,13 @@ def test_events(size):
 
 
 @SIZES
-def test_reasoning_tokens(size):
-    """Tokens are counted as reasoning where they stand within it, the end marker's included."""
+def test_reasoning_tokens_include_the_end_marker(size):
     reads = read_all(reader(), deltas("<think>hmm</think>Hi", size))
 
     assert len("hmm</think>") == sum(read.reasoning_tokens for read in reads)
 
 
-def test_reasoning_deltas_without_ids():
-    """Where the model does not tell its tokens, each piece of text is one."""
+def test_delta_without_token_ids_counts_as_one_reasoning_token():
     pieces = ["<think>", "a", "b", "", "</think>", "Hi"]
 
     reads = list(read_all(reader(), [CompletionDelta(piece) for piece in pieces]))
@@ -105,15 +102,15 @@ def test_reasoning_deltas_without_ids():
     assert [read.reasoning_tokens for read in reads] == [0, 1, 1, 0, 1, 0]
 
 
-def test_text_that_the_tokens_do_not_account_for():
-    """Special tokens are not in the text, and some text is of no token: all of it is read."""
+def test_text_and_tokens_need_not_match():
+    """Special tokens are not in the text, and some text belongs to no token. The parser reads
+    all of it."""
     read = reader().parse(CompletionDelta("<think>é</think>Hi", [999, 104, 0xE9, 7, 8]))
 
     assert [ReasoningText("é"), ContentText("Hi")] == read.events
 
 
-def test_hidden_reasoning():
-    """Reasoning that the request leaves out is counted still."""
+def test_hidden_reasoning_is_still_counted():
     reads = list(read_all(reader(include_reasoning=False), deltas("<think>hm</think>Hi", 1)))
 
     assert [ContentText("Hi")] == told(reads)
@@ -131,16 +128,16 @@ REASONS: list[tuple[Tools, str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("tools", "text", "reason", "calls"), REASONS)
-def test_calls_as_the_reason(tools, text, reason, calls):
-    """The calls are the reason where one is complete and the model stopped by itself."""
+def test_call_reason_needs_a_complete_call_and_a_stop(tools, text, reason, calls):
+    """The model must stop by itself."""
     *_, last = read_all(reader(tools), deltas(text, 1000, reason))
 
     assert (calls, reason) == (last.call_reason, last.finish_reason)
 
 
 @SIZES
-def test_one_call(size):
-    """After the one call that the request allows nothing is told, and the answer is over."""
+def test_answer_ends_after_the_only_allowed_call(size):
+    """The parser returns no events after that call."""
     one = reader(ONE_CALL)
 
     reads = list(read_all(one, deltas(f"{CALL} and {CALL}", size)))
@@ -153,8 +150,8 @@ def test_one_call(size):
     )
 
 
-def test_counts_of_a_cut_answer():
-    """The engine is stopped before it tells its counts: they are those of the tokens that came."""
+def test_stopped_answer_counts_the_tokens_received():
+    """The server stops the engine before the engine reports its counts."""
     usage = UsageCounter(5)
     one = DeltaParser(reading(ONE_CALL), usage)
     coming = iter(deltas(f"{CALL} and {CALL}", 1))
@@ -169,8 +166,7 @@ def test_counts_of_a_cut_answer():
 
 
 @SIZES
-def test_arguments_that_are_too_long(size):
-    """They end the answer as a limit on tokens does."""
+def test_too_long_arguments_end_the_answer_with_length(size):
     cut = reader(max_arguments=4)
 
     reads = list(read_all(cut, deltas(f"{CALL}{CALL}", size)))
@@ -181,8 +177,8 @@ def test_arguments_that_are_too_long(size):
 
 @SIZES
 @pytest.mark.parametrize("tools", [ONE_CALL, LEGACY])
-def test_arguments_that_are_too_long_in_the_one_call(tools, size):
-    """The same where the end of a call is that of the answer."""
+def test_too_long_arguments_of_the_only_allowed_call_end_with_length(tools, size):
+    """The end of such a call would otherwise end the answer with a stop."""
     cut = reader(tools, max_arguments=4)
 
     *_, last = read_all(cut, deltas(f"{CALL}{CALL}", size))
@@ -190,8 +186,8 @@ def test_arguments_that_are_too_long_in_the_one_call(tools, size):
     assert (cut.stopped, last.finish_reason, last.call_reason) == (True, "length", None)
 
 
-async def test_a_long_answer_is_read_in_steps():
-    """Others have their turn while an answer that came at once is read token by token."""
+async def test_long_answer_yields_to_the_event_loop_between_slices():
+    """An answer that arrives at once is still parsed token by token."""
     text = f"<think>{'hm ' * 2000}</think>Hi"
     turns = 0
 
@@ -215,8 +211,7 @@ async def test_a_long_answer_is_read_in_steps():
     assert [token for read in burst for token in read.token_ids] == [ord(each) for each in text]
 
 
-async def test_the_engine_is_stopped():
-    """What is over is cancelled there and then, however long the engine would go on."""
+async def test_finished_answer_cancels_the_engine_immediately():
     closed = []
 
     async def long() -> AsyncGenerator[list[CompletionDelta], None]:
@@ -233,8 +228,7 @@ async def test_the_engine_is_stopped():
     assert bursts[0][-1].counts.prompt_tokens == 3
 
 
-def test_merged_events():
-    """Neighbouring pieces of one text are one; nothing else changes."""
+def test_merge_events_joins_adjacent_pieces_of_one_text():
     events: list[Event] = [
         ContentText("a"), ContentText("b"), ReasoningText("c"), ToolCallStart(0, "i", "f"),
         ToolCallArguments(0, "{"), ToolCallArguments(0, "}"), ToolCallEnd(0), ToolCallEnd(1),

@@ -1,4 +1,4 @@
-"""What is asked of the engine for an answer that a parser reads."""
+"""What the engine must return for an answer that a parser reads."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ONE_CALL = Tools(functions={"f": {}}, choice="auto", allowed=frozenset("f"), par
 
 
 class Model:
-    """A model that can do all of it, or nothing."""
+    """A model that supports all of it, or none."""
 
     vocab_size = None
     max_output_tokens = None
@@ -43,16 +43,14 @@ def asked(tools: Tools, max_tokens: int | None, *, able: bool = True) -> Generat
     ],
     ids=str,
 )
-def test_answers_that_reading_may_end(tools, max_tokens, stream, interval):
-    """They come piece by piece, also where the client wants them whole: with its first call, or
-    with arguments of 128 KiB, an answer is over, and the engine is told.
-    """
+def test_answer_that_the_parser_may_end_is_streamed(tools, max_tokens, stream, interval):
+    """The engine streams it even if the client wants a complete answer. The first call, or
+    arguments of 128 KiB, can end the answer, and the server then stops the engine."""
     request = asked(tools, max_tokens)
 
     assert (request.stream, request.stream_interval) == (stream, interval)
     assert request.return_token_ids
 
 
-def test_a_model_that_cannot_stream():
-    """It is asked for the whole answer."""
+def test_model_without_streaming_returns_a_complete_answer():
     assert not asked(ONE_CALL, None, able=False).stream

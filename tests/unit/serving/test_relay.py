@@ -1,4 +1,4 @@
-"""Which answers take the short way, and that their streams are the same for it."""
+"""Which answers use the text relay, and the equality of relayed and normal streams."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -34,7 +34,7 @@ KINDS: dict[str, tuple[ChunkShape, type[ChatLogprobs | TextLogprobs]]] = {
 
 
 class Way:
-    """A short way: it frames what is put on it."""
+    """A relay that frames the texts given to `put`."""
 
     def __init__(self) -> None:
         self.relay = TextRelay()
@@ -81,8 +81,8 @@ def dropped(frame: bytes) -> bool:
     pieces=st.lists(st.tuples(st.text(min_size=1, max_size=4), st.booleans()), max_size=8),
     end=st.text(max_size=2),
 )
-def test_same_stream(kind, include_usage, pieces, end):
-    """Whichever of the texts take the short way, the stream's bytes are the same."""
+def test_relayed_stream_equals_the_normal_stream(kind, include_usage, pieces, end):
+    """The bytes are equal for any mix of relayed and fed texts."""
     told, way = answer(None, options=ResponseOptions(include_usage=include_usage)), Way()
     relayed = answer(way.relay, options=ResponseOptions(include_usage=include_usage))
     shape, logprobs = KINDS[kind]
@@ -107,7 +107,7 @@ def test_same_stream(kind, include_usage, pieces, end):
 
 
 def timeless(stream: bytes) -> list[bytes]:
-    """The events, without the time at which each answer was begun."""
+    """The events, without the creation time of each answer."""
     events = [event.removeprefix(b"data: ") for event in stream.split(b"\n\n")]
     return [
         orjson.dumps(orjson.loads(event) | {"created": 0}) if event[:1] == b"{" else event
@@ -115,8 +115,9 @@ def timeless(stream: bytes) -> list[bytes]:
     ]
 
 
-def test_resume_and_hold_pass_through():
-    """What the writer answers reaches the way, and what `relay` gives resumes the way."""
+def test_relay_passes_backpressure_in_both_directions():
+    """The relay gets the writer's return value, and the callable that `relay` returns resumes
+    the relay."""
     way = Way()
     answers = [True, False]
     stream = ChunkStream(answer(way.relay), *KINDS["chat"])
@@ -140,16 +141,15 @@ LONG: dict[str, ResponseOptions] = {
 
 @pytest.mark.parametrize("details", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_than_text_takes_the_long_way(kind, details):
-    """Where a frame holds more than text, or counts it, each delta is fed."""
+def test_frames_with_more_than_text_are_not_relayed(kind, details):
+    """The stream feeds each delta if its frames hold or count more than text."""
     way = Way()
 
     assert ChunkStream(answer(way.relay, options=details), *KINDS[kind]).relay(dropped) is None
     assert way.opened == 0
 
 
-def test_several_choices_take_the_long_way():
-    """The texts of several choices are fed."""
+def test_several_choices_are_not_relayed():
     way = Way()
 
     assert ChunkStream(answer(way.relay, 2), *KINDS["chat"]).relay(dropped) is None
@@ -157,8 +157,7 @@ def test_several_choices_take_the_long_way():
 
 
 @pytest.mark.parametrize("relay", [None, TextRelay()], ids=["no relay", "no offer"])
-def test_no_short_way(relay):
-    """Where none runs the request the short way, the long way is taken."""
+def test_stream_without_an_offer_is_not_relayed(relay):
     assert ChunkStream(answer(relay), *KINDS["chat"]).relay(dropped) is None
 
 
@@ -172,8 +171,8 @@ def request(*, relay: TextRelay, **fields: Any) -> GenerationRequest:
 
 
 @pytest.mark.usefixtures("nothing_left")
-async def test_model_relays(tmp_path: Path) -> None:
-    """Once the way is taken, texts are frames; the rest is still a delta, the counts too."""
+async def test_model_relays_texts_as_frames(tmp_path: Path) -> None:
+    """All else still arrives as deltas, including the counts."""
     mock_models.write(tmp_path, "m", tokens=["a", '"'], answer_tokens=40, tokens_per_second=1000)
     frames: list[bytes] = []
     relay = TextRelay()
@@ -202,8 +201,8 @@ async def test_model_relays(tmp_path: Path) -> None:
     assert (usage.completion_tokens, whole.finish_reason) == (40, "stop")
 
 
-async def test_generation_that_is_closed_writes_no_more(tmp_path: Path) -> None:
-    """Who stops listening gets no frame after that, though the engine may still be at it."""
+async def test_closed_generation_writes_no_more_frames(tmp_path: Path) -> None:
+    """The engine may still be generating."""
     mock_models.write(tmp_path, "m", tokens_per_second=1000)
     frames: list[bytes] = []
     relay = TextRelay()
@@ -238,8 +237,7 @@ OFFERED: dict[str, tuple[bool, dict[str, Any]]] = {
 }
 
 
-async def test_offer(tmp_path: Path) -> None:
-    """A model offers the short way where its responses hold text alone."""
+async def test_model_offers_the_relay_for_text_only_responses(tmp_path: Path) -> None:
     mock_models.write(tmp_path, "m", tokens_per_second=1000)
     found = {}
     async with mock_models.serving(tmp_path) as registry:

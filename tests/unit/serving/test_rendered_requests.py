@@ -1,4 +1,4 @@
-"""What /render answers: each prompt's request, as vLLM's own server would take it."""
+"""The answer of /render: the request for each prompt, in the form of vLLM's own server."""
 
 from typing import Any
 
@@ -38,8 +38,8 @@ async def of_completion(**fields: Any) -> list[RenderedPrompt]:
     return await rendered(await COMPLETIONS.build_job(request, served), request)
 
 
-async def test_a_prompt_with_several_choices():
-    """All choices are one request to vLLM, whose id is that of the answer."""
+async def test_choices_of_a_prompt_are_one_request_to_vllm():
+    """Its id is the id of the answer."""
     one, other = await of_completion(prompt=[[97], [98, 99]], n=3, seed=5)
 
     assert [(each.prompt, each.token_ids, each.count) for each in (one, other)] == [
@@ -51,15 +51,15 @@ async def test_a_prompt_with_several_choices():
     assert one.request_id[:-2] == other.request_id[:-2]
 
 
-async def test_the_length_of_an_answer():
-    """It is always there: without it, vLLM's answer would have 16 tokens."""
+async def test_max_tokens_is_always_set():
+    """Without it, vLLM would limit the answer to 16 tokens."""
     assert (await of_chat()).sampling_params["max_tokens"] is None
     assert (await of_chat(FakeModel(max_model_len=50))).sampling_params["max_tokens"] == 45
     assert (await of_completion(max_tokens=0, echo=True))[0].sampling_params["max_tokens"] == 1
 
 
-async def test_a_streamed_answer():
-    """What concerns the request as a whole stands beside its sampling."""
+async def test_stream_options_and_priority_are_outside_of_the_sampling_params():
+    """They apply to the request as a whole."""
     options = {"include_usage": True, "include_obfuscation": False}
     fields: dict[str, Any] = {"stream_options": options, "cache_salt": "s"}
 
@@ -71,8 +71,8 @@ async def test_a_streamed_answer():
     assert request.sampling_params["stream_interval"] == 4
 
 
-async def test_a_constrained_answer():
-    """Its grammar has the reasoning in it, so vLLM applies it from the first token on."""
+async def test_constrained_request_sets_reasoning_ended():
+    """Its grammar includes the reasoning, so vLLM applies it from the first token."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
     request = await of_chat(response_format=form)
@@ -82,7 +82,7 @@ async def test_a_constrained_answer():
     assert (await of_chat()).reasoning_ended is None
 
 
-async def test_a_beam_search():
+async def test_beam_search_is_refused():
     """vLLM's sampling parameters have no beams."""
     with pytest.raises(InvalidRequest) as refused:
         await of_chat(use_beam_search=True, n=2)
@@ -95,8 +95,8 @@ class Charging(FakeModel):
         raise AssertionError("tokens were reserved")
 
 
-async def test_rendering_takes_nothing():
-    """While the server is full and the caller has no tokens left, a request can be looked at."""
+async def test_rendering_uses_no_slot_and_no_tokens():
+    """It works even if the server is full and the caller has no tokens left."""
     chat = ChatCompletions(
         InferenceLimits(), FieldPolicy("reject"), limiter := ConcurrencyLimiter(1)
     )

@@ -27,8 +27,8 @@ def cross_encoder() -> Any:
     return FakePoolingModel(tasks=["score"])
 
 
-async def test_order():
-    """The most relevant document comes first, with its place in the request."""
+async def test_results_are_sorted_by_relevance():
+    """Each has its index in the request."""
     answer = await RERANKING.create(request(), cross_encoder())
 
     results = [(result.index, result.relevance_score) for result in answer.results]
@@ -37,8 +37,8 @@ async def test_order():
 
 
 @pytest.mark.parametrize(("top_n", "expected"), [(None, 4), (0, 4), (1, 1), (3, 3), (9, 4)])
-async def test_top_n(top_n, expected):
-    """top_n keeps the best of them; 0 is vLLM's word for all."""
+async def test_top_n_keeps_the_best_documents(top_n, expected):
+    """0 means all, as in vLLM."""
     answer = await RERANKING.create(request(top_n=top_n), cross_encoder())
 
     assert BEST_FIRST[:expected] == [result.index for result in answer.results]
@@ -49,8 +49,8 @@ RETURNED = [("create", None, True), ("create", False, False), ("create_for_coher
 
 
 @pytest.mark.parametrize(("method", "return_documents", "expected"), RETURNED)
-async def test_return_documents(method, return_documents, expected):
-    """Jina's form has the documents unless told otherwise, Cohere's v2 only where asked."""
+async def test_return_documents_defaults_by_dialect(method, return_documents, expected):
+    """Jina's form returns the documents by default; Cohere's v2 returns them only on request."""
     create = getattr(RERANKING, method)
 
     answer = await create(request(return_documents=return_documents), cross_encoder())
@@ -59,16 +59,15 @@ async def test_return_documents(method, return_documents, expected):
     assert texts == ([DOCUMENTS[at] for at in BEST_FIRST] if expected else [None] * 4)
 
 
-async def test_cohere():
-    """Cohere's form counts tokens under meta."""
+async def test_cohere_has_its_token_counts_under_meta():
     answer = await RERANKING.create_for_cohere(request(), cross_encoder())
 
     assert [result.index for result in answer.results] == BEST_FIRST
     assert (answer.meta.api_version.version, answer.meta.tokens.input_tokens) == ("2", 14)
 
 
-async def test_text_embeddings_inference():
-    """TEI's form is a bare list of index and score."""
+async def test_text_embeddings_inference_gets_a_bare_list():
+    """Each item has an index and a score."""
     texts = TextsRerankRequest(query="ab", texts=DOCUMENTS, return_text=True)
 
     ranks = await RERANKING.create_for_texts(texts, cross_encoder())
@@ -78,8 +77,7 @@ async def test_text_embeddings_inference():
     ]  # fmt: skip
 
 
-async def test_documents_as_objects():
-    """A document, or the query, may be an object with its text."""
+async def test_query_and_documents_may_be_objects_with_text():
     fields = {"query": {"text": "ab"}, "documents": [{"text": "a", "id": 7}, "ab"]}
 
     answer = await RERANKING.create(request(**fields), cross_encoder())
@@ -87,8 +85,7 @@ async def test_documents_as_objects():
     assert [(each.index, each.document.text) for each in answer.results] == [(1, "ab"), (0, "a")]
 
 
-async def test_by_similarity():
-    """A model that only embeds ranks by the angle between query and document."""
+async def test_embedding_model_ranks_by_cosine_similarity():
     model: Any = FakePoolingModel(
         vectors={"ab": [1, 0], "x": [0, 1], "a": [1, 0.2], "ba": [1, 0.1]}
     )
@@ -98,8 +95,8 @@ async def test_by_similarity():
     assert [result.index for result in answer.results] == [1, 3, 2, 0]
 
 
-async def test_refused():
-    """A field that cannot be honoured is refused by name, and nothing reaches the model."""
+async def test_unsupported_field_is_refused_by_name():
+    """The request does not reach the model."""
     model = cross_encoder()
 
     with pytest.raises(InvalidRequest) as refused:
@@ -120,6 +117,6 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("body", "expected"), BODIES)
-def test_dialects_are_told_apart(body, expected):
-    """TEI's requests have the key `texts`; what texts say does not matter."""
+def test_key_texts_identifies_the_tei_dialect(body, expected):
+    """The content of the texts does not matter."""
     assert expected is has_texts(body)

@@ -28,13 +28,11 @@ FORMATS: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
 
 
 @pytest.mark.parametrize(("response_format", "expected"), FORMATS)
-def test_response_format(response_format, expected):
-    """OpenAI's formats are vLLM's constraints."""
+def test_response_format_becomes_structured_outputs(response_format, expected):
     assert expected == constraint(response_format=response_format)
 
 
-def test_structural_tag():
-    """A structural tag goes on as the JSON that it is."""
+def test_structural_tag_passes_as_its_json():
     given = constraint(response_format=TAG)
 
     assert json.loads(given.structural_tag or "") == TAG
@@ -51,25 +49,23 @@ GIVEN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", GIVEN, ids=str)
-def test_structured_outputs(fields):
-    """vLLM's own form passes as it is."""
+def test_structured_outputs_pass_unchanged(fields):
     assert StructuredOutputs(**fields) == constraint(structured_outputs=fields)
 
 
-def test_schema_as_text():
-    """A schema may come as text; it is read here, so that no text can smuggle in another member."""
+def test_schema_may_be_a_json_text():
+    """The server parses it, so the text cannot inject another member."""
     given = constraint(structured_outputs={"json": json.dumps(SCHEMA)})
 
     assert given == StructuredOutputs(json=SCHEMA)
 
 
-def test_empty_schema():
-    """A schema that allows every value is one: the answer must be JSON."""
+def test_empty_schema_still_requires_json():
+    """It allows every value."""
     assert constraint(structured_outputs={"json": {}}) == StructuredOutputs(json={})
 
 
-def test_nothing_asked():
-    """Without either field any text will do."""
+def test_request_without_a_format_is_unconstrained():
     assert constraint() is None
 
 
@@ -93,8 +89,8 @@ DIALECTS: list[tuple[dict[str, Any], StructuredOutputs]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), DIALECTS, ids=str)
-def test_dialects(fields, expected):
-    """Older vLLM's and SGLang's names say the same as `structured_outputs`."""
+def test_guided_fields_equal_structured_outputs(fields, expected):
+    """The names come from older versions of vLLM and from SGLang."""
     assert constraint(**fields) == expected
 
 
@@ -144,8 +140,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
-def test_refused(fields, param):
-    """Not exactly one constraint, or a format without its schema, is refused by its place."""
+def test_ambiguous_or_incomplete_format_is_refused_by_path(fields, param):
+    """A format needs exactly one constraint, and `json_schema` needs its schema."""
     with pytest.raises(InvalidRequest) as refused:
         constraint(**fields)
 
@@ -155,8 +151,9 @@ def test_refused(fields, param):
 @pytest.mark.parametrize(
     ("size", "fits"), [(MAX_CONSTRAINT_BYTES, True), (MAX_CONSTRAINT_BYTES + 1, False)]
 )
-def test_size(size, fits):
-    """A constraint of so many bytes of JSON is taken, of one more it is the field's error."""
+def test_constraint_size_limit(size, fits):
+    """A constraint at the limit in bytes of JSON is accepted; one byte more is an error of the
+    field."""
     given: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": ""}}}
     frame = len(json.dumps(given, separators=(",", ":")))
     given["json_schema"]["schema"]["const"] = "a" * (size - frame)

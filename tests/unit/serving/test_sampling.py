@@ -29,8 +29,7 @@ def params(
     return sampling_params(request, asked, model)
 
 
-def test_nothing_said():
-    """A request that says nothing leaves every value to the model."""
+def test_empty_request_leaves_every_value_to_the_model():
     assert SamplingParams() == params()
 
 
@@ -58,20 +57,19 @@ SAID = [
 
 
 @pytest.mark.parametrize("fields", SAID)
-def test_same_name_same_value(fields):
-    """vLLM's fields, and OpenAI's of the same meaning, pass as they are."""
+def test_sampling_fields_pass_unchanged(fields):
+    """These are vLLM's fields and OpenAI's fields with the same meaning."""
     assert SamplingParams(**fields) == params(**fields)
 
 
-def test_repetition_detection():
-    """vLLM's repetition detection passes whole."""
+def test_repetition_detection_passes_whole():
     detection = {"max_pattern_size": 5, "min_pattern_size": 0, "min_count": 3}
 
     assert detection == params(repetition_detection=detection).repetition_detection
 
 
-def test_vllm_xargs():
-    """What the request says to the engine's plug-ins passes as the engine's extra_args."""
+def test_vllm_xargs_become_extra_args():
+    """The engine passes them to its plug-ins."""
     assert params(vllm_xargs={"a": [1]}).extra_args == {"a": [1]}
 
 
@@ -84,8 +82,8 @@ def test_vllm_xargs():
         ("logprob_token_ids", [300]),
     ],
 )
-def test_token_that_the_model_does_not_have(name, value):
-    """A token id beyond the vocabulary is refused by the field that holds it."""
+def test_token_id_beyond_the_vocabulary_is_refused(name, value):
+    """The error names the field that has it."""
     with pytest.raises(InvalidRequest) as refused:
         params(**{name: value})
 
@@ -105,7 +103,6 @@ RENAMED = [
 
 @pytest.mark.parametrize(("field", "fields", "param"), RENAMED)
 def test_refusal_names_the_request_field(field, fields, param):
-    """A refusal names the field as the client knows it."""
     with pytest.raises(InvalidRequest) as refused:
         params(unsupported=field, **fields)
 
@@ -113,18 +110,17 @@ def test_refusal_names_the_request_field(field, fields, param):
 
 
 @pytest.mark.parametrize(("stop", "expected"), [("a", ["a"]), (["a", "b"], ["a", "b"]), (None, ())])
-def test_stop(stop, expected):
-    """Stop texts are a list, whichever form they came in."""
+def test_stop_becomes_a_list(stop, expected):
     assert expected == params(stop=stop).stop
 
 
-def test_top_p_of_zero():
-    """OpenAI's top_p of 0 is the likeliest token, which vLLM calls top_k 1."""
+def test_top_p_of_zero_becomes_top_k_of_one():
+    """OpenAI's `top_p` of 0 selects the likeliest token."""
     assert SamplingParams(top_k=1) == params(top_p=0.0)
 
 
-def test_unsupported_field_is_refused():
-    """A field that the model's tensors cannot carry is refused, not dropped."""
+def test_field_without_a_tensor_is_refused():
+    """The server does not drop it."""
 
     with pytest.raises(InvalidRequest) as refused:
         params(unsupported="seed", seed=1)
@@ -132,8 +128,7 @@ def test_unsupported_field_is_refused():
     assert (refused.value.param, refused.value.code) == ("seed", "unsupported_parameter")
 
 
-def test_unsupported_field_that_is_not_used():
-    """What the request does not use, the model need not support."""
+def test_unused_field_needs_no_tensor():
     assert params(unsupported="seed", seed=None, temperature=1.0).temperature == 1.0
 
 
@@ -160,13 +155,11 @@ NEUTRAL: dict[str, Any] = {
 
 @pytest.mark.parametrize("field", NEUTRAL)
 def test_neutral_value_of_an_unsupported_field_is_dropped(field):
-    """The model is not sent the field at all."""
+    """The model does not get the field."""
     assert params(unsupported=field, **{field: NEUTRAL[field]}) == SamplingParams()
 
 
-def test_min_tokens_above_max_tokens():
-    """More tokens at least than at most is refused."""
-
+def test_min_tokens_above_max_tokens_are_refused():
     with pytest.raises(InvalidRequest) as refused:
         params(5, min_tokens=6)
 
@@ -184,8 +177,8 @@ SEEDS = [
 
 
 @pytest.mark.parametrize(("seed", "choice", "expected"), SEEDS)
-def test_seed_of_choice(seed, choice, expected):
-    """Choices count their seeds up, and stay within 64 bits."""
+def test_each_choice_has_its_own_seed(seed, choice, expected):
+    """Seeds increase by one per choice and wrap within 64 bits."""
     assert expected == for_choice(SamplingParams(seed=seed), choice).seed
 
 
@@ -200,23 +193,21 @@ ROOM = [
 
 
 @pytest.mark.parametrize(("max_tokens", "prompt_tokens", "context", "expected"), ROOM)
-def test_room_for_answer(max_tokens, prompt_tokens, context, expected):
-    """Without max_tokens the answer may fill the context; with it, it must fit."""
+def test_max_tokens_must_fit_the_context(max_tokens, prompt_tokens, context, expected):
+    """Without it, the answer may fill the context."""
     room = token_budget(max_tokens, prompt_tokens=prompt_tokens, context=context, param="messages")
 
     assert expected == room
 
 
 @pytest.mark.parametrize(("max_tokens", "prompt_tokens"), [(91, 10), (None, 100), (1, 5000)])
-def test_no_room_for_answer(max_tokens, prompt_tokens):
-    """Prompt and answer together must fit the context."""
-
+def test_prompt_and_answer_beyond_the_context_are_refused(max_tokens, prompt_tokens):
     with pytest.raises(ContextLengthExceeded):
         token_budget(max_tokens, prompt_tokens=prompt_tokens, context=100, param="prompt")
 
 
-def test_no_room_is_told_in_numbers():
-    """The message has OpenAI's words, which clients search for, and the numbers."""
+def test_context_error_has_openai_s_message():
+    """It includes the numbers. Clients search for its text."""
 
     with pytest.raises(ContextLengthExceeded) as refused:
         token_budget(100, prompt_tokens=2000, context=2048, param="messages")

@@ -35,8 +35,7 @@ NAMES = [("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), (
 
 
 @pytest.mark.parametrize(("first", "second"), NAMES)
-async def test_names(first, second):
-    """Each of vLLM's names for the two sides is taken."""
+async def test_each_vllm_name_of_the_two_sides_is_accepted(first, second):
     answer = await create(cross_encoder(), **{first: "ab", second: ["a", "x", "ab"]})
 
     assert [(each.index, each.score) for each in answer.data] == [(0, 1), (1, 0), (2, 2)]
@@ -51,15 +50,15 @@ SHAPES: list[tuple[Any, Any, list[float]]] = [
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), SHAPES)
-async def test_shapes(first, second, expected):
-    """One text with each of many, or each with the one at its place."""
+async def test_one_text_pairs_with_each_of_many(first, second, expected):
+    """Two lists of equal length pair by index."""
     answer = await create(cross_encoder(), text_1=first, text_2=second)
 
     assert expected == [each.score for each in answer.data]
 
 
-async def test_cross_encoder_reads_pairs():
-    """A cross-encoder gets both texts in one sequence, with the part of each token."""
+async def test_cross_encoder_gets_both_texts_in_one_sequence():
+    """Each token has the type of its part."""
     model = cross_encoder()
 
     answer = await create(model, text_1="a", text_2="bc")
@@ -69,8 +68,7 @@ async def test_cross_encoder_reads_pairs():
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 3)
 
 
-async def test_embeddings_compare_by_their_angle():
-    """Without a cross-encoder the score is the cosine of the angle between the embeddings."""
+async def test_embedding_model_scores_by_cosine_similarity():
     model = FakePoolingModel(vectors=VECTORS)
 
     answer = await create(model, text_1="x", text_2=["near", "far", "x"])
@@ -79,8 +77,7 @@ async def test_embeddings_compare_by_their_angle():
     assert (round(near, 3), far, same) == (0.995, 0, 1)
 
 
-async def test_each_text_is_embedded_once():
-    """However many pairs a text is in, the model reads it once."""
+async def test_text_of_several_pairs_is_embedded_once():
     model = FakePoolingModel(vectors=VECTORS)
 
     await create(model, text_1="x", text_2=["near", "x", "near"])
@@ -102,8 +99,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param", "code"), REFUSED)
-async def test_refused(fields, param, code):
-    """What cannot be honoured is refused by name, and nothing reaches the model."""
+async def test_unsupported_field_is_refused_by_name(fields, param, code):
+    """The request does not reach the model."""
     model = cross_encoder()
 
     with pytest.raises(InvalidRequest) as refused:
@@ -113,8 +110,7 @@ async def test_refused(fields, param, code):
     assert model.scored == []
 
 
-async def test_text_too_long_to_embed():
-    """A text that does not fit an embedding model is named by its place too."""
+async def test_text_too_long_to_embed_is_refused_by_path():
     with pytest.raises(ContextLengthExceeded) as refused:
         await create(FakePoolingModel(), text_1="a", text_2=["b", "c" * 10])
 
@@ -122,9 +118,7 @@ async def test_text_too_long_to_embed():
 
 
 @pytest.mark.parametrize(("task", "length"), [("score", 3), ("embed", 5)])
-async def test_usage_of_a_backend_that_does_not_count(task, length):
-    """It is what the prompts hold."""
-
+async def test_usage_counts_the_prompts_if_the_backend_reports_none(task, length):
     class Uncounted(FakePoolingModel):
         async def embed(self, request: EmbedRequest) -> EmbeddingResult:
             return replace(await super().embed(request), prompt_tokens=0)
@@ -137,8 +131,7 @@ async def test_usage_of_a_backend_that_does_not_count(task, length):
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (length, length)
 
 
-async def test_model_that_cannot_score():
-    """A chat model is told apart by name."""
+async def test_chat_model_is_refused_by_name():
     with pytest.raises(InvalidRequest, match="'fake' does not score texts") as refused:
         await create(FakePoolingModel(tasks=["generate"]), text_1="a", text_2="b")
 
@@ -146,8 +139,8 @@ async def test_model_that_cannot_score():
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("-inf")])
-async def test_score_that_is_no_number(score):
-    """JSON has no NaN: a model that makes one has failed."""
+async def test_nan_score_is_an_inference_failure(score):
+    """JSON has no NaN."""
 
     class Broken(FakePoolingModel):
         async def score(self, request: ScorePairRequest) -> ScoreResult:
@@ -158,8 +151,8 @@ async def test_score_that_is_no_number(score):
 
 
 @pytest.mark.parametrize("model", [cross_encoder(), FakePoolingModel()], ids=["judged", "compared"])
-async def test_the_length_of_all_texts(model):
-    """All pairs are counted together: a query is read with each of its documents."""
+async def test_pairs_share_one_length_limit(model):
+    """The query counts once per document."""
     scoring = Scoring(
         InferenceLimits(max_prompt_tokens=9), FieldPolicy("reject"), ConcurrencyLimiter(99)
     )

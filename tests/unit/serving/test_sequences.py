@@ -1,4 +1,4 @@
-"""Several answers of one request to the model, as a beam search gives them, become choices."""
+"""Several sequences of one request to the model, as in a beam search, become choices."""
 
 from contextlib import aclosing
 from typing import Any
@@ -30,8 +30,8 @@ async def answer_of(model: FakeModel, **fields: Any) -> Any:
 
 
 @honours("completions.use_beam_search")
-async def test_one_request_gives_all_choices() -> None:
-    """The model is asked once for each prompt; a prompt counts once, the answers count each."""
+async def test_one_request_per_prompt_gives_all_its_choices() -> None:
+    """The usage counts the prompt once and each answer."""
 
     model = FakeModel(BEAMS)
     whole = await completions.complete(await answer_of(model, prompt=["a", "b"]))
@@ -43,8 +43,8 @@ async def test_one_request_gives_all_choices() -> None:
     assert (whole["usage"]["prompt_tokens"], whole["usage"]["completion_tokens"]) == (4, 14)
 
 
-async def test_more_may_be_followed_than_are_told() -> None:
-    """`best_of` is the width of the search; the model tells the best first."""
+async def test_best_of_sets_the_beam_width() -> None:
+    """The model returns the best sequence first."""
 
     model = FakeModel(BEAMS)
     whole = await completions.complete(await answer_of(model, best_of=5))
@@ -53,8 +53,8 @@ async def test_more_may_be_followed_than_are_told() -> None:
     assert [choice["text"] for choice in whole["choices"]] == ["one", "two!"]
 
 
-async def test_a_stream_has_each_choice_at_its_end() -> None:
-    """One chunk of text for each, then its finish reason."""
+async def test_stream_sends_each_choice_when_it_ends() -> None:
+    """Each has one chunk of text, then its finish reason."""
 
     answer = await answer_of(FakeModel(BEAMS), stream=True)
     stream = completions.chunks(answer)
@@ -72,9 +72,7 @@ async def test_a_stream_has_each_choice_at_its_end() -> None:
 
 
 @honours("chat.use_beam_search")
-async def test_a_chat_has_them_too() -> None:
-    """With the same field."""
-
+async def test_chat_supports_use_beam_search() -> None:
     request = ChatCompletionRequest.model_validate(
         {"model": "fake", "messages": [{"role": "user", "content": "a"}], "n": 2}
         | {"use_beam_search": True}
@@ -84,8 +82,8 @@ async def test_a_chat_has_them_too() -> None:
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["one", "two!"]
 
 
-async def test_what_is_asked_for_by_name_is_told() -> None:
-    """Metrics in the usage, one mapping for each choice; tensors in the choice."""
+async def test_requested_metrics_and_tensors_are_in_the_answer() -> None:
+    """The usage has one mapping of metrics for each choice; a choice has its tensors."""
 
     logits = np.frombuffer(b"\0\1", dtype="u1")
     counts = TokenCounts(
@@ -102,9 +100,7 @@ async def test_what_is_asked_for_by_name_is_told() -> None:
     assert whole["choices"][0]["context_logits"] == told
 
 
-async def test_nobody_is_told_what_was_not_asked_for() -> None:
-    """Usage is OpenAI's alone."""
-
+async def test_unrequested_metrics_are_not_in_the_usage() -> None:
     request = CompletionRequest.model_validate({"model": "fake", "prompt": "a"})
     answer = await COMPLETIONS.prepare(request, FakeModel([[last("x")]]))  # type: ignore[arg-type]
     assert "performance_metrics" not in (await completions.complete(answer))["usage"]
@@ -112,9 +108,7 @@ async def test_nobody_is_told_what_was_not_asked_for() -> None:
 
 @honours("chat.length_penalty")
 @honours("completions.length_penalty")
-async def test_the_search_may_prefer_long_answers() -> None:
-    """The model is told by how much."""
-
+async def test_length_penalty_reaches_the_model() -> None:
     model = FakeModel(BEAMS)
     await completions.complete(await answer_of(model, length_penalty=2.0))
     body = {"model": "fake", "messages": [{"role": "user", "content": "a"}], "length_penalty": 0.5}

@@ -1,4 +1,4 @@
-"""Many small pieces of work in turns of the event loop."""
+"""Shares the event loop between many small pieces of work."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from openai_frontend.serving.admission.time_slicer import SLICE_US, TimeSlicer
 
 
 async def turns_taken(pieces: int, cost_us: float) -> list[int]:
-    """In which turn of the loop each piece had its time."""
+    """The loop iteration in which each piece ran."""
     turns, turn, taken = TimeSlicer(), 0, []
 
     async def piece() -> None:
@@ -20,28 +20,25 @@ async def turns_taken(pieces: int, cost_us: float) -> list[int]:
     return taken
 
 
-async def test_pieces_that_fit_share_a_turn():
-    """Work that a turn has time for waits for nothing."""
+async def test_pieces_that_fit_run_in_one_slice():
     assert len(set(await turns_taken(10, SLICE_US / 20))) == 1
 
 
-async def test_more_pieces_take_more_turns():
-    """No turn has more than its time, but for one piece."""
+async def test_more_pieces_use_more_slices():
+    """No slice exceeds its time unless a single piece does."""
     taken = await turns_taken(100, SLICE_US / 4)
 
     assert max(taken.count(turn) for turn in taken) <= 4
     assert taken == sorted(taken)
 
 
-async def test_a_piece_larger_than_a_turn_has_one_of_its_own():
-    """It is late, but it comes."""
+async def test_piece_longer_than_a_slice_runs_alone():
     taken = await turns_taken(5, SLICE_US * 3)
 
     assert len(set(taken)) == 5
 
 
-async def test_who_leaves_takes_no_time():
-    """A cancelled piece holds nobody up."""
+async def test_cancelled_piece_uses_no_time():
     turns = TimeSlicer()
     first, leaving, staying = (asyncio.ensure_future(turns.take(SLICE_US)) for _ in range(3))
     await first
@@ -52,8 +49,8 @@ async def test_who_leaves_takes_no_time():
     assert leaving.cancelled()
 
 
-async def test_a_new_turn_begins_by_itself():
-    """Time that was used up comes back, to who waits for it and to who comes later."""
+async def test_new_slice_starts_by_itself():
+    """Its time is available to waiting and to later pieces."""
     turns, done = TimeSlicer(), []
 
     async def piece(name: str) -> None:

@@ -14,20 +14,18 @@ PLAIN: list[dict[str, Any]] = [
 ]
 
 
-def test_messages_that_every_template_knows():
-    """They are the same objects."""
+def test_plain_messages_stay_the_same_objects():
     assert all(a is b for a, b in zip(PLAIN, for_templates(PLAIN), strict=True))
 
 
-def test_function_calls():
-    """Calls stay as they are."""
+def test_function_calls_stay_unchanged():
     message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 
     assert [message] == for_templates([message])
 
 
-def test_custom_calls():
-    """A custom tool's call is that of the function of one text that the model was shown."""
+def test_custom_call_becomes_a_call_of_a_function_with_one_text():
+    """The model saw the tool as that function."""
     custom = {"id": "c", "type": "custom", "custom": {"name": "f", "input": 'a"é'}}
 
     [message] = for_templates([{"role": "assistant", "tool_calls": [custom]}])
@@ -36,8 +34,8 @@ def test_custom_calls():
     assert [{"id": "c", "type": "function", "function": function}] == message["tool_calls"]
 
 
-def test_legacy_calls_and_their_results():
-    """A `function_call` is a tool's call; the function's results that follow have its id."""
+def test_legacy_function_call_becomes_a_tool_call():
+    """The function results that follow get its id."""
     call = {"role": "assistant", "content": None, "function_call": CALL["function"]}
     result = {"role": "function", "name": "f", "content": "1"}
 
@@ -53,8 +51,8 @@ def test_legacy_calls_and_their_results():
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_reasoning(name):
-    """Templates have one name for reasoning or the other; both hold it."""
+def test_reasoning_has_both_names(name):
+    """Each template reads one of the two."""
     [message] = for_templates([{"role": "assistant", "content": "x", name: "hm"}])
 
     assert message == {
@@ -66,8 +64,8 @@ def test_reasoning(name):
 
 
 @pytest.mark.parametrize(("content", "thinking"), [(None, "hm"), ("", "hm"), ("x", None)])
-def test_reasoning_before_a_call(content, thinking):
-    """gpt-oss's template calls it thinking, and has it in place of a content."""
+def test_reasoning_before_a_call_is_thinking(content, thinking):
+    """gpt-oss's template uses this name, and has it in place of the content."""
     call = {"role": "assistant", "content": content, "reasoning": "hm", "tool_calls": [CALL]}
 
     [message] = for_templates([call])

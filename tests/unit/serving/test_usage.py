@@ -1,4 +1,4 @@
-"""Whatever ends an answer, metrics, quota and request record report the same tokens."""
+"""For every end of an answer, metrics, quota and request record report the same tokens."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,9 +29,9 @@ FUNCTION = {"name": "now", "parameters": {"type": "object"}}
 
 @dataclass(frozen=True)
 class Accounts:
-    """A model at work for one key, and everything that reports what it used."""
+    """A model in use by one key, and everything that reports its usage."""
 
-    model: Any  # as its caller sees it
+    model: Any  # the model as its caller sees it
     caller: Principal
     record: RequestRecord
     metrics: GatewayMetrics
@@ -67,7 +67,7 @@ async def accounts(folder: Path) -> AsyncIterator[Accounts]:
 
 
 def write(folder: Path, text: str, **engine: Any) -> None:
-    """The model `m`, which says the text over and over, three characters a token."""
+    """Write the model `m`, which repeats the text with three characters per token."""
     pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     version = mock_models.write(folder, "m", tokenizer="./tokenizer", tokens=pieces, **engine)
     tiny_tokenizer.write(version / "tokenizer", chat_template=HERMES)
@@ -81,11 +81,10 @@ ONE_CALL: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", ONE_CALL, ids=["parallel_tool_calls", "functions"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_that_is_complete_with_its_one_call(tmp_path, fields, stream):
-    """It ends as any other does, and every account has its tokens, though the engine was stopped.
+async def test_answer_that_ends_with_its_only_call_is_fully_accounted(tmp_path, fields, stream):
+    """It ends with `stop` although the server stopped the engine.
 
-    The key is charged what was used, not what was reserved.
-    """
+    The key pays for the tokens used, not for the reservation."""
     write(tmp_path, CALL, tokens_per_second=200)
     async with accounts(tmp_path) as each:
         answer = await prepare(each.model, stream=stream, max_tokens=1000, **fields)
@@ -101,8 +100,8 @@ async def test_an_answer_that_is_complete_with_its_one_call(tmp_path, fields, st
     assert [one.usage.finish_reason for one in record.generations] == ["stop"]
 
 
-async def test_plain_text_that_its_client_cuts_off(tmp_path):
-    """The tokens that came are counted, though the engine never reported any counts."""
+async def test_cancelled_answer_counts_the_tokens_received(tmp_path):
+    """The engine never reported counts."""
     write(tmp_path, "abc", tokens_per_second=200)
     async with accounts(tmp_path) as each:
         answer = await prepare(each.model, stream=True, max_tokens=100)
@@ -124,8 +123,8 @@ async def _first(bursts: Any, wanted: int) -> Any:
             return
 
 
-async def test_relayed_text_that_its_client_cuts_off(tmp_path):
-    """Text that went past the gateway's own code is counted too."""
+async def test_cancelled_relayed_answer_counts_its_tokens(tmp_path):
+    """Relayed text bypasses the gateway's Python code."""
     write(tmp_path, "abc", tokens_per_second=200)
     written = asyncio.Event()
     frames: list[bytes] = []
@@ -153,10 +152,9 @@ async def test_relayed_text_that_its_client_cuts_off(tmp_path):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_time_to_the_first_token(tmp_path, stream):
-    """Whole or streamed, an answer's first token is timed when the engine makes it, as vLLM does,
-    and its other tokens after that.
-    """
+async def test_time_to_first_token_is_measured_at_the_engine(tmp_path, stream):
+    """vLLM does the same. Streamed and complete answers agree, and the time per output token
+    covers the other tokens."""
     write(tmp_path, "abc", tokens_per_second=50)
     async with accounts(tmp_path) as each:
         await collect(await prepare(each.model, stream=stream, max_tokens=25))

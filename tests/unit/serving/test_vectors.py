@@ -20,13 +20,12 @@ def packed(numbers: list[float]) -> memoryview:
 
 
 def read(rendered: bytes) -> Embedding:
-    """The bytes, as the schema reads them."""
+    """The bytes, parsed by the schema."""
     return Embedding.model_validate_json(rendered)
 
 
 @given(FLOATS)
-def test_numbers(numbers):
-    """Each float32 comes back as exactly the float32 that it was."""
+def test_float32_round_trips_exactly(numbers):
     embedding = read(render(7, packed(numbers), as_base64=False))
 
     assert bytes(packed(list(embedding.embedding))) == bytes(packed(numbers))  # type: ignore[arg-type]
@@ -34,8 +33,8 @@ def test_numbers(numbers):
 
 
 @given(FLOATS)
-def test_base64(numbers):
-    """Base64 holds the tensor's own bytes, little-endian float32."""
+def test_base64_holds_the_tensor_bytes(numbers):
+    """They are little-endian float32."""
     embedding = read(render(0, packed(numbers), as_base64=True))
 
     assert bytes(packed(numbers)) == base64.b64decode(str(embedding.embedding))
@@ -43,22 +42,20 @@ def test_base64(numbers):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 @pytest.mark.parametrize("as_base64", [False, True])
-def test_no_number(number, as_base64):
-    """A model that makes a NaN has failed, whichever form could carry it."""
+def test_nan_and_infinity_are_inference_failures(number, as_base64):
+    """This includes base64, which could carry them."""
     with pytest.raises(InferenceFailed):
         render(0, packed([1.0, number]), as_base64=as_base64)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("-inf")])
-def test_no_angle(number):
-    """A vector that is none is not like another one."""
+def test_similarity_of_a_vector_with_nan_or_infinity_fails(number):
     for pair in ([1.0, number], [1.0, 1.0]), ([1.0, 1.0], [1.0, number]):
         with pytest.raises(InferenceFailed):
             cosine_similarity(*map(packed, pair))
 
 
-def test_any_layout_of_memory():
-    """A tensor of floats in two dimensions is read as one row of them."""
+def test_two_dimensional_tensor_is_read_as_one_row():
     rows: Any = packed([1.0, 2.0]).cast("B").cast("f", shape=[1, 2])
 
     embedding = read(render(0, rows, as_base64=False))
@@ -66,8 +63,8 @@ def test_any_layout_of_memory():
     assert embedding.embedding == [1.0, 2.0]
 
 
-def test_budget():
-    """16 vectors of 4,096 numbers take no more than 2 ms of CPU as base64 (docs/embeddings.md)."""
+def test_16_vectors_take_at_most_2_ms_as_base64():
+    """Each vector has 4,096 numbers. docs/embeddings.md states this CPU time."""
     vector = packed([0.1] * 4096)
 
     def all_vectors() -> float:
@@ -87,6 +84,6 @@ SIMILARITIES = [
 
 
 @pytest.mark.parametrize(("one", "other", "expected"), SIMILARITIES)
-def test_cosine_similarity(one, other, expected):
-    """The angle alone counts, never the length; a vector of zeros is like nothing."""
+def test_cosine_similarity_ignores_the_length(one, other, expected):
+    """A vector of zeros has similarity 0 to every vector."""
     assert cosine_similarity(packed(one), packed(other)) == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Whole answers are written without their schemas' models: the bytes must be the models' own."""
+"""Complete answers are rendered without pydantic models. Their bytes must equal the models' own."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from schemas.completions import Completion
 from tests.unit.serving import test_chat, test_completions
 from tests.unit.serving.fake_model import FakeModel
 
-# Every kind of character that JSON could trip over, then any.
+# Every kind of character that JSON escapes, then any.
 AWKWARD = 'a"\\/\n\r\t\0\x1f\x7f\x85\xe9\u2028\u2029\ufeff\U0001f600'
 texts = st.text(AWKWARD) | st.text(st.characters(max_codepoint=0x2FFF, exclude_categories=["Cs"]))
 counts = st.integers(0, 2**40)
@@ -26,7 +26,7 @@ logprobs = st.floats(-1e4, 0.0)
 
 
 def answer(text: str, counted: TokenCounts, logprob: float) -> CompletionDelta:
-    """All of an answer in one delta of one token, with everything that can be told of it."""
+    """A whole answer in one delta of one token, with every optional field."""
     position = {7: {"logprob": logprob, "rank": 1, "decoded_token": text}}
     return CompletionDelta(
         text, [7], "stop", counts=counted, logprobs=[position], prompt_logprobs=[None, position]
@@ -53,8 +53,7 @@ WITHIN = settings(max_examples=25, suppress_health_check=[HealthCheck.function_s
 )
 @WITHIN
 @given(text=texts, counted=st.builds(TokenCounts, counts, counts, counts), logprob=logprobs)
-async def test_chat_completion(fields, text, counted, logprob):
-    """A chat's answer has the bytes that ChatCompletion would have."""
+async def test_chat_completion_bytes_equal_the_model_dump(fields, text, counted, logprob):
     model = FakeModel([[answer(text, counted, logprob)]])
 
     answered = await chat.complete(await test_chat.prepare(model, **fields))
@@ -74,8 +73,8 @@ OFFERED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", OFFERED, ids=str)
 @WITHIN
 @given(text=texts, counted=st.builds(TokenCounts, counts, counts, counts))
-async def test_chat_completion_that_is_read(fields, text, counted):
-    """Calls and reasoning too have the bytes that ChatCompletion would have."""
+async def test_parsed_chat_completion_bytes_equal_the_model_dump(fields, text, counted):
+    """The answer has calls and reasoning."""
     call = json.dumps({"name": "f", "arguments": {"input": text}})
     said = f"<think>{text}</think>{text}<tool_call>{call}</tool_call>"
     model = FakeModel(
@@ -92,8 +91,7 @@ async def test_chat_completion_that_is_read(fields, text, counted):
 @pytest.mark.parametrize("fields", [*IN_BOTH, {"logprobs": 1}, {"echo": True}], ids=str)
 @WITHIN
 @given(text=texts, counted=st.builds(TokenCounts, counts, counts, counts), logprob=logprobs)
-async def test_completion(fields, text, counted, logprob):
-    """A completion has the bytes that Completion would have."""
+async def test_completion_bytes_equal_the_model_dump(fields, text, counted, logprob):
     model = FakeModel([[answer(text, counted, logprob)]])
 
     answered = await completions.complete(await test_completions.prepare(model, **fields))

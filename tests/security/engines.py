@@ -19,7 +19,7 @@ from openai_frontend.generation import CompletionDelta, GenerationRequest, Token
 from openai_frontend.triton import error_codes
 
 # The audit events that Python raises before it starts a program or opens a connection. `open`
-# # and `import` are too frequent to record them all; `_record` filters `open` by its argument.
+# and `import` are too frequent to record them all; `_record` filters `open` by its argument.
 _TOLD = frozenset({
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
     "os.forkpty", "pty.spawn", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname",

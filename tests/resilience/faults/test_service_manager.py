@@ -16,7 +16,7 @@ from tests.resilience.faults.raw_stream import RawStream, tokens
 
 pytestmark = pytest.mark.slow
 
-STREAMS, TOKENS = 100, 40  # tokens at 20 per second
+STREAMS, TOKENS = 100, 40  # TOKENS: at 20 per second
 
 
 class Manager:

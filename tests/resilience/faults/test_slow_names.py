@@ -72,10 +72,10 @@ async def test_unresolved_names_delay_neither_requests_nor_shutdown(
     assert "is blocked" not in gateway.output()
 
 
-async def test_a_resolved_name_is_logged_and_tried_again(
+async def test_a_failed_lookup_of_the_provider_is_logged(
     gateway: GatewayProcess, world: World
 ) -> None:
-    """The log has the failed fetch."""
+    """The log names the URL of the signing keys; the gateway retries the fetch."""
     world.resolve_in(0)
 
     line = await asyncio.to_thread(gateway.wait_for_line, "the previous signing keys stay in force")

@@ -115,8 +115,8 @@ async def test_clients_that_read_nothing_use_only_their_buffers(gateway, fields)
     assert max(memory) - memory[0] < READERS * (BUFFER + BESIDE)
 
 
-async def test_a_buffered_answer_is_dropped_after_the_send_timeout(gateway):
-    """Although the model finished long before."""
+async def test_a_client_is_disconnected_after_the_send_timeout(gateway):
+    """Even if its answer fits the buffer and the model finished long before."""
     before = await readers_dropped(gateway)
     async with no_trace_left(gateway):
         with ask(gateway, "burst"):

@@ -1,8 +1,8 @@
-/* Loaded before all else (LD_PRELOAD) into a gateway: a time of day that a test moves, names that
-   take long to resolve, and a record of the programs and processes that any code of it starts.
-   What is to be is in the file WORLD: two numbers of 64 bits, the seconds by which the time of day
-   is off, and those that each name takes. The file STARTED gets a line for each start: the
-   function, and what it was to run. */
+/* Preloaded into a gateway (LD_PRELOAD): a wall clock that a test moves, DNS names that take long to
+   resolve, and a record of the programs and processes that any of its code starts. The file WORLD
+   has the settings, two 64-bit numbers: the offset of the wall clock and the time that each name
+   takes, both in seconds. The file STARTED gets one line per start: the function and its
+   argument. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -74,8 +74,8 @@ int getaddrinfo(const char *restrict name, const char *restrict service,
   return EAI_AGAIN;
 }
 
-/* One write for a line: it is whole, whoever else writes. No stdio and no allocation, as it may run
-   in a child between fork and exec. */
+/* One write per line, so that concurrent lines do not mix. No stdio and no allocation, because this
+   may run in a child between fork and exec. */
 static void record(const char *function, const char *what) {
   int file = started != NULL ? open(started, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
   if (file < 0) return;
@@ -87,7 +87,7 @@ static void record(const char *function, const char *what) {
   close(file);
 }
 
-/* glibc's functions do not come by here when they call one another: each has its own. */
+/* Each function needs its own wrapper: calls within glibc bypass these symbols. */
 #define STARTS(result, name, what, parameters, ...) \
   result name parameters {                          \
     NEXT(name);                                     \
@@ -121,7 +121,7 @@ STARTS(pid_t, forkpty, NULL,
        name, mode, size)
 STARTS(int, daemon, NULL, (int keeps_folder, int keeps_output), keeps_folder, keeps_output)
 
-/* A frame of ours must not be there twice, as vfork's caller's is: a fork does as well. */
+/* Calls fork: with vfork, parent and child would share this function's stack frame. */
 pid_t vfork(void) {
   static pid_t (*next)(void);
   if (next == NULL) next = (pid_t(*)(void))dlsym(RTLD_NEXT, "fork");
@@ -131,7 +131,7 @@ pid_t vfork(void) {
 
 enum { MOST_ARGUMENTS = 256 };
 
-/* The execl family: its arguments as the others' list, and after them maybe the environment. */
+/* The execl family: collects the variadic arguments in a list; the environment may follow them. */
 #define LISTED(name, call, takes_env)                                     \
   int name(const char *path, const char *argument, ...) {                 \
     char *argv[MOST_ARGUMENTS + 1] = {(char *)argument};                  \

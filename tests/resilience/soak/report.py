@@ -15,7 +15,7 @@ from tests.resilience.soak.memory import Sample, second_half, slope_mb_h
 class Tally:
     """One scenario's requests."""
 
-    seconds: list[float] = field(default_factory=list)  # of the expected results
+    seconds: list[float] = field(default_factory=list)  # of the requests that ended as expected
     errors: Counter[str] = field(default_factory=Counter)  # kind -> how many
 
 

@@ -146,7 +146,7 @@ async def half_close(client: Client, chance: random.Random) -> None:
     async with client.raw_stream(model="slow", prompt="a", max_tokens=20) as (reader, writer):
         writer.write_eof()
         async with asyncio.timeout(20):
-            while await reader.read(4096):  # to the server's end, or the stream's last event
+            while await reader.read(4096):  # until the server closes or the stream ends
                 if chance.random() < 0.1:
                     return
 

@@ -32,7 +32,7 @@ ALLOCATOR = {
 _ONE_S = 60  # limit for one scenario
 _SAMPLE_S = 1.0
 _BURST, _FREQUENT = 32, 4  # concurrent requests of scenarios of at least this weight
-_GROWTH_BYTES = 2**30  # the slope tests memory instead
+_GROWTH_BYTES = 2**30  # not a check of memory: the slope is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

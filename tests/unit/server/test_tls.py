@@ -54,7 +54,7 @@ def wait_until_ready(gateway: GatewayProcess, url: str, context: ssl.SSLContext)
     gateway.url = url
     for _ in range(300):
         try:
-            told = "print(" in gateway.output()  # just after it is ready
+            told = "print(" in gateway.output()  # printed just after it is ready
             if told and httpx.get(f"{url}/health/ready", verify=context).status_code == 200:
                 return
         except httpx.TransportError:
@@ -177,7 +177,7 @@ def test_unix_socket(tmp_path, models):
         assert answer.text.count("yes") == 64
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         assert f"curl --unix-socket {path} http://localhost/v1/chat/completions" in gateway.output()
-    assert not path.exists()  # nothing is left behind
+    assert not path.exists()  # removed on exit
 
 
 def answers(client: httpx.Client) -> bool:
